@@ -1,0 +1,57 @@
+"""The one tree of errors. A message says what was wrong, with which value, and what to do about it."""
+
+from __future__ import annotations
+
+
+class ARTError(Exception):
+    """Root of all errors that this project raises on purpose.
+
+    ARTError
+    ├── ConfigError        a setting, a file or an argument of the user is wrong
+    ├── ServerError        the trainer server answered with an error (carries its HTTP status)
+    │   └── JobFailed      a training job ended in failure
+    ├── ServerUnreachable  nobody answers at the server's address
+    ├── EngineError        vLLM could not be installed, started, or asked
+    ├── TrainingError      a step cannot be taken with these data
+    └── MCPError           an MCP server could not be reached or broke its protocol
+    """
+
+
+class ConfigError(ARTError):
+    """A setting, a file or an argument is wrong."""
+
+
+class ServerError(ARTError):
+    """The trainer server refused or failed a request.
+
+    status: HTTP status. code: short machine-readable reason, as in OpenAI's error body.
+    """
+
+    def __init__(self, message: str, *, status: int, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class JobFailed(ServerError):
+    """A training job ended in failure; the policy stayed at the version it had."""
+
+    def __init__(self, message: str, *, job_id: str) -> None:
+        super().__init__(message, status=500, code="job_failed")
+        self.job_id = job_id
+
+
+class ServerUnreachable(ARTError):
+    """Nobody answers at the server's address."""
+
+
+class EngineError(ARTError):
+    """vLLM could not be installed, started, or asked."""
+
+
+class TrainingError(ARTError):
+    """A training step cannot be taken with these data."""
+
+
+class MCPError(ARTError):
+    """An MCP server could not be reached, or broke its protocol."""

@@ -1,0 +1,119 @@
+"""Training requests: groups of trajectories, by completion id, and the configuration of a step."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+
+class GRPOConfig(BaseModel):
+    """Configuration of one training step. Names and formulas follow TRL's `GRPOConfig`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    lr: float = Field(default=1e-4, gt=0, description="learning rate of AdamW")
+    loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo"] = "dapo"
+    """How per-token losses are averaged: per sequence then over sequences (grpo), over all tokens of the batch
+    (dapo, bnpo), over a constant length (dr_grpo)."""
+    max_completion_length: int = Field(default=1024, gt=0)
+    """The constant of dr_grpo, in tokens."""
+    epsilon: float = Field(default=0.2, gt=0)
+    epsilon_high: float | None = Field(default=0.28, gt=0)
+    """Upper clip range; None: the same as epsilon."""
+    delta: float | None = Field(default=None, gt=0)
+    """Upper bound of the ratio in the unclipped term (two-sided clipping); None: off."""
+    beta: float = Field(default=0.0, ge=0)
+    """Weight of the KL penalty (k3) against version 0."""
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    importance_sampling_level: Literal["token", "sequence"] = "token"
+    importance_sampling_cap: float | None = Field(default=2.0, gt=0)
+    """Truncated importance sampling for the sampler-trainer gap, per token; None: no correction."""
+    mask_truncated_completions: bool = False
+    weight_decay: float = Field(default=0.0, ge=0)
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1)
+    adam_epsilon: float = Field(default=1e-8, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    token_budget: int = Field(default=8192, gt=0)
+    """Unique tokens in one packed row; a larger batch is split into micro-batches of one optimizer step."""
+
+    @model_validator(mode="after")
+    def _clip_range(self) -> Self:
+        if self.delta is not None and self.delta <= 1 + (self.epsilon_high or self.epsilon):
+            raise ValueError(f"delta={self.delta} must exceed 1 + epsilon_high, or it clips inside the trust region")
+        return self
+
+
+class TrajectoryRef(BaseModel):
+    """What a step needs of a trajectory: its reward and the ids of its completions."""
+
+    id: str
+    reward: float | None
+    """None or not finite: never trained, counted."""
+    completions: list[str]
+
+    @field_validator("reward")
+    @classmethod
+    def _finite(cls, reward: float | None) -> float | None:
+        return reward if reward is not None and math.isfinite(reward) else None
+
+
+class GroupRef(BaseModel):
+    """Trajectories of one scenario, compared with one another."""
+
+    scenario_id: str
+    trajectories: list[TrajectoryRef]
+
+
+class StepRequest(BaseModel):
+    """What `POST /api/policies/{name}/steps` takes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    groups: list[GroupRef] = Field(min_length=1)
+    config: GRPOConfig = Field(default_factory=GRPOConfig)
+    idempotency_key: str | None = Field(default=None, max_length=200)
+    """Sent again with the same key, a step answers the job that the first one made. Also the header `Idempotency-Key`."""
+
+
+class StepResult(BaseModel):
+    """What a step did.
+
+    version: the policy's newest version afterwards; unchanged when there was nothing to learn from, and then
+    `metrics["skipped"]` says why.
+    """
+
+    version: int
+    metrics: dict[str, Any] = Field(default_factory=dict)
+
+
+class JobStatus(StrEnum):
+    """queued → running → succeeded | failed. A job whose process was killed goes back to queued."""
+
+    queued = "queued"
+    running = "running"
+    succeeded = "succeeded"
+    failed = "failed"
+
+    @property
+    def final(self) -> bool:
+        return self in (JobStatus.succeeded, JobStatus.failed)
+
+
+class Job(BaseModel):
+    """A training request on its way."""
+
+    id: str
+    """Sorts by time of acceptance."""
+    kind: Literal["create", "step"]
+    policy: str
+    status: JobStatus
+    created: float
+    finished: float | None = None
+    error: str | None = None
+    result: StepResult | None = None
+    seconds: dict[str, float] = Field(default_factory=dict)
+    """Wall time by phase: `train`, `swap`."""
