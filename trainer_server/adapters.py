@@ -1,9 +1,9 @@
 """Policies and their adapters on disk: immutable directories, one per version, never reused, published atomically.
 
-    policies/<name>/policy.json             Policy, less `latest`
-    policies/<name>/versions/<N>/           adapter_config.json, adapter_model.safetensors: what PEFT and vLLM read
-                                            version.json: Version
-                                            optimizer.safetensors, trainer.json: what the next step goes on from
+policies/<name>/policy.json             Policy, less `latest`
+policies/<name>/versions/<N>/           adapter_config.json, adapter_model.safetensors: what PEFT and vLLM read
+                                        version.json: Version
+                                        optimizer.safetensors, trainer.json: what the next step goes on from
 """
 
 from __future__ import annotations

@@ -1,0 +1,120 @@
+"""The queue between server and trainer process: files that are only ever added, each written in one atomic step.
+
+    jobs/<id>/job.json       what was accepted; by the server, before it answers 202
+    jobs/<id>/started.json   when the trainer took it up; by the trainer
+    jobs/<id>/trained.json   what came of it; by the trainer, after the version is published
+    jobs/<id>/done.json      the final Job, once the engine serves the version; by the server
+
+A process killed between two files finds the job again at its next start and goes on from the last one. Taking a job up
+twice is harmless: the version that it makes is published under the job's id, once.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from trainer_server.files import write_atomic
+from trainer_server.wire import Job, JobStatus, PolicySpec, StepRequest, StepResult
+
+
+class JobFile(BaseModel):
+    """job.json: exactly one of `spec` (kind create) and `request` (kind step) is set."""
+
+    id: str
+    kind: Literal["create", "step"]
+    policy: str
+    created: float
+    spec: PolicySpec | None = None
+    request: StepRequest | None = None
+
+
+class Trained(BaseModel):
+    """trained.json: how the trainer's part ended. `error` set: failed, and no version was made."""
+
+    result: StepResult | None = None
+    error: str | None = None
+    seconds: float = Field(default=0.0, description="wall time in the trainer")
+
+
+class JobBoard:
+    """The directory `jobs/`. Every method reads the files; no state that could go stale."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def accept(
+        self,
+        kind: Literal["create", "step"],
+        policy: str,
+        *,
+        spec: PolicySpec | None = None,
+        request: StepRequest | None = None,
+    ) -> JobFile:
+        """Writes a job down, durably; when this returns, the job cannot be lost."""
+        now = time.time()
+        file = JobFile(
+            id=f"job-{time.time_ns():019d}-{secrets.token_hex(4)}",
+            kind=kind,
+            policy=policy,
+            created=now,
+            spec=spec,
+            request=request,
+        )
+        write_atomic(self.root / file.id / "job.json", file.model_dump_json())
+        return file
+
+    def ids(self) -> list[str]:
+        """All jobs, oldest first."""
+        return sorted(path.parent.name for path in self.root.glob("*/job.json"))
+
+    def untrained(self) -> Iterator[JobFile]:
+        """Jobs that wait for the trainer, oldest first."""
+        for job_id in self.ids():
+            if not (self.root / job_id / "trained.json").exists() and not (self.root / job_id / "done.json").exists():
+                yield self.file(job_id)
+
+    def file(self, job_id: str) -> JobFile:
+        return JobFile.model_validate_json((self.root / job_id / "job.json").read_text())
+
+    def start(self, job_id: str) -> None:
+        write_atomic(self.root / job_id / "started.json", json.dumps({"time": time.time()}))
+
+    def report(self, job_id: str, trained: Trained) -> None:
+        """The trainer's last word on a job."""
+        write_atomic(self.root / job_id / "trained.json", trained.model_dump_json())
+
+    def trained(self, job_id: str) -> Trained | None:
+        path = self.root / job_id / "trained.json"
+        return Trained.model_validate_json(path.read_text()) if path.exists() else None
+
+    def finish(self, job: Job) -> None:
+        """The server's last word on a job."""
+        write_atomic(self.root / job.id / "done.json", job.model_dump_json())
+
+    def job(self, job_id: str) -> Job | None:
+        """The job as clients see it; None when there is no such job."""
+        directory = self.root / job_id
+        if (done := directory / "done.json").exists():
+            return Job.model_validate_json(done.read_text())
+        if not (directory / "job.json").exists():
+            return None
+        file = self.file(job_id)
+        running = (directory / "started.json").exists()
+        return Job(
+            id=file.id,
+            kind=file.kind,
+            policy=file.policy,
+            created=file.created,
+            status=JobStatus.running if running else JobStatus.queued,
+        )
+
+    def open_ids(self) -> list[str]:
+        """Jobs without a final word, oldest first."""
+        return [job_id for job_id in self.ids() if not (self.root / job_id / "done.json").exists()]
