@@ -1,0 +1,76 @@
+"""Runs a command that must not outlive its starter: `python -m trainer_server.guard -- COMMAND …`.
+
+The guard leads a process group of its own, so that Ctrl-C in a terminal does not reach the command before the server
+has said so. When the starter dies, even by SIGKILL, or SIGTERM comes, the whole group is ended: TERM, then KILL. When
+the command dies, what it left behind in the group is ended too, and its exit status is passed on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+GRACE = 10.0
+"""Seconds between TERM and KILL."""
+
+
+def members(group: int) -> list[int]:
+    """Living processes of a process group, from /proc; zombies do not count."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            state, _, pgrp = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+        except OSError:  # gone meanwhile
+            continue
+        if int(pgrp) == group and state != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def end_group(group: int, *, keep: int | None = None, grace: float = GRACE) -> None:
+    """Ends every process of a group but `keep`: TERM, and KILL for those that are there after `grace` seconds."""
+    deadline = time.monotonic() + grace
+    sign = signal.SIGTERM
+    while rest := [pid for pid in members(group) if pid != keep]:
+        if sign == signal.SIGTERM or time.monotonic() > deadline:
+            for pid in rest:
+                try:
+                    os.kill(pid, sign)
+                except ProcessLookupError:
+                    pass
+            sign = signal.SIGKILL
+        time.sleep(0.05)
+
+
+def main(command: list[str]) -> int:
+    starter = os.getppid()
+    if os.getpgrp() != os.getpid():
+        os.setsid()
+    stopping = False
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal stopping
+        stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    child = subprocess.Popen(command)
+    while child.poll() is None and not stopping and os.getppid() == starter:
+        try:
+            child.wait(0.2)
+        except subprocess.TimeoutExpired:
+            pass
+    status = child.poll()
+    end_group(os.getpgrp(), keep=os.getpid())
+    return status if status is not None else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[sys.argv.index("--") + 1 :]))

@@ -1,0 +1,76 @@
+"""Turns a GGUF checkpoint into what vLLM and transformers read: bf16 safetensors, a tokenizer, a chat template."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+TEMPLATE = """\
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system = messages[0]['content'] %}
+    {%- set turns = messages[1:] %}
+{%- else %}
+    {%- set system = 'You are a helpful AI assistant named SmolLM, trained by Hugging Face' %}
+    {%- set turns = messages %}
+{%- endif %}
+{{- '<|im_start|>system\\n' + system }}
+{%- if tools %}
+    {{- '\\n\\nTools you can call, one JSON signature a line:\\n<tools>' }}
+    {%- for tool in tools %}
+        {{- '\\n' + (tool.function | tojson) }}
+    {%- endfor %}
+    {{- '\\n</tools>\\nTo call one, answer with <tool_call>{"name": NAME, "arguments": {...}}</tool_call>' }}
+{%- endif %}
+{{- '<|im_end|>\\n' }}
+{%- for message in turns %}
+    {%- if message.role == 'tool' %}
+        {%- if loop.first or turns[loop.index0 - 1].role != 'tool' %}
+            {{- '<|im_start|>user\\n' }}
+        {%- else %}
+            {{- '\\n' }}
+        {%- endif %}
+        {{- '<tool_response>' + (message.content or '') + '</tool_response>' }}
+        {%- if loop.last or turns[loop.index0 + 1].role != 'tool' %}
+            {{- '<|im_end|>\\n' }}
+        {%- endif %}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\\n' + (message.content or '') }}
+        {%- for call in message.tool_calls or [] %}
+            {%- set function = call.function if call.function else call %}
+            {%- if message.content or not loop.first %}{{- '\\n' }}{%- endif %}
+            {{- '<tool_call>{"name": "' + function.name + '", "arguments": ' }}
+            {{- function.arguments if function.arguments is string else function.arguments | tojson }}
+            {{- '}</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+"""ChatML with Hermes-style tools: `<tool_call>{json}</tool_call>`, results as `<tool_response>` in a user turn."""
+
+
+def convert(gguf: Path, out: Path) -> None:
+    """Writes the model of `gguf` into the directory `out` (made if missing)."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True), dtype=torch.bfloat16
+    )
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    tokenizer.chat_template = TEMPLATE
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.to(torch.bfloat16).save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("gguf", type=Path)
+    parser.add_argument("out", type=Path)
+    args = parser.parse_args()
+    convert(args.gguf, args.out)
