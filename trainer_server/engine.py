@@ -88,7 +88,14 @@ class Engine:
 
     @classmethod
     def launch(
-        cls, base: BaseModel, home: Home, *, cpu: bool, max_loras: int, max_rank: int, kv_cache_gib: int,
+        cls,
+        base: BaseModel,
+        home: Home,
+        *,
+        cpu: bool,
+        max_loras: int,
+        max_rank: int,
+        kv_cache_gib: int,
         extra: Sequence[str] = (),
     ) -> Engine:
         """An engine that this server starts on a private port."""

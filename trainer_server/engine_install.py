@@ -90,5 +90,6 @@ def _run(command: list[str], progress: Callable[[str], None]) -> None:
         tail = "\n".join(lines[-15:])
         raise EngineError(
             f"`{' '.join(command[-3:])}` failed:\n{tail}\n"
-            "Is a package registry in reach, and are 3 GB free (10 GB for CUDA)? Run `art-langgraph engine install` again."
+            "Is a package registry in reach, and are 3 GB free (10 GB for CUDA)? "
+            "Then run `art-langgraph engine install` again."
         )

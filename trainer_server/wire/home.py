@@ -91,6 +91,7 @@ class Connection:
         if not key:
             raise ConfigError(
                 f"no token for the trainer server: {where.token} does not exist and ART_API_KEY is not set. "
-                "Start a server with `art-langgraph serve`, or set ART_BASE_URL and ART_API_KEY to those of a running one."
+                "Start a server with `art-langgraph serve`, or set ART_BASE_URL and ART_API_KEY to those of a "
+                "running one."
             )
         return cls((url or DEFAULT_URL).rstrip("/").removesuffix("/v1"), key)

@@ -76,7 +76,7 @@ class StepRequest(BaseModel):
     groups: list[GroupRef] = Field(min_length=1)
     config: GRPOConfig = Field(default_factory=GRPOConfig)
     idempotency_key: str | None = Field(default=None, max_length=200)
-    """Sent again with the same key, a step answers the job that the first one made. Also the header `Idempotency-Key`."""
+    """Sent again with the same key, a step answers the job that the first one made. Or the header `Idempotency-Key`."""
 
 
 class StepResult(BaseModel):

@@ -1,0 +1,14 @@
+"""`python -m trainer_server`: the same as `art-langgraph serve`."""
+
+import sys
+
+import typer
+
+from trainer_server.cli import serve_command
+from trainer_server.wire import ARTError
+
+if __name__ == "__main__":
+    try:
+        typer.run(serve_command)
+    except ARTError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,192 @@
+"""The server put together: state under its home, engines, gateway, trainer, and the routes in front of them."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import os
+import re
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from trainer_server import dashboard
+from trainer_server.adapters import AdapterStore
+from trainer_server.config import ServerConfig
+from trainer_server.engine import Engine
+from trainer_server.engine_install import flavour
+from trainer_server.files import write_atomic
+from trainer_server.gateway import Gateway, Identity
+from trainer_server.jobs import JobBoard
+from trainer_server.leases import Leases
+from trainer_server.ledger import Ledger
+from trainer_server.models import resolve
+from trainer_server.openai_errors import APIError
+from trainer_server.routes import router
+from trainer_server.slots import Slots
+from trainer_server.trainer import Trainer
+from trainer_server.wire import NAME_PATTERN, ConfigError, EngineError
+
+log = logging.getLogger("trainer_server")
+
+_OPEN = {"/health", "/", "/favicon.ico"}
+"""Routes that need no token; they tell nothing of what is served."""
+_PURGE_INTERVAL = 3600.0
+
+
+class Server:
+    """Everything that lives as long as the server does."""
+
+    def __init__(self, config: ServerConfig, token: str) -> None:
+        self.config = config
+        self.token = token
+        home = config.home
+        base = resolve(config.model, home.cache, log.info)
+        cpu = flavour() == "cpu"
+        self.identity = Identity(_server_id(config), base, base.tokenizer_fingerprint())
+        self.ledger = Ledger(home.ledger)
+        self.store = AdapterStore(home.policies)
+        self.leases = Leases(config.lease)
+        if config.engine_urls:
+            self.engines = [Engine(url.rstrip("/"), config.engine_api_key, cpu=cpu) for url in config.engine_urls]
+        else:
+            self.engines = [
+                Engine.launch(
+                    base, home, cpu=cpu, max_loras=config.adapter_slots, max_rank=config.max_rank,
+                    kv_cache_gib=config.kv_cache_gib, extra=config.engine_args,
+                )
+            ]  # fmt: skip
+        self.slots = Slots(self.store, self.engines, self.leases, config.adapter_slots)
+        for policy in self.store.policies():
+            if policy.base_model != base.name:
+                log.warning("policy %s belongs to base model %s and is not served", policy.name, policy.base_model)
+            else:
+                self.slots.newest[policy.name] = policy.latest
+        self.gateway = Gateway(config, self.identity, self.ledger, self.store, self.slots, self.leases, self.engines)
+        self.trainer = Trainer(config, base, self.identity.tokenizer, JobBoard(home.jobs), self.slots)
+        self.creating = asyncio.Lock()
+        self.failure: str | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def ready(self) -> bool:
+        return any(engine.ready for engine in self.engines)
+
+    def valid_name(self, name: str) -> bool:
+        return re.fullmatch(NAME_PATTERN, name) is not None
+
+    async def start(self) -> None:
+        """Starts the trainer and, in the background, the engines; `/health` tells when they are ready."""
+        await self.trainer.start()
+        self._tasks = [asyncio.create_task(self._start_engines()), asyncio.create_task(self._purge())]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(self.trainer.stop(), *(engine.stop() for engine in self.engines))
+        await self.gateway.close()
+        await asyncio.to_thread(self.ledger.close)
+
+    async def _start_engines(self) -> None:
+        try:
+            await asyncio.gather(*(engine.start(log.info) for engine in self.engines))
+        except EngineError as error:
+            self.failure = str(error)
+            log.error("%s", error)
+
+    async def _purge(self) -> None:
+        while True:
+            gone = await asyncio.to_thread(self.ledger.purge, keep=self.trainer.named_completions())
+            if gone:
+                log.info("%d completions past their retention were deleted from the ledger", gone)
+            await asyncio.sleep(_PURGE_INTERVAL)
+
+
+def create_app(config: ServerConfig, token: str) -> FastAPI:
+    """The ASGI application. Raises ConfigError, EngineError for settings that cannot work."""
+    server = Server(config, token)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop()
+
+    app = FastAPI(title="art-langgraph trainer server", version="0.1.0", lifespan=lifespan, docs_url=None,
+                  redoc_url=None)  # fmt: skip
+    app.state.server = server
+    app.include_router(router)
+    app.include_router(dashboard.router)
+
+    @app.middleware("http")
+    async def authenticate(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        if request.url.path not in _OPEN and not hmac.compare_digest(given.encode(), token.encode()):
+            what = "the bearer token is wrong" if given else "the bearer token is missing"
+            return APIError(
+                401, f"{what}: send `Authorization: Bearer <token>`; the server keeps it in `<home>/token`",
+                code="invalid_api_key",
+            ).response()  # fmt: skip
+        return await proceed(request)
+
+    @app.exception_handler(APIError)
+    async def refuse(_request: Request, error: APIError) -> Response:
+        return error.response()
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body")
+        return APIError(422, f"{where or 'body'}: {first['msg']}", code="invalid_request", param=where).response()
+
+    @app.exception_handler(HTTPException)
+    async def no_route(request: Request, error: HTTPException) -> Response:
+        return APIError(error.status_code, f"{request.method} {request.url.path}: {error.detail}").response()
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        """OpenAI's chat completions, streaming and not."""
+        return await server.gateway.chat(request)
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, object]:
+        """The base model, the policies, and their versions."""
+        return server.gateway.models()
+
+    @app.get("/health")
+    async def health() -> dict[str, object]:
+        """Whether completions can be answered now, and why not."""
+        failure = server.failure or next((e.failure for e in server.engines if e.failure), None)
+        return {"ready": server.ready, "trainer": server.trainer.child.running, "error": failure}
+
+    return app
+
+
+def ensure_token(config: ServerConfig) -> str:
+    """The bearer token under the home directory, generated (0600) on first start; `ART_API_KEY` overrides it."""
+    if key := os.environ.get("ART_API_KEY"):
+        return key
+    path = config.home.token
+    if not path.exists():
+        write_atomic(path, f"art-{secrets.token_urlsafe(32)}", mode=0o600)
+    token = path.read_text().strip()
+    if not token:
+        raise ConfigError(f"{path} is empty: delete it, and a new token is made")
+    return token
+
+
+def _server_id(config: ServerConfig) -> str:
+    """Identifies this home across restarts: completions carry it."""
+    path = config.home.root / "identity.json"
+    if not path.exists():
+        write_atomic(path, json.dumps({"server_id": f"srv-{secrets.token_hex(8)}"}))
+    return str(json.loads(path.read_text())["server_id"])

@@ -1,0 +1,88 @@
+"""Commands of the server side: `art-langgraph serve`, `art-langgraph engine install | status`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from trainer_server.wire import Home
+
+_HomeOption = Annotated[Path | None, typer.Option("--home", help="State directory (ART_HOME, ~/.art-langgraph).")]
+
+
+def serve_command(
+    model: Annotated[
+        str, typer.Option(help="`embedded` (SmolLM2-135M-Instruct from its package), a model directory, or a hub id.")
+    ] = "embedded",
+    engine_url: Annotated[
+        list[str] | None, typer.Option(help="A vLLM server that runs elsewhere; repeatable. Default: launch one here.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on. Anything but loopback is reachable by others.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.", min=0, max=65535)] = 8400,
+    home: _HomeOption = None,
+    engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
+    adapter_slots: Annotated[int, typer.Option(help="Adapters held by the engine at once.", min=2)] = 6,
+    max_rank: Annotated[int, typer.Option(help="Largest LoRA rank that policies may have.")] = 16,
+) -> None:
+    """Serve a base model and its policies: OpenAI-compatible gateway, training API, dashboard.
+
+    Writes its address and a bearer token under the home directory, where ChatART and TrainerClient find them.
+    Stop it with Ctrl-C: vLLM and the trainer end with it, and a restart goes on where it was.
+    """
+    import os
+
+    from trainer_server.config import ServerConfig
+    from trainer_server.serve import serve
+
+    serve(
+        ServerConfig(
+            home=Home.find(home), model=model, host=host, port=port, engine_urls=tuple(engine_url or ()),
+            engine_api_key=os.environ.get("ART_ENGINE_API_KEY"), engine_args=tuple(shlex.split(engine_args)),
+            adapter_slots=adapter_slots, max_rank=max_rank,
+        )
+    )  # fmt: skip
+
+
+engine_app = typer.Typer(help="vLLM's own environment.", no_args_is_help=True)
+
+
+@engine_app.command("install")
+def install_command(
+    kind: Annotated[str | None, typer.Option(help="`cpu` or `cuda`; default: by the hardware.")] = None,
+) -> None:
+    """Install vLLM into an environment of its own. Does nothing when it is there already."""
+    from trainer_server import engine_install
+
+    console = Console(stderr=True)
+    with console.status("installing vLLM", spinner="dots") as status:
+        found = engine_install.install(
+            Home.find().cache,
+            (lambda line: status.update(line)) if console.is_terminal else console.print,
+            kind=kind,
+        )
+    console.print(f"{found.requirement} ({found.flavour}) in {found.directory}")
+
+
+@engine_app.command("status")
+def status_command() -> None:
+    """Show whether vLLM is installed, and where."""
+    from trainer_server import engine_install
+
+    cache = Home.find().cache
+    found = engine_install.status(cache)
+    if found is None:
+        print(f"not installed in {engine_install.directory(cache)}: run `art-langgraph engine install`")
+        raise typer.Exit(1)
+    print(f"{found.requirement} ({found.flavour}) in {found.directory}")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds this package's commands to `art-langgraph`."""
+    app.command("serve")(serve_command)
+    app.add_typer(engine_app, name="engine")

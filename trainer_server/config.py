@@ -1,0 +1,38 @@
+"""Settings of a trainer server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trainer_server.wire import Home
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """What `art-langgraph serve` was asked for."""
+
+    home: Home
+    model: str = "embedded"
+    host: str = "127.0.0.1"
+    port: int = 8400
+    """0: any free port; the one taken is in `home/server.json`."""
+    engine_urls: tuple[str, ...] = ()
+    """vLLM servers that run elsewhere; empty: one is launched here."""
+    engine_api_key: str | None = None
+    """Key of the servers at `engine_urls`."""
+    engine_args: tuple[str, ...] = ()
+    """Passed to vLLM as they are."""
+    adapter_slots: int = 6
+    """Adapters that one engine holds at once: live versions of all policies, and one for the next."""
+    max_rank: int = 16
+    """Largest LoRA rank that the engine takes."""
+    kv_cache_gib: int = 2
+    """vLLM's KV cache on CPUs, GiB."""
+    max_tokens: int = 1024
+    """Length of an answer when a request names none; recorded in the ledger."""
+    engine_wait: float = 180.0
+    """Seconds that a request waits for an engine that is starting or restarting."""
+    lease: float = 900.0
+    """Seconds that a rollout keeps its policy version after its last call."""
+    trainer_args: tuple[str, ...] = field(default=())
+    """Passed to the trainer process as they are."""

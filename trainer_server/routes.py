@@ -1,0 +1,180 @@
+"""The control API under `/api`: policies, versions, steps, jobs, completions, rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import zipfile
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from trainer_server.ledger import read_completions
+from trainer_server.openai_errors import APIError
+from trainer_server.slots import NoFreeSlot
+from trainer_server.wire import Completion, ConfigError, Job, Policy, PolicySpec, StepRequest, Version
+
+router = APIRouter(prefix="/api")
+
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "README.md")
+
+
+@router.post("/policies", status_code=201)
+async def create_policy(spec: PolicySpec, request: Request, response: Response) -> Policy:
+    """Creates a policy with its untrained version 0. Asked again with the same values, it answers the same policy."""
+    server = request.app.state.server
+    if spec.name == server.identity.base.name:
+        raise APIError(400, f"{spec.name!r} is the name of the base model; choose another", param="name")
+    if spec.rank > server.config.max_rank:
+        raise APIError(
+            400,
+            f"rank {spec.rank} is above what the engine was started for ({server.config.max_rank}); "
+            f"serve with --max-rank {spec.rank}",
+            param="rank",
+        )
+    async with server.creating:
+        if (known := server.store.policy(spec.name)) is not None:
+            if known.spec != spec:
+                raise APIError(
+                    409,
+                    f"policy {spec.name!r} exists with other values: {known.spec.model_dump_json()}",
+                    code="policy_exists",
+                    param="name",
+                )
+            response.status_code = 200
+        else:
+            server.store.register(spec, server.identity.base.name)
+            job = await server.trainer.create(spec)
+            job = await server.trainer.wait(job.id, 600)
+            if job.error or not job.status.final:
+                raise APIError(
+                    500, f"policy {spec.name!r} could not be made: {job.error or 'timeout'}", code="job_failed"
+                )
+    return _policy(request, spec.name)
+
+
+@router.get("/policies")
+async def policies(request: Request) -> dict[str, list[Policy]]:
+    """All policies."""
+    return {"policies": list(request.app.state.server.store.policies())}
+
+
+@router.get("/policies/{name}")
+async def policy(name: str, request: Request) -> Policy:
+    """One policy."""
+    return _policy(request, name)
+
+
+@router.get("/policies/{name}/versions")
+async def versions(name: str, request: Request) -> dict[str, list[Version]]:
+    """All versions of a policy, oldest first."""
+    server = request.app.state.server
+    _policy(request, name)
+    return {"versions": [_version(request, name, n) for n in server.store.versions(name)]}
+
+
+@router.get("/policies/{name}/versions/{number}")
+async def version(name: str, number: int, request: Request) -> Version:
+    """One version."""
+    _policy(request, name)
+    return _version(request, name, number)
+
+
+@router.delete("/policies/{name}/versions/{number}", status_code=204)
+async def delete_version(name: str, number: int, request: Request) -> None:
+    """Deletes an old version: 409 for the newest one and for one that a rollout is using."""
+    server = request.app.state.server
+    _policy(request, name)
+    _version(request, name, number)
+    try:
+        if number == server.store.policy(name).latest:
+            raise ConfigError(f"{name}@{number} is the newest version and cannot be deleted")
+        await server.slots.forget((name, number))
+        await asyncio.to_thread(server.store.delete, name, number)
+    except (ConfigError, NoFreeSlot) as error:
+        raise APIError(409, str(error), code="version_in_use") from None
+
+
+@router.get("/policies/{name}/versions/{number}/adapter")
+async def adapter(name: str, number: int, request: Request) -> Response:
+    """The adapter in PEFT's format, as a zip file."""
+    server = request.app.state.server
+    _policy(request, name)
+    _version(request, name, number)
+    directory = server.store.directory(name, number)
+
+    def pack() -> bytes:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+            for file in _ADAPTER_FILES:
+                if (directory / file).exists():
+                    archive.write(directory / file, file)
+        return buffer.getvalue()
+
+    return Response(await asyncio.to_thread(pack), media_type="application/zip")
+
+
+@router.post("/policies/{name}/steps", status_code=202)
+async def step(
+    name: str,
+    body: StepRequest,
+    request: Request,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+) -> Job:
+    """Queues one training step. The same idempotency key, in the body or the header, answers the same job."""
+    _policy(request, name)
+    if body.idempotency_key is None and idempotency_key is not None:
+        body = body.model_copy(update={"idempotency_key": idempotency_key})
+    job: Job = await request.app.state.server.trainer.step(name, body)
+    return job
+
+
+@router.get("/jobs")
+async def jobs(request: Request) -> dict[str, list[Job]]:
+    """The newest hundred jobs, newest first."""
+    return {"jobs": request.app.state.server.trainer.jobs()}
+
+
+@router.get("/jobs/{job_id}")
+async def job(job_id: str, request: Request, wait: Annotated[float, Query(ge=0, le=60)] = 0.0) -> Job:
+    """One job; `wait`: seconds to wait for it to become final."""
+    if not job_id.startswith("job-") or not job_id.replace("-", "").isalnum():
+        raise APIError(404, f"there is no job {job_id!r}", code="not_found")
+    found: Job | None = await request.app.state.server.trainer.wait(job_id, wait)
+    if found is None:
+        raise APIError(404, f"there is no job {job_id!r}", code="not_found")
+    return found
+
+
+@router.get("/completions/{completion_id}")
+async def completion(completion_id: str, request: Request) -> Completion:
+    """What the ledger knows about a completion."""
+    path = request.app.state.server.ledger.path
+    found = await asyncio.to_thread(read_completions, path, [completion_id])
+    if completion_id not in found:
+        raise APIError(404, f"the ledger has no completion {completion_id!r}", code="not_found")
+    return found[completion_id]
+
+
+@router.delete("/rollouts/{rollout}", status_code=204)
+async def release(rollout: str, request: Request) -> None:
+    """Ends a rollout's hold on a policy version. Unknown ids are fine: a lease may have expired."""
+    request.app.state.server.leases.release(rollout)
+
+
+def _policy(request: Request, name: str) -> Policy:
+    server = request.app.state.server
+    found: Policy | None = server.store.policy(name) if server.valid_name(name) else None
+    if found is None:
+        known: list[Any] = [one.name for one in server.store.policies()]
+        raise APIError(404, f"there is no policy {name!r}; there are: {', '.join(known) or 'none'}", code="not_found")
+    return found
+
+
+def _version(request: Request, name: str, number: int) -> Version:
+    server = request.app.state.server
+    found: Version | None = server.store.version(name, number)
+    if found is None:
+        raise APIError(404, f"policy {name!r} has no version {number}", code="not_found")
+    found.loaded = server.slots.holds((name, number))
+    return found
