@@ -319,14 +319,14 @@ class _Call:
                     if response.status_code == 200:
                         yield response
                         return
-                    error = _refusal(response.status_code, await response.aread())
+                    refusal = _refusal(response.status_code, await response.aread())
                 finally:
                     await response.aclose()
-                if error.code == "context_length_exceeded" and self.chat.default_max_tokens and "max_tokens" in body:
+                if refusal.code == "context_length_exceeded" and self.chat.default_max_tokens and "max_tokens" in body:
                     del body["max_tokens"]  # vLLM then takes what the context leaves, if it leaves anything
                     self.chat.sampling.max_tokens = None
                     continue
-                raise error
+                raise refusal
 
     def _rows(self, answers: Sequence[Answer], status: CompletionStatus) -> list[Completion]:
         return [

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -73,12 +72,6 @@ class JobBoard:
     def ids(self) -> list[str]:
         """All jobs, oldest first."""
         return sorted(path.parent.name for path in self.root.glob("*/job.json"))
-
-    def untrained(self) -> Iterator[JobFile]:
-        """Jobs that wait for the trainer, oldest first."""
-        for job_id in self.ids():
-            if not (self.root / job_id / "trained.json").exists() and not (self.root / job_id / "done.json").exists():
-                yield self.file(job_id)
 
     def file(self, job_id: str) -> JobFile:
         return JobFile.model_validate_json((self.root / job_id / "job.json").read_text())

@@ -1,0 +1,115 @@
+"""Groups of trajectories → the completions that a step trains on, with advantages; what is left out is counted."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trainer_server.training.advantage import advantages, zero_variance
+from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One completion of one trajectory. A completion of several trajectories has one sample in each."""
+
+    completion: Completion
+    advantage: float
+    trained: tuple[bool, ...]
+    """By sampled token: False for those that a grammar forced."""
+
+    @property
+    def constrained(self) -> bool:
+        return bool(self.completion.constrained)
+
+
+@dataclass(slots=True)
+class Batch:
+    """samples: what is trained. skipped: what is not, by reason. rewards: of all trajectories that have one."""
+
+    samples: list[Sample] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    groups: int = 0
+    groups_skipped: int = 0
+    trajectories: int = 0
+    trajectories_skipped: Counter[str] = field(default_factory=Counter)
+    completions_skipped: Counter[str] = field(default_factory=Counter)
+
+    def metrics(self) -> dict[str, object]:
+        return {
+            "reward_mean": statistics.fmean(self.rewards) if self.rewards else None,
+            "reward_std": statistics.stdev(self.rewards) if len(self.rewards) > 1 else 0.0,
+            "groups": self.groups,
+            "groups_skipped": self.groups_skipped,
+            "trajectories": self.trajectories,
+            "trajectories_skipped": dict(self.trajectories_skipped),
+            "completions": len(self.samples),
+            "completions_skipped": dict(self.completions_skipped),
+            "constrained": sum(sample.constrained for sample in self.samples),
+        }
+
+
+def gather_batch(
+    groups: Sequence[GroupRef],
+    completions: Mapping[str, Completion],
+    config: GRPOConfig,
+    *,
+    policy: str,
+    base_model: str,
+    tokenizer: str,
+) -> Batch:
+    """Looks every completion up and decides what can be learnt from it."""
+    batch = Batch()
+    compared = []
+    for group in groups:
+        batch.groups += 1
+        batch.trajectories += len(group.trajectories)
+        scored = [trajectory for trajectory in group.trajectories if trajectory.reward is not None]
+        if missing := len(group.trajectories) - len(scored):
+            batch.trajectories_skipped["no_reward"] += missing
+        rewards = [trajectory.reward for trajectory in scored if trajectory.reward is not None]
+        batch.rewards += rewards
+        if zero_variance(rewards):
+            batch.groups_skipped += 1
+        else:
+            compared.append((scored, rewards))
+    values = advantages([rewards for _, rewards in compared], config.scale_rewards)
+    for (scored, _), group_values in zip(compared, values, strict=True):
+        for trajectory, advantage in zip(scored, group_values, strict=True):
+            for one in dict.fromkeys(trajectory.completions):
+                found = completions.get(one)
+                if reason := _unfit(found, config, policy, base_model, tokenizer):
+                    batch.completions_skipped[reason] += 1
+                elif found is not None:
+                    batch.samples.append(Sample(found, advantage, _trained(found)))
+    return batch
+
+
+def _unfit(
+    completion: Completion | None, config: GRPOConfig, policy: str, base_model: str, tokenizer: str
+) -> str | None:
+    """Why a completion cannot be trained, or None."""
+    if completion is None:
+        return "missing"
+    if completion.policy != policy:
+        return "other_policy"
+    if completion.base_model != base_model:
+        return "other_base_model"
+    if completion.tokenizer != tokenizer:
+        return "other_tokenizer"
+    if completion.status != CompletionStatus.complete:
+        return str(completion.status)
+    if completion.greedy:
+        return "greedy"
+    if config.mask_truncated_completions and completion.finish_reason == "length":
+        return "truncated"
+    return None
+
+
+def _trained(completion: Completion) -> tuple[bool, ...]:
+    """Under a grammar, a token that was sampled with log-probability 0 was forced: there was nothing to choose."""
+    if "grammar" not in completion.constrained:
+        return (True,) * len(completion.token_ids)
+    return tuple(logprob < 0.0 for logprob in completion.logprobs)

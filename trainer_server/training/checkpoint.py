@@ -1,0 +1,51 @@
+"""What the next step goes on from: optimizer and random state, as safetensors and JSON. No pickle anywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from trainer_server.training.policy import PolicyModel
+from trainer_server.wire import GRPOConfig
+
+
+def make_optimizer(model: PolicyModel, config: GRPOConfig) -> torch.optim.AdamW:
+    return torch.optim.AdamW(
+        [weight for _, weight in model.parameters()],
+        lr=config.lr,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        weight_decay=config.weight_decay,
+    )
+
+
+def save_state(directory: Path, model: PolicyModel, optimizer: torch.optim.AdamW | None) -> None:
+    """Writes optimizer.safetensors (first and second moments by weight, and the RNG state) and trainer.json."""
+    tensors = {"rng": torch.get_rng_state()}
+    updates = 0
+    if optimizer is not None:
+        for name, weight in model.parameters():
+            state = optimizer.state[weight]
+            tensors[f"exp_avg.{name}"] = state["exp_avg"]
+            tensors[f"exp_avg_sq.{name}"] = state["exp_avg_sq"]
+            updates = int(state["step"].item())
+    save_file({k: v.contiguous().cpu() for k, v in tensors.items()}, directory / "optimizer.safetensors")
+    (directory / "trainer.json").write_text(json.dumps({"updates": updates}))
+
+
+def load_state(directory: Path, model: PolicyModel, optimizer: torch.optim.AdamW) -> None:
+    """Restores what `save_state` wrote: training goes on bit for bit, on CPU."""
+    tensors = load_file(directory / "optimizer.safetensors")
+    updates = json.loads((directory / "trainer.json").read_text())["updates"]
+    torch.set_rng_state(tensors["rng"])
+    if not updates:
+        return
+    for name, weight in model.parameters():
+        optimizer.state[weight] = {
+            "step": torch.tensor(float(updates)),
+            "exp_avg": tensors[f"exp_avg.{name}"].to(weight.device),
+            "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(weight.device),
+        }

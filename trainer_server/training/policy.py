@@ -1,0 +1,143 @@
+"""The base model with one LoRA at a time, and log-probabilities at read-out positions.
+
+Shapes: T tokens of a row, R read-outs, V vocabulary, E hidden size.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForCausalLM
+
+from trainer_server.training.attention import NAME, Layout, packable
+from trainer_server.training.tree import Row
+from trainer_server.wire import PolicySpec, TrainingError
+
+_CHUNK = 512
+"""Read-outs whose logits exist at once."""
+
+
+class PolicyModel:
+    """A frozen base model under a LoRA whose weights are swapped in place. The LoRA's weights are fp32 masters."""
+
+    def __init__(self, path: str, *, dtype: torch.dtype = torch.bfloat16, device: str | None = None) -> None:
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=NAME)
+        base.config.use_cache = False
+        base.requires_grad_(False)
+        base.to(self.device)
+        self._base = base
+        self._peft: PeftModel | None = None
+        self._adapter = ""
+        self.share = packable(base.config)
+        """Whether completions may share a row; see attention.packable."""
+
+    def select(self, spec: PolicySpec) -> None:
+        """Makes the LoRA of this shape the active one. Policies of one shape share it, one after another."""
+        shape = f"r{spec.rank}-a{spec.alpha:g}-{zlib.crc32('-'.join(spec.targets).encode()):x}".replace(".", "_")
+        config = LoraConfig(
+            r=spec.rank, lora_alpha=spec.alpha,  # type: ignore[arg-type]  # PEFT takes floats
+ target_modules=list(spec.targets), lora_dropout=0.0, bias="none",
+            task_type="CAUSAL_LM",
+        )  # fmt: skip
+        if self._peft is None:
+            self._peft = get_peft_model(self._base, config, adapter_name=shape)
+        elif shape not in self._peft.peft_config:
+            self._peft.add_adapter(shape, config)
+        self._peft.set_adapter(shape)
+        self._adapter = shape
+        self._peft.train()
+
+    def initialise(self, spec: PolicySpec) -> None:
+        """The untrained LoRA: A uniform in ±1/√in as PEFT and the LoRA paper's code have it, from the seed; B = 0."""
+        self.select(spec)
+        generator = torch.Generator().manual_seed(spec.seed)
+        with torch.no_grad():
+            for name, weight in self.parameters():
+                if "lora_A" in name:
+                    bound = 1 / math.sqrt(weight.shape[1])
+                    weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
+                else:
+                    weight.zero_()
+
+    def load(self, spec: PolicySpec, directory: Path) -> None:
+        """Puts a version's weights in place. Raises TrainingError when they do not fit the base model."""
+        self.select(spec)
+        assert self._peft is not None
+        state = load_file(directory / "adapter_model.safetensors")
+        result: Any = set_peft_model_state_dict(self._peft, state, adapter_name=self._adapter)
+        missing = [key for key in result.missing_keys if "lora_" in key and f".{self._adapter}." in key]
+        if result.unexpected_keys or missing:
+            wrong = (result.unexpected_keys or missing)[0]
+            raise TrainingError(f"the adapter in {directory} does not fit the base model: {wrong}")
+
+    def save(self, directory: Path) -> None:
+        """Writes adapter_config.json and adapter_model.safetensors, PEFT's format."""
+        assert self._peft is not None
+        state = get_peft_model_state_dict(self._peft, adapter_name=self._adapter, save_embedding_layers=False)
+        config = self._peft.peft_config[self._adapter]
+        save_file({k: v.contiguous().cpu() for k, v in state.items()}, directory / "adapter_model.safetensors")
+        config.save_pretrained(str(directory))
+
+    def parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """The LoRA's weights by name, in a fixed order."""
+        assert self._peft is not None
+        mark = f".{self._adapter}."
+        for name, weight in sorted(self._peft.named_parameters()):
+            if mark in name and "lora_" in name:
+                yield name.replace(mark, "."), weight
+
+    def gradient_checkpointing(self, on: bool) -> None:
+        """Trades computing for memory: layers are computed again in the backward pass."""
+        if on:
+            self._base.gradient_checkpointing_enable({"use_reentrant": False})
+        else:
+            self._base.gradient_checkpointing_disable()
+
+    def logprobs(self, row: Row, temperature_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probability of every read-out's target, and the entropy there (detached), both fp32 (R,), in nats.
+
+        Logits are divided by each read-out's own temperature, as the sampler did.
+        """
+        tokens_1T = torch.from_numpy(row.tokens_T).to(self.device)[None]
+        depth_1T = torch.from_numpy(row.depth_T).to(self.device)[None]
+        inner = self._base.get_decoder()
+        hidden_TE = inner(
+            input_ids=tokens_1T, position_ids=depth_1T, use_cache=False, tree=Layout.of(row, self.device)
+        ).last_hidden_state[0]
+        hidden_RE = hidden_TE.index_select(0, torch.from_numpy(row.place_R).to(self.device))
+        target_R = torch.from_numpy(row.target_R).to(self.device)
+        temperature_R = temperature_R.to(self.device)
+        parts = [
+            self._read(hidden_RE[at : at + _CHUNK], target_R[at : at + _CHUNK], temperature_R[at : at + _CHUNK])
+            for at in range(0, len(target_R), _CHUNK)
+        ]
+        logps, entropies = zip(*parts, strict=True)
+        return torch.cat(logps), torch.cat(entropies)
+
+    def _read(
+        self, hidden_RE: torch.Tensor, target_R: torch.Tensor, temperature_R: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if torch.is_grad_enabled():
+            found: tuple[torch.Tensor, torch.Tensor] = checkpoint(
+                self._head, hidden_RE, target_R, temperature_R, use_reentrant=False, preserve_rng_state=False
+            )
+            return found
+        return self._head(hidden_RE, target_R, temperature_R)
+
+    def _head(
+        self, hidden_RE: torch.Tensor, target_R: torch.Tensor, temperature_R: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logits_RV = self._base.get_output_embeddings()(hidden_RE).float() / temperature_R[:, None]
+        logp_RV = logits_RV.log_softmax(-1)
+        with torch.no_grad():
+            entropy_R = -(logp_RV.exp() * logp_RV).sum(-1)
+        return logp_RV.gather(1, target_R[:, None])[:, 0], entropy_R

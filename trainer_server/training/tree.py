@@ -1,0 +1,140 @@
+"""Completions → prefix tree → packed rows: a token sequence that several completions share is computed once.
+
+Sequences are sorted; each then adds what differs from the one before it, which is the tree in depth-first preorder.
+Token k of a row is visible to token q iff k ≤ q < end[k], where end[k] closes the subtree that k opens. The new tokens
+of one sequence form a *run*; the run sees its own ancestors and, causally, itself. Position id = depth.
+
+Pure numpy; no Python loop per token. Shapes: T tokens of a row, R read-outs, L length of one path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive tokens of a row that one sequence added.
+
+    start, stop: their places in the row. path_L: places of all tokens from the root to the end of the run, by depth;
+    the last stop − start of them are the run itself.
+    """
+
+    start: int
+    stop: int
+    path_L: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One packed row.
+
+    source_R, offset_R: which completion, and which of its sampled tokens, a read-out belongs to.
+    """
+
+    tokens_T: Ints
+    depth_T: Ints
+    runs: tuple[Run, ...]
+    place_R: Ints
+    """Place in the row whose hidden state predicts the target."""
+    target_R: Ints
+    source_R: Ints
+    offset_R: Ints
+
+    @property
+    def end_T(self) -> Ints:
+        """End of the subtree that each token opens; the mask's definition, for reference and for FlexAttention."""
+        end_T = np.zeros(len(self.tokens_T), dtype=np.int64)
+        for run in self.runs:  # later runs lie further right: the last writer wins
+            end_T[run.path_L] = run.stop
+        return end_T
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """The rows of a batch.
+
+    total: tokens that separate sequences would compute. unique: tokens of one single tree. repeated: what splitting
+    over the budget computes again. too_long: completions whose single path exceeds the budget, in no row.
+    """
+
+    rows: tuple[Row, ...]
+    total: int
+    unique: int
+    repeated: int
+    too_long: tuple[int, ...]
+
+
+def pack(prompts: Sequence[Ints], completions: Sequence[Ints], *, budget: int, share: bool = True) -> Packing:
+    """Packs completions with their prompts into rows of at most `budget` tokens.
+
+    prompts, completions: token ids, one array each per completion; neither may be empty. The last token of a
+    completion is only ever a target: nothing is computed at its place.
+    share=False: a row of its own for every completion (for models whose layers would leak between branches).
+    """
+    paths = [np.concatenate([p, c[:-1]]).astype(np.int64) for p, c in zip(prompts, completions, strict=True)]
+    too_long = tuple(i for i, path in enumerate(paths) if len(path) > budget)
+    kept = [i for i, path in enumerate(paths) if len(path) <= budget]
+    order = sorted(kept, key=lambda i: paths[i].astype(">u4").tobytes())
+    rows: list[Row] = []
+    pending: list[tuple[int, int]] = []  # (completion, how much of its path the row has already)
+    filled = unique = 0
+    previous = np.empty(0, dtype=np.int64)
+    for i in order:
+        shared = common_prefix(previous, paths[i])
+        unique += len(paths[i]) - shared
+        if pending and (not share or filled + len(paths[i]) - shared > budget):
+            rows.append(_row(pending, paths, prompts, completions))
+            pending, filled = [], 0
+        have = shared if pending else 0
+        pending.append((i, have))
+        filled += len(paths[i]) - have
+        previous = paths[i]
+    if pending:
+        rows.append(_row(pending, paths, prompts, completions))
+    computed = sum(len(row.tokens_T) for row in rows)
+    return Packing(tuple(rows), sum(len(paths[i]) for i in kept), unique, computed - unique, too_long)
+
+
+def common_prefix(a: Ints, b: Ints) -> int:
+    """Length of the longest common prefix of two token sequences."""
+    n = min(len(a), len(b))
+    differ = a[:n] != b[:n]
+    return int(differ.argmax()) if differ.any() else n
+
+
+def _row(
+    pending: Sequence[tuple[int, int]], paths: Sequence[Ints], prompts: Sequence[Ints], completions: Sequence[Ints]
+) -> Row:
+    tokens, depths, runs = [], [], []
+    places, targets, sources, offsets = [], [], [], []
+    path_L = np.empty(0, dtype=np.int64)
+    filled = 0
+    for i, have in pending:
+        new = len(paths[i]) - have
+        path_L = np.concatenate([path_L[:have], np.arange(filled, filled + new)])
+        tokens.append(paths[i][have:])
+        depths.append(np.arange(have, have + new))
+        if new:
+            runs.append(Run(filled, filled + new, path_L))
+        filled += new
+        count = len(completions[i])
+        places.append(path_L[len(prompts[i]) - 1 :])
+        targets.append(np.asarray(completions[i], dtype=np.int64))
+        sources.append(np.full(count, i))
+        offsets.append(np.arange(count))
+    return Row(
+        np.concatenate(tokens),
+        np.concatenate(depths),
+        tuple(runs),
+        np.concatenate(places),
+        np.concatenate(targets),
+        np.concatenate(sources),
+        np.concatenate(offsets),
+    )

@@ -1,0 +1,152 @@
+"""The trainer process: takes jobs off the board, one after another, and publishes the versions they make."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from trainer_server.adapters import AdapterStore
+from trainer_server.files import write_atomic
+from trainer_server.jobs import JobBoard, JobFile, Trained
+from trainer_server.ledger import read_completions
+from trainer_server.training.batch import gather_batch
+from trainer_server.training.checkpoint import load_state, make_optimizer, save_state
+from trainer_server.training.policy import PolicyModel
+from trainer_server.training.step import optimise
+from trainer_server.wire import ARTError, Home, StepResult, TrainingError, Version
+
+log = logging.getLogger("trainer")
+
+_POLL = 0.02
+
+
+class Worker:
+    """Does jobs on one base model. Holds no state between jobs that is not on disk."""
+
+    def __init__(self, home: Home, model: PolicyModel, *, base_model: str, tokenizer: str) -> None:
+        self.home, self.model, self.base_model, self.tokenizer = home, model, base_model, tokenizer
+        self.board = JobBoard(home.jobs)
+        self.store = AdapterStore(home.policies)
+
+    def run(self) -> None:
+        """Works until the starter of this process is gone."""
+        starter = os.getppid()
+        done: set[str] = set()
+        while os.getppid() == starter:
+            fresh = [job_id for job_id in self.board.ids() if job_id not in done]
+            for job_id in fresh:
+                if self.board.trained(job_id) is None:
+                    self.do(self.board.file(job_id))
+                done.add(job_id)
+            if not fresh:
+                time.sleep(_POLL)
+
+    def do(self, job: JobFile) -> None:
+        """One job, to its report. A job that cannot be done is reported as failed; this process lives on."""
+        started = time.monotonic()
+        self.board.start(job.id)
+        try:
+            result = self._made(job) or (self._create(job) if job.kind == "create" else self._step(job))
+            trained = Trained(result=result)
+        except ARTError as error:
+            log.error("%s failed: %s", job.id, error)
+            trained = Trained(error=str(error))
+        except Exception as error:  # the edge of a job: recorded, told to the client, and not fatal to the next one
+            log.exception("%s failed", job.id)
+            trained = Trained(error=f"{type(error).__name__}: {error}")
+        trained.seconds = time.monotonic() - started
+        self.board.report(job.id, trained)
+        log.info("%s %s %s in %.2f s", job.id, job.kind, job.policy, trained.seconds)
+
+    def _made(self, job: JobFile) -> StepResult | None:
+        """What this job made before an earlier process was killed, if it came that far."""
+        for number in reversed(self.store.versions(job.policy)[-2:]):
+            record = self.store.version(job.policy, number)
+            if record and record.job_id == job.id:
+                return StepResult(version=number, metrics=record.metrics)
+        return None
+
+    def _create(self, job: JobFile) -> StepResult:
+        if job.spec is None:
+            raise TrainingError(f"{job.id} names no policy to create")
+        self.model.initialise(job.spec)
+        torch.manual_seed(job.spec.seed)
+        return self._publish(job, 0, {}, None)
+
+    def _step(self, job: JobFile) -> StepResult:
+        spec = self.store.spec(job.policy)
+        versions = self.store.versions(job.policy)
+        if job.request is None or spec is None or not versions:
+            raise TrainingError(f"there is no policy {job.policy!r} to train")
+        request, version = job.request, versions[-1]
+        ids = [one for group in request.groups for trajectory in group.trajectories for one in trajectory.completions]
+        batch = gather_batch(
+            request.groups, read_completions(self.home.ledger, ids), request.config, policy=job.policy,
+            base_model=self.base_model, tokenizer=self.tokenizer,
+        )  # fmt: skip
+        directory = self.store.directory(job.policy, version)
+        self.model.load(spec, directory)
+        optimizer = make_optimizer(self.model, request.config)
+        load_state(directory, self.model, optimizer)
+
+        @contextmanager
+        def under(other: int) -> Iterator[bool]:
+            path = self.store.directory(job.policy, other)
+            if not path.exists():
+                yield False
+                return
+            self.model.load(spec, path)
+            try:
+                yield True
+            finally:
+                self.model.load(spec, directory)
+
+        metrics = optimise(self.model, optimizer, batch, request.config, version, under)
+        if "skipped" in metrics:
+            return StepResult(version=version, metrics=metrics)
+        return self._publish(job, version + 1, metrics, optimizer)
+
+    def _publish(
+        self, job: JobFile, version: int, metrics: dict[str, object], optimizer: torch.optim.AdamW | None
+    ) -> StepResult:
+        aside = self.store.staging(job.policy, version)
+        try:
+            self.model.save(aside)
+            save_state(aside, self.model, optimizer)
+            record = Version(policy=job.policy, version=version, created=time.time(), job_id=job.id, metrics=metrics)
+            self.store.publish(aside, record)
+        except OSError as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise TrainingError(f"{job.policy}@{version} could not be written: {error}") from error
+        return StepResult(version=version, metrics=metrics)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--home", type=Path, required=True, help="state directory of the server")
+    parser.add_argument("--model", required=True, help="directory or hub id of the base model")
+    parser.add_argument("--base-model", required=True, help="its name; completions of other base models are refused")
+    parser.add_argument("--tokenizer", required=True, help="fingerprint; completions of other tokenizers are refused")
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"], help="of the base model")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    torch.set_num_threads(os.cpu_count() or 1)
+    started = time.monotonic()
+    model = PolicyModel(args.model, dtype=getattr(torch, args.dtype))
+    log.info("base model loaded in %.1f s", time.monotonic() - started)
+    home = Home.find(args.home)
+    write_atomic(home.root / "trainer.json", json.dumps({"pid": os.getpid(), "ready": time.time()}))
+    Worker(home, model, base_model=args.base_model, tokenizer=args.tokenizer).run()
+
+
+if __name__ == "__main__":
+    main()
