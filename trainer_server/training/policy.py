@@ -98,9 +98,9 @@ class PolicyModel:
     def gradient_checkpointing(self, on: bool) -> None:
         """Trades computing for memory: layers are computed again in the backward pass."""
         if on:
-            self._base.gradient_checkpointing_enable({"use_reentrant": False})
+            self._base.activation_checkpointing_enable({"use_reentrant": False})
         else:
-            self._base.gradient_checkpointing_disable()
+            self._base.activation_checkpointing_disable()
 
     def logprobs(self, row: Row, temperature_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability of every read-out's target, and the entropy there (detached), both fp32 (R,), in nats.
