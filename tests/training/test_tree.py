@@ -90,9 +90,7 @@ def test_tree_equals_separate_sequences(model: PolicyModel, data: list[tuple[lis
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pairs)
-def test_splitting_over_the_budget_changes_nothing(
-    model: PolicyModel, data: list[tuple[list[int], list[int]]]
-) -> None:
+def test_splitting_over_the_budget_changes_nothing(model: PolicyModel, data: list[tuple[list[int], list[int]]]) -> None:
     assert_same(model, data, budget=24)
 
 

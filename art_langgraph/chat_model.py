@@ -1,0 +1,77 @@
+"""ChatART: the drop-in chat model. A ChatOpenAI that talks to the trainer server and keeps completion ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.language_models import LanguageModelInput
+from langchain_core.outputs import ChatGenerationChunk
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr, model_validator
+
+from art_langgraph.scope import current
+from trainer_server.wire import Connection
+from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
+
+
+class ChatART(ChatOpenAI):
+    """A policy of the trainer server as a LangChain chat model.
+
+    policy: name of a policy ("agent" is its newest version, "agent@3" a fixed one) or of the base model.
+    Address and key come from `base_url` / `api_key`, else ART_BASE_URL / ART_API_KEY, else the local server's files.
+    All other arguments are ChatOpenAI's. Inside a rollout, all its completions come from one version of the policy.
+    Raises ConfigError when no key can be found.
+    """
+
+    policy: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_server(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        if "policy" not in values:
+            raise ValueError("ChatART needs policy=…: the name of a policy on the trainer server")
+        base_url = values.pop("base_url", None) or values.pop("openai_api_base", None)
+        api_key = values.pop("api_key", None) or values.pop("openai_api_key", None)
+        secret = api_key.get_secret_value() if isinstance(api_key, SecretStr) else api_key
+        if secret is None or isinstance(secret, str):
+            connection = Connection.find(base_url, secret)
+            base_url, api_key = f"{connection.url}/v1", connection.api_key
+        values.update(base_url=base_url, api_key=api_key, model=values["policy"])
+        values.pop("model_name", None)
+        return values
+
+    @classmethod
+    def is_lc_serializable(cls) -> bool:
+        return False  # LangChain's loader refuses classes from outside its own packages
+
+    @property
+    def _llm_type(self) -> str:
+        return "art-chat"
+
+    def _get_request_payload(
+        self, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        payload: dict[str, Any] = super()._get_request_payload(input_, stop=stop, **kwargs)
+        if (scope := current()) is not None:
+            headers = {ROLLOUT: scope.rollout_id}
+            if scope.temperature is not None:
+                headers[TEMPERATURE] = str(scope.temperature)
+            payload["extra_headers"] = {**(payload.get("extra_headers") or {}), **headers}
+            key = self.openai_api_key
+            if self.openai_api_base and isinstance(key, SecretStr):
+                scope.servers.add((self.openai_api_base.removesuffix("/v1"), key.get_secret_value()))
+        return payload
+
+    def _convert_chunk_to_generation_chunk(
+        self, chunk: dict[str, Any], default_chunk_class: type, base_generation_info: dict[str, Any] | None
+    ) -> ChatGenerationChunk | None:
+        found: ChatGenerationChunk | None = super()._convert_chunk_to_generation_chunk(
+            chunk, default_chunk_class, base_generation_info
+        )
+        # Once, on the chunk that ends the text: merged chunks concatenate strings.
+        if found is not None and (found.generation_info or {}).get("finish_reason"):
+            found.generation_info = {**(found.generation_info or {}), "id": chunk.get("id")}
+        return found

@@ -1,0 +1,178 @@
+"""TrainerClient: the trainer server's control API."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+import uuid
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from art_langgraph.trajectory import TrajectoryGroup
+from trainer_server.wire import (
+    Completion,
+    Connection,
+    GRPOConfig,
+    Job,
+    JobFailed,
+    JobStatus,
+    Policy,
+    PolicySpec,
+    ServerError,
+    ServerUnreachable,
+    StepRequest,
+    StepResult,
+    Version,
+)
+
+_WAIT = 20
+"""Seconds of one long poll for a job."""
+_RETRY_FOR = 60.0
+"""Seconds for which a server that does not answer is asked again: it may be restarting."""
+
+
+class TrainerClient:
+    """Policies, steps, versions and completions of a trainer server. Use as `async with TrainerClient() as trainer:`.
+
+    Address and key: arguments, else ART_BASE_URL / ART_API_KEY, else the local server's files.
+    Methods raise ServerError (what the server refused, with its HTTP status) and ServerUnreachable.
+    """
+
+    def __init__(self, base_url: str | None = None, api_key: str | None = None) -> None:
+        self._connection = Connection.find(base_url, api_key)
+        self._http = httpx.AsyncClient(
+            base_url=self._connection.url,
+            headers={"Authorization": f"Bearer {self._connection.api_key}"},
+            timeout=httpx.Timeout(60.0, connect=5.0),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def health(self) -> dict[str, Any]:
+        """`{"ready", "trainer", "error"}`: whether completions can be answered now."""
+        found: dict[str, Any] = (await self._ask("GET", "/health")).json()
+        return found
+
+    async def create_policy(self, name: str, **spec: Any) -> Policy:
+        """Creates a policy (rank, alpha, targets, seed, temperature: see PolicySpec), or returns the existing one.
+
+        Raises ServerError 409 when it exists with other values.
+        """
+        body = PolicySpec(name=name, **spec).model_dump(mode="json")
+        return Policy.model_validate_json((await self._ask("POST", "/api/policies", json=body, timeout=600)).content)
+
+    async def policies(self) -> list[Policy]:
+        found = (await self._ask("GET", "/api/policies")).json()["policies"]
+        return [Policy.model_validate(one) for one in found]
+
+    async def versions(self, policy: str) -> list[Version]:
+        """Oldest first."""
+        found = (await self._ask("GET", f"/api/policies/{policy}/versions")).json()["versions"]
+        return [Version.model_validate(one) for one in found]
+
+    async def delete_version(self, policy: str, version: int) -> None:
+        """Raises ServerError 409 for the newest version and for one in use."""
+        await self._ask("DELETE", f"/api/policies/{policy}/versions/{version}")
+
+    async def completion(self, completion_id: str) -> Completion:
+        """What the ledger knows about a completion: exact tokens, log-probabilities, version."""
+        return Completion.model_validate_json((await self._ask("GET", f"/api/completions/{completion_id}")).content)
+
+    async def submit(
+        self,
+        policy: str,
+        groups: Sequence[TrajectoryGroup],
+        config: GRPOConfig | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> Job:
+        """Queues one training step. Sent again with the same key, it answers the same job."""
+        request = StepRequest(
+            groups=[group.ref() for group in groups],
+            config=config or GRPOConfig(),
+            idempotency_key=idempotency_key or uuid.uuid4().hex,
+        )
+        return Job.model_validate_json(
+            (await self._ask("POST", f"/api/policies/{policy}/steps", json=request.model_dump(mode="json"))).content
+        )
+
+    async def job(self, job_id: str, *, wait: float = 0.0) -> Job:
+        """A job as it stands, or as soon as it is final, waiting at most `wait` seconds (≤ 60)."""
+        found = await self._ask("GET", f"/api/jobs/{job_id}", params={"wait": wait}, timeout=wait + 30)
+        return Job.model_validate_json(found.content)
+
+    async def wait(self, job: Job) -> Job:
+        """Waits until a job is final. Raises JobFailed."""
+        while not job.status.final:
+            job = await self.job(job.id, wait=_WAIT)
+        if job.status == JobStatus.failed:
+            raise JobFailed(f"{job.id} on policy {job.policy!r} failed: {job.error}", job_id=job.id)
+        return job
+
+    async def train(
+        self,
+        policy: str,
+        groups: Sequence[TrajectoryGroup],
+        config: GRPOConfig | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> StepResult:
+        """One training step: returns when the gateway serves the new version.
+
+        When there was nothing to learn from, the version stays and `metrics["skipped"]` says why. `metrics["job"]`
+        has the job's id and its seconds by phase. Raises JobFailed.
+        """
+        job = await self.wait(await self.submit(policy, groups, config, idempotency_key=idempotency_key))
+        assert job.result is not None
+        job.result.metrics["job"] = {"id": job.id, "seconds": job.seconds}
+        return job.result
+
+    async def export(self, policy: str, version: int, directory: str | Path) -> Path:
+        """Writes a version's adapter, in PEFT's format, into a directory."""
+        found = await self._ask("GET", f"/api/policies/{policy}/versions/{version}/adapter")
+        where = Path(directory)
+        where.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(io.BytesIO(found.content)) as archive:
+            archive.extractall(where)
+        return where
+
+    async def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """One request. Asking again is safe: steps carry a key, everything else is idempotent."""
+        deadline = time.monotonic() + _RETRY_FOR
+        delay = 0.1
+        while True:
+            try:
+                answer = await self._http.request(method, path, **options)
+            except httpx.TransportError as error:
+                if (isinstance(error, httpx.ConnectError) and delay > 0.5) or time.monotonic() > deadline:
+                    raise ServerUnreachable(
+                        f"no trainer server answers at {self._connection.url} ({type(error).__name__}). "
+                        "Start one with `art-langgraph serve`, or set ART_BASE_URL and ART_API_KEY."
+                    ) from error
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 5.0)
+                continue
+            if answer.is_success:
+                return answer
+            raise _error(answer)
+
+
+def _error(answer: httpx.Response) -> ServerError:
+    try:
+        found = answer.json()["error"]
+        message, code = str(found["message"]), found.get("code")
+    except (ValueError, KeyError, TypeError):
+        message, code = answer.text[:500], None
+    return ServerError(f"{message} (HTTP {answer.status_code})", status=answer.status_code, code=code)

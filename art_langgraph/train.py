@@ -1,0 +1,82 @@
+"""The story in one loop: scenarios → rollouts → rewards → step."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from art_langgraph.client import TrainerClient
+from art_langgraph.rewards import RewardFunction
+from art_langgraph.rollout import Graph, ScenarioLike, gather
+from art_langgraph.trajectory import TrajectoryGroup
+from trainer_server.wire import ConfigError, GRPOConfig, StepResult
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """What one turn of the loop did. seconds: `rollout`, `train`, `swap`."""
+
+    step: int
+    result: StepResult
+    groups: list[TrajectoryGroup]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def reward(self) -> float | None:
+        """Mean over all trajectories that have a reward."""
+        rewards = [reward for group in self.groups for reward in group.rewards if reward is not None]
+        return statistics.fmean(rewards) if rewards else None
+
+
+async def train(
+    graph: Graph,
+    scenarios: Sequence[ScenarioLike],
+    *,
+    policy: str,
+    reward: RewardFunction,
+    steps: int,
+    client: TrainerClient,
+    groups_per_step: int = 4,
+    n: int = 8,
+    config: GRPOConfig | None = None,
+    max_concurrency: int = 32,
+    temperature: float | None = 1.0,
+    seed: int = 0,
+    run: str = "",
+    first_step: int = 1,
+) -> AsyncIterator[StepRecord]:
+    """Trains a policy on a graph, yielding after each step.
+
+    Step i always takes the same scenarios for a seed, so that a run which goes on at `first_step` sees what it would
+    have seen. run: names the run; its steps are then idempotent, and one that was accepted before a crash is not
+    taken twice. Raises ConfigError for fewer scenarios than groups_per_step.
+    """
+    if len(scenarios) < groups_per_step:
+        raise ConfigError(f"{len(scenarios)} scenarios are fewer than groups_per_step={groups_per_step}")
+    for step in range(first_step, steps + 1):
+        chosen = pick(scenarios, groups_per_step, step, seed)
+        started = time.monotonic()
+        groups = await gather(
+            graph, chosen, n, reward, max_concurrency=max_concurrency, temperature=temperature,
+            progress=f"step {step}: rollouts",
+        )  # fmt: skip
+        rolled = time.monotonic()
+        result = await client.train(policy, groups, config, idempotency_key=f"{run}-step-{step}" if run else None)
+        phases = result.metrics["job"]["seconds"]
+        yield StepRecord(
+            step, result, groups,
+            {"rollout": rolled - started, "train": phases.get("train", 0.0), "swap": phases.get("swap", 0.0)},
+        )  # fmt: skip
+
+
+def pick(scenarios: Sequence[ScenarioLike], count: int, step: int, seed: int) -> list[ScenarioLike]:
+    """The scenarios of a step: walks through seeded shuffles, each scenario once per shuffle."""
+    chosen: list[ScenarioLike] = []
+    for position in range((step - 1) * count, step * count):
+        epoch, at = divmod(position, len(scenarios))
+        order = random.Random(f"{seed}-{epoch}").sample(range(len(scenarios)), len(scenarios))
+        chosen.append(scenarios[order[at]])
+    return chosen
