@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import socket
 import time
@@ -51,6 +52,8 @@ def environment(base: BaseModel, api_key: str, *, kv_cache_gib: int) -> dict[str
         "DO_NOT_TRACK": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
+        # vLLM keeps one core free for its own front end: of two cores, half the machine.
+        **({"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"} if (os.cpu_count() or 1) <= 4 else {}),
         "PYTHONPATH": str(PLUGINS),
         **({"HF_HUB_OFFLINE": "1"} if base.local else {}),
     }

@@ -25,15 +25,7 @@ TEMPLATE = """\
 {{- '<|im_end|>\\n' }}
 {%- for message in turns %}
     {%- if message.role == 'tool' %}
-        {%- if loop.first or turns[loop.index0 - 1].role != 'tool' %}
-            {{- '<|im_start|>user\\n' }}
-        {%- else %}
-            {{- '\\n' }}
-        {%- endif %}
-        {{- '<tool_response>' + (message.content or '') + '</tool_response>' }}
-        {%- if loop.last or turns[loop.index0 + 1].role != 'tool' %}
-            {{- '<|im_end|>\\n' }}
-        {%- endif %}
+        {{- '<|im_start|>tool\\n' + (message.content or '') + '<|im_end|>\\n' }}
     {%- else %}
         {{- '<|im_start|>' + message.role + '\\n' + (message.content or '') }}
         {%- for call in message.tool_calls or [] %}
@@ -50,7 +42,7 @@ TEMPLATE = """\
     {{- '<|im_start|>assistant\\n' }}
 {%- endif %}
 """
-"""ChatML with Hermes-style tools: `<tool_call>{json}</tool_call>`, results as `<tool_response>` in a user turn."""
+"""ChatML with Hermes-style tool calls, `<tool_call>{json}</tool_call>`; a result is a turn of the role `tool`."""
 
 
 def convert(gguf: Path, out: Path) -> None:

@@ -1,0 +1,67 @@
+"""The agent: a model node and a tool node in a loop, and a few demonstrations in the prompt. Nothing of it knows of RL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+
+SYSTEM = "You answer questions about cities. First call the right tool, then answer with the value that it gave."
+MAX_TURNS = 3
+"""Model calls of one run at most."""
+
+
+def _demonstration(question: str, tool: str, arguments: dict[str, str], value: str, answer: str) -> list[AnyMessage]:
+    call = {"name": tool, "args": arguments, "id": f"demo-{tool}"}
+    return [
+        HumanMessage(question),
+        AIMessage("", tool_calls=[call]),
+        ToolMessage(value, tool_call_id=f"demo-{tool}"),
+        AIMessage(answer),
+    ]
+
+
+PROMPT: list[AnyMessage] = [
+    SystemMessage(SYSTEM),
+    *_demonstration("How warm is it in Paris?", "get_weather", {"city": "Paris"}, "17 C", "It is 17 C in Paris."),
+    *_demonstration(
+        "What does a taxi cost in Rome?", "get_fare", {"city": "Rome", "ride": "taxi"}, "23 euros",
+        "A taxi in Rome costs 23 euros.",
+    ),
+    *_demonstration("What time is it in Moscow?", "get_time", {"city": "Moscow"}, "09:41", "It is 09:41 in Moscow."),
+    *_demonstration(
+        "How many people live in Bern?", "get_population", {"city": "Bern"}, "134 thousand",
+        "134 thousand people live in Bern.",
+    ),
+    *_demonstration("How high is Basel?", "get_altitude", {"city": "Basel"}, "261 m", "Basel lies at 261 m."),
+    *_demonstration(
+        "What does a bus cost in Ghent?", "get_fare", {"city": "Ghent", "ride": "bus"}, "3 euros",
+        "A bus in Ghent costs 3 euros.",
+    ),
+]  # fmt: skip
+
+
+def build_agent(model: BaseChatModel, tools: Sequence[BaseTool]) -> Runnable[Any, Any]:
+    """A compiled graph over MessagesState that uses `model` and `tools`."""
+    bound = model.bind_tools(tools)
+
+    async def call_model(state: MessagesState) -> dict[str, list[AnyMessage]]:
+        return {"messages": [await bound.ainvoke([*PROMPT, *state["messages"]])]}
+
+    def after_model(state: MessagesState) -> str:
+        turns = sum(isinstance(message, AIMessage) for message in state["messages"])
+        return "__end__" if turns >= MAX_TURNS else tools_condition(state)  # type: ignore[arg-type]
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("model", call_model)
+    graph.add_node("tools", ToolNode(tools, handle_tool_errors=True))
+    graph.add_edge(START, "model")
+    graph.add_conditional_edges("model", after_model, ["tools", "__end__"])
+    graph.add_edge("tools", "model")
+    return graph.compile()

@@ -1,0 +1,31 @@
+"""Facts about cities, derived from their names by a hash: nobody can know them without asking the server."""
+
+from __future__ import annotations
+
+import hashlib
+
+
+def number(city: str, what: str, low: int, high: int) -> int:
+    """A value between low and high that belongs to a city."""
+    digest = hashlib.sha256(f"{what}:{city.strip().lower()}".encode()).digest()
+    return low + int.from_bytes(digest[:4], "big") % (high - low + 1)
+
+
+def weather(city: str) -> str:
+    return f"{number(city, 'weather', -9, 39)} C"
+
+
+def local_time(city: str) -> str:
+    return f"{number(city, 'hour', 0, 23):02d}:{number(city, 'minute', 0, 59):02d}"
+
+
+def population(city: str) -> str:
+    return f"{number(city, 'population', 101, 999)} thousand"
+
+
+def altitude(city: str) -> str:
+    return f"{number(city, 'altitude', 11, 990)} m"
+
+
+def fare(city: str, ride: str) -> str:
+    return f"{number(city, ride, 2, 49)} euros"

@@ -1,0 +1,182 @@
+"""Questions about cities. Held-out ones use cities and phrasings that training never sees."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from art_examples.quickstart import cities
+
+from art_langgraph import Scenario
+
+TRAINING_CITIES = [
+    "London",
+    "Berlin",
+    "Madrid",
+    "Vienna",
+    "Oslo",
+    "Lisbon",
+    "Prague",
+    "Dublin",
+    "Athens",
+    "Warsaw",
+    "Helsinki",
+    "Budapest",
+    "Brussels",
+    "Zurich",
+    "Geneva",
+    "Hamburg",
+    "Munich",
+    "Milan",
+    "Naples",
+    "Turin",
+    "Lyon",
+    "Nice",
+    "Seville",
+    "Valencia",
+    "Porto",
+    "Krakow",
+    "Riga",
+    "Vilnius",
+    "Tallinn",
+    "Bergen",
+    "Tokyo",
+    "Osaka",
+    "Kyoto",
+    "Seoul",
+    "Beijing",
+    "Shanghai",
+    "Mumbai",
+    "Delhi",
+    "Bangkok",
+    "Hanoi",
+    "Manila",
+    "Jakarta",
+    "Sydney",
+    "Perth",
+    "Chicago",
+    "Boston",
+    "Seattle",
+    "Denver",
+]
+HELD_OUT_CITIES = [
+    "Stockholm",
+    "Copenhagen",
+    "Amsterdam",
+    "Barcelona",
+    "Florence",
+    "Venice",
+    "Marseille",
+    "Toulouse",
+    "Dresden",
+    "Cologne",
+    "Frankfurt",
+    "Salzburg",
+    "Glasgow",
+    "Edinburgh",
+    "Cairo",
+    "Nairobi",
+    "Lagos",
+    "Accra",
+    "Lima",
+    "Bogota",
+    "Santiago",
+    "Toronto",
+    "Montreal",
+    "Vancouver",
+    "Dallas",
+    "Houston",
+    "Miami",
+    "Phoenix",
+    "Singapore",
+    "Melbourne",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of question: the tool and arguments that answer it, and its wordings."""
+
+    tool: str
+    arguments: dict[str, str]
+    training: tuple[str, ...]
+    held_out: tuple[str, ...]
+
+    def value(self, city: str) -> str:
+        """What the server will say."""
+        answers = {
+            "get_weather": cities.weather,
+            "get_time": cities.local_time,
+            "get_population": cities.population,
+            "get_altitude": cities.altitude,
+        }
+        if self.tool == "get_fare":
+            return cities.fare(city, self.arguments["ride"])
+        return answers[self.tool](city)
+
+    def scenario(self, city: str, wording: str) -> Scenario:
+        return Scenario(
+            id=f"{self.tool}-{'-'.join([*self.arguments.values(), city])}-{abs(hash_text(wording)) % 10_000:04d}",
+            input={"messages": [("user", wording.format(city=city))]},
+            metadata={"tool": self.tool, "arguments": {"city": city, **self.arguments}, "value": self.value(city)},
+        )
+
+
+KINDS = (
+    Kind(
+        "get_weather", {},
+        ("How warm is it in {city}?", "What is the temperature in {city}?", "Is it cold in {city} now?"),
+        ("What's the weather like in {city}?", "How hot is it in {city} today?"),
+    ),
+    Kind(
+        "get_time", {},
+        ("What time is it in {city}?", "Tell me the local time in {city}.", "How late is it in {city}?"),
+        ("What is the time in {city} now?", "What does the clock say in {city}?"),
+    ),
+    Kind(
+        "get_population", {},
+        ("How many people live in {city}?", "What is the population of {city}?", "How many inhabitants has {city}?"),
+        ("How large is the population of {city}?", "Tell me how many people there are in {city}."),
+    ),
+    Kind(
+        "get_altitude", {},
+        ("How high above the sea is {city}?", "What is the altitude of {city}?", "At what height does {city} lie?"),
+        ("Tell me the altitude of {city}.", "How many metres above the sea does {city} lie?"),
+    ),
+    Kind(
+        "get_fare", {"ride": "bus"},
+        ("What does a bus cost in {city}?", "How much is a bus ride in {city}?", "What is the bus fare in {city}?"),
+        ("What do I pay for a bus in {city}?", "Tell me the price of a bus ride in {city}."),
+    ),
+    Kind(
+        "get_fare", {"ride": "taxi"},
+        ("What does a taxi cost in {city}?", "How much is a taxi ride in {city}?", "What is the taxi fare in {city}?"),
+        ("What do I pay for a taxi in {city}?", "Tell me the price of a taxi ride in {city}."),
+    ),
+)  # fmt: skip
+
+
+def hash_text(text: str) -> int:
+    """A stable hash, unlike Python's own."""
+    return cities.number(text, "wording", 0, 9_999)
+
+
+def training_scenarios(seed: int) -> list[Scenario]:
+    """All kinds × training cities, one wording each, chosen by the seed; kinds alternate."""
+    rng = random.Random(f"quickstart-{seed}")
+    drawn = {kind: rng.sample(TRAINING_CITIES, len(TRAINING_CITIES)) for kind in KINDS}
+    return [
+        kind.scenario(drawn[kind][at], rng.choice(kind.training))
+        for at in range(len(TRAINING_CITIES))
+        for kind in KINDS
+    ]
+
+
+def held_out_scenarios(n: int = 120) -> list[Scenario]:
+    """The first n of all kinds × held-out wordings × held-out cities, spread evenly over the kinds; n ≤ 360."""
+    found = [
+        kind.scenario(HELD_OUT_CITIES[(at + 7 * index) % len(HELD_OUT_CITIES)], kind.held_out[at % 2])
+        for at in range(2 * len(HELD_OUT_CITIES))
+        for index, kind in enumerate(KINDS)
+    ]
+    return found[:n]
