@@ -108,6 +108,16 @@ class TrainerClient:
             (await self._ask("POST", f"/api/policies/{policy}/steps", json=request.model_dump(mode="json"))).content
         )
 
+    async def find_step(self, policy: str, idempotency_key: str) -> Job | None:
+        """The job that was accepted under a key, or None: after a crash, whether a step needs to be sent at all."""
+        try:
+            found = await self._ask("GET", f"/api/policies/{policy}/steps", params={"idempotency_key": idempotency_key})
+        except ServerError as error:
+            if error.status == 404:
+                return None
+            raise
+        return Job.model_validate_json(found.content)
+
     async def job(self, job_id: str, *, wait: float = 0.0) -> Job:
         """A job as it stands, or as soon as it is final, waiting at most `wait` seconds (≤ 60)."""
         found = await self._ask("GET", f"/api/jobs/{job_id}", params={"wait": wait}, timeout=wait + 30)
@@ -134,7 +144,11 @@ class TrainerClient:
         When there was nothing to learn from, the version stays and `metrics["skipped"]` says why. `metrics["job"]`
         has the job's id and its seconds by phase. Raises JobFailed.
         """
-        job = await self.wait(await self.submit(policy, groups, config, idempotency_key=idempotency_key))
+        return await self.result(await self.submit(policy, groups, config, idempotency_key=idempotency_key))
+
+    async def result(self, job: Job) -> StepResult:
+        """Waits for a submitted step; as `train`."""
+        job = await self.wait(job)
         assert job.result is not None
         job.result.metrics["job"] = {"id": job.id, "seconds": job.seconds}
         return job.result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +26,8 @@ class StepRecord:
     @property
     def reward(self) -> float | None:
         """Mean over all trajectories that have a reward."""
-        rewards = [reward for group in self.groups for reward in group.rewards if reward is not None]
-        return statistics.fmean(rewards) if rewards else None
+        found: float | None = self.result.metrics.get("reward_mean")
+        return found
 
 
 async def train(
@@ -47,24 +46,28 @@ async def train(
     seed: int = 0,
     run: str = "",
     first_step: int = 1,
+    progress: bool = True,
 ) -> AsyncIterator[StepRecord]:
     """Trains a policy on a graph, yielding after each step.
 
     Step i always takes the same scenarios for a seed, so that a run which goes on at `first_step` sees what it would
     have seen. run: names the run; its steps are then idempotent, and one that was accepted before a crash is not
-    taken twice. Raises ConfigError for fewer scenarios than groups_per_step.
+    taken again: its record has no groups. Raises ConfigError for fewer scenarios than groups_per_step.
     """
     if len(scenarios) < groups_per_step:
         raise ConfigError(f"{len(scenarios)} scenarios are fewer than groups_per_step={groups_per_step}")
     for step in range(first_step, steps + 1):
-        chosen = pick(scenarios, groups_per_step, step, seed)
+        key = f"{run}-step-{step}" if run else None
+        groups: list[TrajectoryGroup] = []
         started = time.monotonic()
-        groups = await gather(
-            graph, chosen, n, reward, max_concurrency=max_concurrency, temperature=temperature,
-            progress=f"step {step}: rollouts",
-        )  # fmt: skip
+        job = await client.find_step(policy, key) if key else None
+        if job is None:
+            groups = await gather(
+                graph, pick(scenarios, groups_per_step, step, seed), n, reward, max_concurrency=max_concurrency,
+                temperature=temperature, progress=f"step {step}: rollouts" if progress else False,
+            )  # fmt: skip
         rolled = time.monotonic()
-        result = await client.train(policy, groups, config, idempotency_key=f"{run}-step-{step}" if run else None)
+        result = await (client.result(job) if job else client.train(policy, groups, config, idempotency_key=key))
         phases = result.metrics["job"]["seconds"]
         yield StepRecord(
             step, result, groups,

@@ -129,6 +129,16 @@ async def step(
     return job
 
 
+@router.get("/policies/{name}/steps")
+async def step_by_key(name: str, idempotency_key: str, request: Request) -> Job:
+    """The job that was made under an idempotency key; 404 when there is none."""
+    _policy(request, name)
+    found: Job | None = request.app.state.server.trainer.find(name, idempotency_key)
+    if found is None:
+        raise APIError(404, f"no step of {name!r} has the key {idempotency_key!r}", code="not_found")
+    return found
+
+
 @router.get("/jobs")
 async def jobs(request: Request) -> dict[str, list[Job]]:
     """The newest hundred jobs, newest first."""

@@ -71,6 +71,11 @@ class Trainer:
             return self._job(known.id)
         return await self._accept("step", policy, request=request)
 
+    def find(self, policy: str, idempotency_key: str) -> Job | None:
+        """The step that was accepted under a key, if any."""
+        known = self._keys.get((policy, idempotency_key))
+        return self._job(known.id) if known else None
+
     async def wait(self, job_id: str, seconds: float) -> Job | None:
         """The job once it is final, or as it stands after `seconds`."""
         deadline = time.monotonic() + seconds

@@ -29,21 +29,16 @@ def _demonstration(question: str, tool: str, arguments: dict[str, str], value: s
 
 PROMPT: list[AnyMessage] = [
     SystemMessage(SYSTEM),
-    *_demonstration("How warm is it in Paris?", "get_weather", {"city": "Paris"}, "17 C", "It is 17 C in Paris."),
     *_demonstration(
         "What does a taxi cost in Rome?", "get_fare", {"city": "Rome", "ride": "taxi"}, "23 euros",
         "A taxi in Rome costs 23 euros.",
     ),
-    *_demonstration("What time is it in Moscow?", "get_time", {"city": "Moscow"}, "09:41", "It is 09:41 in Moscow."),
+    *_demonstration("How warm is it in Paris?", "get_weather", {"city": "Paris"}, "17 C", "It is 17 C in Paris."),
     *_demonstration(
         "How many people live in Bern?", "get_population", {"city": "Bern"}, "134 thousand",
         "134 thousand people live in Bern.",
     ),
-    *_demonstration("How high is Basel?", "get_altitude", {"city": "Basel"}, "261 m", "Basel lies at 261 m."),
-    *_demonstration(
-        "What does a bus cost in Ghent?", "get_fare", {"city": "Ghent", "ride": "bus"}, "3 euros",
-        "A bus in Ghent costs 3 euros.",
-    ),
+    *_demonstration("What time is it in Moscow?", "get_time", {"city": "Moscow"}, "09:41", "It is 09:41 in Moscow."),
 ]  # fmt: skip
 
 

@@ -9,88 +9,19 @@ from art_examples.quickstart import cities
 
 from art_langgraph import Scenario
 
-TRAINING_CITIES = [
-    "London",
-    "Berlin",
-    "Madrid",
-    "Vienna",
-    "Oslo",
-    "Lisbon",
-    "Prague",
-    "Dublin",
-    "Athens",
-    "Warsaw",
-    "Helsinki",
-    "Budapest",
-    "Brussels",
-    "Zurich",
-    "Geneva",
-    "Hamburg",
-    "Munich",
-    "Milan",
-    "Naples",
-    "Turin",
-    "Lyon",
-    "Nice",
-    "Seville",
-    "Valencia",
-    "Porto",
-    "Krakow",
-    "Riga",
-    "Vilnius",
-    "Tallinn",
-    "Bergen",
-    "Tokyo",
-    "Osaka",
-    "Kyoto",
-    "Seoul",
-    "Beijing",
-    "Shanghai",
-    "Mumbai",
-    "Delhi",
-    "Bangkok",
-    "Hanoi",
-    "Manila",
-    "Jakarta",
-    "Sydney",
-    "Perth",
-    "Chicago",
-    "Boston",
-    "Seattle",
-    "Denver",
-]
-HELD_OUT_CITIES = [
-    "Stockholm",
-    "Copenhagen",
-    "Amsterdam",
-    "Barcelona",
-    "Florence",
-    "Venice",
-    "Marseille",
-    "Toulouse",
-    "Dresden",
-    "Cologne",
-    "Frankfurt",
-    "Salzburg",
-    "Glasgow",
-    "Edinburgh",
-    "Cairo",
-    "Nairobi",
-    "Lagos",
-    "Accra",
-    "Lima",
-    "Bogota",
-    "Santiago",
-    "Toronto",
-    "Montreal",
-    "Vancouver",
-    "Dallas",
-    "Houston",
-    "Miami",
-    "Phoenix",
-    "Singapore",
+TRAINING_CITIES = (
+    "London", "Berlin", "Madrid", "Vienna", "Oslo", "Lisbon", "Prague", "Dublin", "Athens", "Warsaw", "Helsinki",
+    "Budapest", "Brussels", "Zurich", "Geneva", "Hamburg", "Munich", "Milan", "Naples", "Turin", "Lyon", "Nice",
+    "Seville", "Valencia", "Porto", "Krakow", "Riga", "Vilnius", "Tallinn", "Bergen", "Tokyo", "Osaka", "Kyoto",
+    "Seoul", "Beijing", "Shanghai", "Mumbai", "Delhi", "Bangkok", "Hanoi", "Manila", "Jakarta", "Sydney", "Perth",
+    "Chicago", "Boston", "Seattle", "Denver",
+)  # fmt: skip
+HELD_OUT_CITIES = (
+    "Stockholm", "Copenhagen", "Amsterdam", "Barcelona", "Florence", "Venice", "Marseille", "Toulouse", "Dresden",
+    "Cologne", "Frankfurt", "Salzburg", "Glasgow", "Edinburgh", "Cairo", "Nairobi", "Lagos", "Accra", "Lima",
+    "Bogota", "Santiago", "Toronto", "Montreal", "Vancouver", "Dallas", "Houston", "Miami", "Phoenix", "Singapore",
     "Melbourne",
-]
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +95,11 @@ def hash_text(text: str) -> int:
 def training_scenarios(seed: int) -> list[Scenario]:
     """All kinds × training cities, one wording each, chosen by the seed; kinds alternate."""
     rng = random.Random(f"quickstart-{seed}")
-    drawn = {kind: rng.sample(TRAINING_CITIES, len(TRAINING_CITIES)) for kind in KINDS}
+    drawn = [rng.sample(TRAINING_CITIES, len(TRAINING_CITIES)) for _ in KINDS]
     return [
-        kind.scenario(drawn[kind][at], rng.choice(kind.training))
+        kind.scenario(drawn[index][at], rng.choice(kind.training))
         for at in range(len(TRAINING_CITIES))
-        for kind in KINDS
+        for index, kind in enumerate(KINDS)
     ]
 
 

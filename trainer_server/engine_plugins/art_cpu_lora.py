@@ -50,19 +50,22 @@ def lora_linear(
 
     a_SRI, b_SOR: one pair per slice of a fused layer (q, k, v); the outputs of the slices lie side by side in y.
     """
+    width = [b.shape[-2] for b in b_SOR]
     for slot, rows in groups:
         x = x_NI[rows]
-        left = 0
-        for a, b in zip(a_SRI, b_SOR, strict=True):
-            a_RI, b_OR = a[slot].flatten(0, -2), b[slot].flatten(0, -2)
-            width = b_OR.shape[0]
-            low_NR = (x @ a_RI.to(x.dtype).T).mul_(scale)
-            delta = (low_NR @ b_OR.to(x.dtype).T).to(y_NO.dtype)
+        a_RI = torch.cat([a[slot].flatten(0, -2) for a in a_SRI]) if len(a_SRI) > 1 else a_SRI[0][slot].flatten(0, -2)
+        low_NR = x @ a_RI.to(x.dtype).T
+        if scale != 1.0:
+            low_NR = low_NR * scale
+        left = at = 0
+        for b, out in zip(b_SOR, width, strict=True):
+            b_OR = b[slot].flatten(0, -2).to(x.dtype)
+            delta = low_NR[:, at : at + b_OR.shape[1]] @ b_OR.T
             if isinstance(rows, slice):
-                y_NO[rows, left : left + width] += delta
+                y_NO[rows, left : left + out] += delta
             else:
-                y_NO[:, left : left + width].index_add_(0, rows, delta)
-            left += width
+                y_NO[:, left : left + out].index_add_(0, rows, delta.to(y_NO.dtype))
+            left, at = left + out, at + b_OR.shape[1]
 
 
 def _op(
@@ -109,5 +112,14 @@ def register() -> None:
     ) -> None:
         torch.ops.art.lora_linear(y, x, lora_a_stacked, lora_b_stacked, scale, self._token_lora_indices)
 
+    def add_lora_logits(
+        self: Any, y: torch.Tensor, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scale: float, **kwargs: Any
+    ) -> None:
+        groups = group_by_slot(self.sampler_indices.tolist())
+        y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
+        # vLLM calls this for every adapter; one that does not change the head has zeros there.
+        lora_linear(y, x, (a,), (b,), scale, [group for group in groups if b[group[0]].any()])
+
     PunicaWrapperCPU.update_metadata = update_metadata
+    PunicaWrapperCPU.add_lora_logits = add_lora_logits
     PunicaWrapperCPU.add_lora_linear = add_lora_linear

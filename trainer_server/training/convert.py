@@ -16,11 +16,17 @@ TEMPLATE = """\
 {%- endif %}
 {{- '<|im_start|>system\\n' + system }}
 {%- if tools %}
-    {{- '\\n\\nTools you can call, one JSON signature a line:\\n<tools>' }}
+    {{- '\\nTools:' }}
     {%- for tool in tools %}
-        {{- '\\n' + (tool.function | tojson) }}
+        {%- set function = tool.function %}
+        {{- '\\n' + function.name + '(' }}
+        {%- for name, schema in ((function.parameters or {}).properties or {}).items() %}
+            {{- (', ' if not loop.first else '') + name + ': ' }}
+            {%- if schema.enum %}{{- schema.enum | join(' | ') }}
+            {%- else %}{{- schema.type if schema.type is string else schema | tojson }}{%- endif %}
+        {%- endfor %}
+        {{- ')' + (' ' + function.description if function.description else '') }}
     {%- endfor %}
-    {{- '\\n</tools>\\nTo call one, answer with <tool_call>{"name": NAME, "arguments": {...}}</tool_call>' }}
 {%- endif %}
 {{- '<|im_end|>\\n' }}
 {%- for message in turns %}
@@ -42,7 +48,9 @@ TEMPLATE = """\
     {{- '<|im_start|>assistant\\n' }}
 {%- endif %}
 """
-"""ChatML with Hermes-style tool calls, `<tool_call>{json}</tool_call>`; a result is a turn of the role `tool`."""
+"""ChatML with Hermes-style tool calls, `<tool_call>{json}</tool_call>`; a result is a turn of the role `tool`.
+
+Tools are listed as signatures: a small model reads them better than JSON schemas, for a fifth of the tokens."""
 
 
 def convert(gguf: Path, out: Path) -> None:

@@ -1,0 +1,40 @@
+"""`art-langgraph quickstart`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def quickstart_command(
+    steps: Annotated[int, typer.Option(help="Training steps, of 4 scenarios with 8 rollouts each.", min=1)] = 24,
+    seed: Annotated[int, typer.Option(help="Seeds the LoRA and the choice of scenarios.")] = 0,
+    train: Annotated[
+        bool, typer.Option("--train/--no-train", help="--no-train only measures the untrained policy.")
+    ] = (True),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the run; default: by the seed.")] = None,
+) -> None:
+    """Train an example agent from scratch: a LangGraph agent with tools of a real MCP server, on the embedded model.
+
+    Starts a trainer server, measures the untrained policy on held-out scenarios, trains it with GRPO, measures again.
+    Everything it makes is in runs/<name>/. Ctrl-C leaves no process behind; --resume goes on.
+    """
+    from art_examples.quickstart.quickstart import Options, run
+
+    from trainer_server import engine_install
+    from trainer_server.wire import Home
+
+    engine_install.install(Home.find().cache, print)
+    options = Options(steps=steps, seed=seed, name=name or f"quickstart-seed{seed}", train=train, resume=resume)
+    try:
+        run(options)
+    except KeyboardInterrupt:
+        print(f"stopped; `art-langgraph quickstart --seed {seed} --name {options.name} --resume` goes on")
+        raise typer.Exit(130) from None
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `art-langgraph`."""
+    app.command("quickstart")(quickstart_command)

@@ -1,0 +1,77 @@
+"""A trainer server for the length of a run: started, waited for, and gone at the end, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from trainer_server.wire import Connection, EngineError, Home
+
+START_TIMEOUT = 600.0
+"""Seconds: the first start also downloads and converts the model."""
+
+
+@contextmanager
+def trainer_server(home: Path, log: Path, progress: Callable[[str], None], *arguments: str) -> Iterator[Connection]:
+    """Runs `python -m trainer_server` on a free port; gives its address when it can answer.
+
+    The server runs under the guard, so that it ends even when this process is killed. Raises EngineError with the end
+    of its log when it does not come up.
+    """
+    where = Home(home)
+    where.server.unlink(missing_ok=True)
+    environment = {**os.environ, "ART_CACHE": str(Home.find().cache)}
+    for name in ("ART_BASE_URL", "ART_API_KEY", "ART_HOME"):
+        environment.pop(name, None)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [
+        sys.executable, "-m", "trainer_server.guard", "--",
+        sys.executable, "-m", "trainer_server", "--home", str(home), "--port", "0", *arguments,
+    ]  # fmt: skip
+    with log.open("ab") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
+    try:
+        yield _wait(process, where, log, progress)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], home: Home, log: Path, progress: Callable[[str], None]) -> Connection:
+    deadline = time.monotonic() + START_TIMEOUT
+    said = ""
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise EngineError(f"the trainer server ended while starting. The end of {log}:\n{_tail(log)}")
+        if (line := _tail(log, 1)) != said:
+            said = line
+            progress(line.partition(" INFO ")[2] or line)
+        if home.server.exists() and home.token.exists():
+            connection = Connection(json.loads(home.server.read_text())["url"], home.token.read_text().strip())
+            try:
+                health = httpx.get(f"{connection.url}/health", timeout=5).json()
+            except httpx.HTTPError:
+                health = {}
+            if health.get("ready"):
+                return connection
+            if health.get("error"):
+                raise EngineError(str(health["error"]))
+        time.sleep(0.2)
+    raise EngineError(f"the trainer server is not ready after {START_TIMEOUT:.0f} s; see {log}")
+
+
+def _tail(log: Path, lines: int = 20) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
