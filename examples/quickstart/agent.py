@@ -1,4 +1,4 @@
-"""The agent: a model node and a tool node in a loop, and a few demonstrations in the prompt. Nothing of it knows of RL."""
+"""The agent: a model node and a tool node in a loop, a few demonstrations in the prompt. Nothing here knows of RL."""
 
 from __future__ import annotations
 

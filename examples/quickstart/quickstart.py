@@ -131,7 +131,7 @@ class _Quickstart:
         self._report(before, after)
 
     async def _measure(self, graph: Runnable[Any, Any], version: int) -> Measurement:
-        """Held-out scenarios at temperature 0: deterministic, and never trained on. Kept, so that a resumed run knows."""
+        """Held-out scenarios at temperature 0, never trained on. Kept for a resumed run."""
         file = self.directory / f"held_out@{version}.jsonl"
         if file.exists():
             lines = file.read_text().splitlines()
@@ -143,6 +143,7 @@ class _Quickstart:
         trajectories = [one for group in groups for one in group.trajectories]
         if failed := [one for one in trajectories if one.error]:
             self.console.print(f"{len(failed)} runs raised, the first: {failed[0].error}", style="red")
+        write_atomic(file, "".join(one.model_dump_json() + "\n" for one in trajectories))
         return Measurement(version, trajectories)
 
     async def _train(self, graph: Runnable[Any, Any], trainer: TrainerClient) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from art_examples.quickstart.agent import PROMPT
 from art_examples.quickstart.reward import facts, success
 from rich.console import Console
 from rich.table import Table
@@ -58,11 +58,12 @@ def show_trajectories(console: Console, before: Measurement, after: Measurement)
     pair = next((pair for pair in pairs if success(pair[1]) and not success(pair[0])), pairs[0])
     for name, one in zip(("before", "after"), pair, strict=True):
         console.rule(f"{name}: {'success' if success(one) else 'failure'} (reward {one.reward})", align="left")
-        for message in (one.output or {}).get("messages", []):
-            calls = "".join(
-                f" {call['name']}({json.dumps(call['args'])})" for call in getattr(message, "tool_calls", [])
-            )
-            console.print(f"{message.type:>6}: {message.text}{calls}", markup=False, highlight=False)
+        last = one.completions[-1] if one.completions else None
+        for message in [*last.messages[len(PROMPT) :], last.message or {}] if last else []:
+            calls = [call["function"] for call in message.get("tool_calls") or []]
+            called = " ".join(f"{call['name']}({call['arguments']})" for call in calls)
+            text = f"{message.get('role', ''):>9}: {message.get('content') or ''}{called}"
+            console.print(text, markup=False, highlight=False)
         if one.error:
             console.print(f" error: {one.error}", markup=False)
     console.rule()

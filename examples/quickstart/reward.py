@@ -30,10 +30,8 @@ def facts(trajectory: Trajectory) -> dict[str, bool]:
 
 def answer(trajectory: Trajectory) -> str:
     """The agent's last message; empty when it never came to one."""
-    if not trajectory.output or not trajectory.output["messages"]:
-        return ""
-    last = trajectory.output["messages"][-1]
-    return last.text if last.type == "ai" and not last.tool_calls else ""
+    last = trajectory.completions[-1].message if trajectory.completions else None
+    return str(last["content"] or "") if last and not last.get("tool_calls") else ""
 
 
 def reward(trajectory: Trajectory) -> dict[str, float]:

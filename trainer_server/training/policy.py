@@ -14,15 +14,13 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
-from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM
 
 from trainer_server.training.attention import NAME, Layout, packable
+from trainer_server.training.head import HeadLogprobs
+from trainer_server.training.lora import use_fused_lora
 from trainer_server.training.tree import Row
 from trainer_server.wire import PolicySpec, TrainingError
-
-_CHUNK = 512
-"""Read-outs whose logits exist at once."""
 
 
 class PolicyModel:
@@ -52,6 +50,7 @@ class PolicyModel:
             self._peft = get_peft_model(self._base, config, adapter_name=shape)
         elif shape not in self._peft.peft_config:
             self._peft.add_adapter(shape, config)
+        use_fused_lora(self._peft)
         self._peft.set_adapter(shape)
         self._adapter = shape
         self._peft.train()
@@ -115,29 +114,10 @@ class PolicyModel:
         ).last_hidden_state[0]
         hidden_RE = hidden_TE.index_select(0, torch.from_numpy(row.place_R).to(self.device))
         target_R = torch.from_numpy(row.target_R).to(self.device)
-        temperature_R = temperature_R.to(self.device)
-        parts = [
-            self._read(hidden_RE[at : at + _CHUNK], target_R[at : at + _CHUNK], temperature_R[at : at + _CHUNK])
-            for at in range(0, len(target_R), _CHUNK)
-        ]
-        logps, entropies = zip(*parts, strict=True)
-        return torch.cat(logps), torch.cat(entropies)
-
-    def _read(
-        self, hidden_RE: torch.Tensor, target_R: torch.Tensor, temperature_R: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if torch.is_grad_enabled():
-            found: tuple[torch.Tensor, torch.Tensor] = checkpoint(
-                self._head, hidden_RE, target_R, temperature_R, use_reentrant=False, preserve_rng_state=False
-            )
-            return found
-        return self._head(hidden_RE, target_R, temperature_R)
-
-    def _head(
-        self, hidden_RE: torch.Tensor, target_R: torch.Tensor, temperature_R: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        logits_RV = self._base.get_output_embeddings()(hidden_RE).float() / temperature_R[:, None]
-        logp_RV = logits_RV.log_softmax(-1)
-        with torch.no_grad():
-            entropy_R = -(logp_RV.exp() * logp_RV).sum(-1)
-        return logp_RV.gather(1, target_R[:, None])[:, 0], entropy_R
+        head = self._base.get_output_embeddings()
+        if head.bias is not None:
+            raise TrainingError("a language-model head with a bias is not supported")
+        found: tuple[torch.Tensor, torch.Tensor] = HeadLogprobs.apply(
+            hidden_RE, head.weight, target_R, temperature_R.float().to(self.device)
+        )
+        return found

@@ -1,0 +1,112 @@
+"""The loss equals TRL's, and micro-batches add up."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from trainer_server.training.loss import Readouts, grpo_loss, shares
+from trainer_server.wire import GRPOConfig
+
+LENGTHS = (5, 1, 4)
+CASES = list(
+    itertools.product(("grpo", "dr_grpo", "dapo", "bnpo"), ("token", "sequence"), (0.0, 0.1), (None, 1.5), (None, 2.0))
+)
+
+
+def flat(padded: torch.Tensor) -> torch.Tensor:
+    return torch.cat([padded[i, :n] for i, n in enumerate(LENGTHS)])
+
+
+def trl_loss(config: GRPOConfig, data: dict[str, torch.Tensor]) -> torch.Tensor:
+    """TRL's own loss on padded rows, its model replaced by given log-probs."""
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    stub: Any = SimpleNamespace(
+        loss_type=config.loss_type, importance_sampling_level=config.importance_sampling_level, beta=config.beta,
+        epsilon_low=config.epsilon, epsilon_high=config.epsilon_high, top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None, use_vllm=config.importance_sampling_cap is not None,
+        vllm_importance_sampling_correction=True, max_completion_length=config.max_completion_length,
+        current_gradient_accumulation_steps=1, aux_loss_enabled=False, _entropy_bonus_enabled=False,
+        use_adaptive_entropy=False, entropy_coef=0.0,
+        args=SimpleNamespace(delta=config.delta, use_bias_correction_kl=False, steps_per_generation=1),
+        model=SimpleNamespace(training=True),
+        accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
+        _metrics={"train": __import__("collections").defaultdict(list)},
+    )  # fmt: skip
+    entropies = torch.zeros_like(data["logp"])
+    stub._get_per_token_logps_and_entropies = lambda *a, **k: (data["logp"], entropies, None)
+    inputs = {
+        "prompt_ids": torch.zeros(3, 1, dtype=torch.long), "prompt_mask": torch.ones(3, 1),
+        "completion_ids": torch.zeros(3, 5, dtype=torch.long), "completion_mask": data["mask"],
+        "advantages": data["advantages"], "old_per_token_logps": data["old"], "ref_per_token_logps": data["reference"],
+        "importance_sampling_ratio": (data["old"] - data["sampled"]).exp().clamp(max=2.0),
+        "num_items_in_batch": data["mask"].sum(),
+    }  # fmt: skip
+    loss: torch.Tensor = GRPOTrainer._compute_loss(stub, None, inputs)
+    return loss
+
+
+def batch(seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    base = -torch.rand(3, 5, generator=generator, dtype=torch.float64) * 3
+
+    def near(scale: float) -> torch.Tensor:
+        return base + torch.randn(3, 5, generator=generator, dtype=torch.float64) * scale
+
+    mask = torch.tensor([[float(j < n) for j in range(5)] for n in LENGTHS], dtype=torch.float64)
+    advantages = torch.tensor([1.3, -0.4, -0.9], dtype=torch.float64)
+    return {"logp": near(0.0).requires_grad_(), "old": near(0.4), "sampled": near(0.4), "reference": near(0.4),
+            "mask": mask, "advantages": advantages}  # fmt: skip
+
+
+def ours(config: GRPOConfig, data: dict[str, torch.Tensor], rows: slice = slice(None)) -> torch.Tensor:
+    lengths = torch.tensor(LENGTHS)
+    completion_R = torch.cat([torch.full((n,), i) for i, n in enumerate(LENGTHS)])
+    keep = torch.isin(completion_R, torch.arange(3)[rows])
+    given = Readouts(
+        old_logp_R=flat(data["old"])[keep],
+        sampled_logp_R=flat(data["sampled"])[keep],
+        advantage_R=data["advantages"][completion_R][keep],
+        share_R=shares(lengths, config)[completion_R][keep],
+        completion_R=completion_R[keep],
+        reference_logp_R=flat(data["reference"])[keep],
+    )
+    return grpo_loss(flat(data["logp"])[keep], given, config).loss
+
+
+@pytest.mark.parametrize(("loss_type", "level", "beta", "delta", "cap"), CASES)
+def test_loss_and_gradient_equal_trl(
+    loss_type: Any, level: Any, beta: float, delta: float | None, cap: float | None
+) -> None:
+    config = GRPOConfig(
+        loss_type=loss_type, importance_sampling_level=level, beta=beta, delta=delta, importance_sampling_cap=cap,
+        max_completion_length=7,
+    )  # fmt: skip
+    for seed in range(3):
+        data = batch(seed)
+        expected = trl_loss(config, data)
+        (expected_gradient,) = torch.autograd.grad(expected, data["logp"])
+        loss = ours(config, data)
+        (gradient,) = torch.autograd.grad(loss, data["logp"])
+        assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+        assert torch.allclose(gradient * data["mask"], expected_gradient * data["mask"], atol=1e-6)
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo", "dapo", "bnpo"])
+def test_micro_batches_add_up_to_the_whole_batch(loss_type: Any) -> None:
+    config, data = GRPOConfig(loss_type=loss_type), batch(1)
+    parts = ours(config, data, slice(0, 1)) + ours(config, data, slice(1, 3))
+    assert parts.item() == pytest.approx(ours(config, data).item(), abs=1e-12)
+
+
+def test_on_policy_the_loss_is_the_mean_negative_advantage() -> None:
+    """Closed form: ratio 1 and no correction leave −Σ share · advantage."""
+    config = GRPOConfig(importance_sampling_cap=None)
+    nan = torch.full((3,), float("nan"))
+    given = Readouts(nan, nan, torch.tensor([2.0, -1.0, 0.5]), torch.full((3,), 1 / 3), torch.tensor([0, 1, 2]))
+    assert grpo_loss(torch.tensor([-1.0, -2.0, -3.0]), given, config).loss.item() == pytest.approx(-0.5)

@@ -1,0 +1,52 @@
+"""LoRA's linear layer as one autograd function: computed in the base model's dtype, gradients in the master's.
+
+PEFT computes fp32 adapters in fp32 and casts activations back and forth; here the masters are cast, which are small.
+Shapes: N tokens, I in, O out, R rank.
+"""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import torch
+from peft.tuners.lora.layer import Linear
+
+
+class _LoRALinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x_NI: torch.Tensor, w_OI: torch.Tensor, a_RI: torch.Tensor, b_OR: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        a, b = a_RI.to(x_NI.dtype), b_OR.to(x_NI.dtype)
+        low_NR = x_NI @ a.T
+        ctx.save_for_backward(x_NI, w_OI, a, b, low_NR)
+        ctx.scale, ctx.master = scale, a_RI.dtype
+        return torch.addmm(x_NI @ w_OI.T, low_NR, b.T, alpha=scale)
+
+    @staticmethod
+    def backward(ctx: Any, grad_NO: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        x_NI, w_OI, a, b, low_NR = ctx.saved_tensors
+        grad_low_NR = (grad_NO @ b) * ctx.scale
+        grad_x = torch.addmm(grad_NO @ w_OI, grad_low_NR, a) if ctx.needs_input_grad[0] else None
+        grad_a = (grad_low_NR.T @ x_NI).to(ctx.master)
+        grad_b = (grad_NO.T @ low_NR).to(ctx.master) * ctx.scale
+        return grad_x, None, grad_a, grad_b, None
+
+
+def _forward(self: Linear, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    (name,) = self.active_adapters
+    base: Any = self.get_base_layer()
+    y: torch.Tensor = _LoRALinear.apply(
+        x.reshape(-1, x.shape[-1]), base.weight, self.lora_A[name].weight, self.lora_B[name].weight, self.scaling[name]
+    )
+    if base.bias is not None:
+        y = y + base.bias
+    return y.view(*x.shape[:-1], -1)
+
+
+def use_fused_lora(model: torch.nn.Module) -> None:
+    """Puts the fused computation into every LoRA layer of a PEFT model (no dropout, unmerged, one active adapter)."""
+    for layer in model.modules():
+        if isinstance(layer, Linear):
+            layer.forward = MethodType(_forward, layer)  # type: ignore[method-assign]
