@@ -1,0 +1,220 @@
+"""One optimizer step: what it learns from, what it leaves out, and that it goes on where it stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.training.test_tree import ARCHITECTURES, tiny_model
+from trainer_server.adapters import AdapterStore
+from trainer_server.jobs import JobBoard
+from trainer_server.ledger import Ledger
+from trainer_server.training.batch import gather_batch
+from trainer_server.training.worker import Worker
+from trainer_server.wire import (
+    Completion,
+    CompletionStatus,
+    GroupRef,
+    GRPOConfig,
+    Home,
+    PolicySpec,
+    Sampling,
+    StepRequest,
+    TrajectoryRef,
+)
+
+
+def completion(one: str, tokens: list[int], **changes: Any) -> Completion:
+    values: dict[str, Any] = {
+        "id": one, "created": 0.0, "server_id": "srv", "base_model": "tiny", "tokenizer": "tok", "policy": "p",
+        "version": 0, "status": CompletionStatus.complete, "finish_reason": "stop", "sampling": Sampling(),
+        "prompt_token_ids": [1, 2, 3], "token_ids": tokens, "logprobs": [-2.0] * len(tokens),
+    }  # fmt: skip
+    return Completion(**{**values, **changes})
+
+
+def groups(*rewards: float | None, start: int = 0) -> list[GroupRef]:
+    refs = [TrajectoryRef(id=f"t{i}", reward=r, completions=[f"c{start + i}"]) for i, r in enumerate(rewards)]
+    return [GroupRef(scenario_id="s", trajectories=refs)]
+
+
+COMPLETIONS = [completion("c0", [5, 6, 7]), completion("c1", [5, 9]), completion("c2", [8, 6, 7, 1])]
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    return make_worker(tmp_path)
+
+
+def make_worker(where: Path) -> Worker:
+    home = Home(where / "home")
+    ledger = Ledger(home.ledger)
+    import asyncio
+
+    asyncio.run(ledger.add(*COMPLETIONS))
+    ledger.close()
+    model = tiny_model(where / "model", ARCHITECTURES["llama"])
+    made = Worker(home, model, base_model="tiny", tokenizer="tok")
+    made.store.register(PolicySpec(name="p"), "tiny")
+    made.do(made.board.accept("create", "p", spec=PolicySpec(name="p")))
+    return made
+
+
+def step(worker: Worker, refs: list[GroupRef], **config: Any) -> Any:
+    request = StepRequest(groups=refs, config=GRPOConfig(**config))
+    job = worker.board.accept("step", "p", request=request)
+    worker.do(job)
+    trained = worker.board.trained(job.id)
+    assert trained is not None
+    return trained
+
+
+def test_rewarded_tokens_get_likelier(worker: Worker) -> None:
+    for _ in range(8):
+        trained = step(worker, groups(1.0, 0.0, 0.0), lr=1e-2)
+        assert trained.error is None
+    latest = worker.store.versions("p")[-1]
+    assert latest == 8
+    worker.model.load(PolicySpec(name="p"), worker.store.directory("p", latest))
+    after = logps(worker)
+    worker.model.load(PolicySpec(name="p"), worker.store.directory("p", 0))
+    before = logps(worker)
+    assert after[0] > before[0] + 0.1
+    assert after[0] - before[0] > after[2] - before[2]  # c2 shares tokens with c0
+
+
+def logps(worker: Worker) -> list[float]:
+    import numpy as np
+
+    from trainer_server.training.tree import pack
+
+    found = []
+    for one in COMPLETIONS:
+        (row,) = pack([np.array(one.prompt_token_ids)], [np.array(one.token_ids)], budget=100).rows
+        with torch.no_grad():
+            found.append(float(worker.model.logprobs(row, torch.ones(len(one.token_ids)))[0].sum()))
+    return found
+
+
+def test_version_0_changes_nothing(worker: Worker) -> None:
+    state = load_file(worker.store.directory("p", 0) / "adapter_model.safetensors")
+    assert all(not tensor.any() for name, tensor in state.items() if "lora_B" in name)
+    assert all(tensor.any() for name, tensor in state.items() if "lora_A" in name)
+
+
+def test_equal_rewards_make_no_version(worker: Worker) -> None:
+    trained = step(worker, groups(0.5, 0.5, 0.5))
+    assert trained.result.version == 0
+    assert "all the same" in trained.result.metrics["skipped"]
+    assert trained.result.metrics["groups_skipped"] == 1
+
+
+def test_missing_and_nan_rewards_are_counted_and_not_trained(worker: Worker) -> None:
+    trained = step(worker, groups(1.0, None, float("nan"), 0.0))
+    assert trained.result.metrics["trajectories_skipped"] == {"no_reward": 2}
+    assert trained.result.metrics["completions_skipped"] == {"missing": 1}  # c3 is not in the ledger
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"status": CompletionStatus.aborted}, "aborted"),
+        ({"sampling": Sampling(temperature=0.0)}, "greedy"),
+        ({"base_model": "other"}, "other_base_model"),
+        ({"tokenizer": "other"}, "other_tokenizer"),
+        ({"policy": "q"}, "other_policy"),
+        ({"policy": None}, "other_policy"),
+    ],
+)
+def test_what_is_never_trained(changes: dict[str, Any], reason: str) -> None:
+    found = {"c0": completion("c0", [5], **changes), "c1": completion("c1", [6])}
+    batch = gather_batch(groups(1.0, 0.0), found, GRPOConfig(), policy="p", base_model="tiny", tokenizer="tok")
+    assert [sample.completion.id for sample in batch.samples] == ["c1"]
+    assert batch.completions_skipped == {reason: 1}
+
+
+def test_tokens_that_a_grammar_forced_are_not_trained() -> None:
+    forced = completion("c0", [5, 6, 7], logprobs=[0.0, -1.0, 0.0], constrained=["grammar"])
+    batch = gather_batch(
+        groups(1.0, 0.0), {"c0": forced, "c1": completion("c1", [6])}, GRPOConfig(), policy="p", base_model="tiny",
+        tokenizer="tok",
+    )  # fmt: skip
+    assert batch.samples[0].trained == (False, True, False)
+    assert batch.metrics()["constrained"] == 1
+
+
+def test_small_token_budget_gives_the_same_step(tmp_path: Path) -> None:
+    results = []
+    for name, budget in (("a", 8192), ("b", 6)):
+        worker = make_worker(tmp_path / name)
+        trained = step(worker, groups(1.0, 0.0, 0.3), lr=1e-2, token_budget=budget)
+        results.append((trained.result.metrics, adapter(worker, 1)))
+    assert results[0][0]["rows"] == 1
+    assert results[1][0]["rows"] > 1
+    assert results[0][0]["loss"] == pytest.approx(results[1][0]["loss"], abs=1e-6)
+    assert results[0][0]["grad_norm"] == pytest.approx(results[1][0]["grad_norm"], rel=1e-4)
+
+
+def test_resumed_training_equals_uninterrupted_bit_for_bit(tmp_path: Path) -> None:
+    whole = make_worker(tmp_path / "whole")
+    for _ in range(4):
+        step(whole, groups(1.0, 0.0, 0.3), lr=1e-2)
+    first = make_worker(tmp_path / "parts")
+    for _ in range(2):
+        step(first, groups(1.0, 0.0, 0.3), lr=1e-2)
+    again = Worker(
+        first.home, tiny_model(tmp_path / "fresh", ARCHITECTURES["llama"]), base_model="tiny", tokenizer="tok"
+    )
+    for _ in range(2):
+        step(again, groups(1.0, 0.0, 0.3), lr=1e-2)
+    expected, found = adapter(whole, 4), adapter(again, 4)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def adapter(worker: Worker, version: int) -> dict[str, torch.Tensor]:
+    return load_file(worker.store.directory("p", version) / "adapter_model.safetensors")
+
+
+def test_a_job_taken_up_twice_makes_one_version(worker: Worker) -> None:
+    request = StepRequest(groups=groups(1.0, 0.0, 0.3), config=GRPOConfig())
+    job = worker.board.accept("step", "p", request=request)
+    worker.do(job)
+    (worker.home.jobs / job.id / "trained.json").unlink()  # killed between publishing and reporting
+    worker.do(job)
+    trained = worker.board.trained(job.id)
+    assert trained is not None
+    assert trained.result is not None
+    assert trained.result.version == 1
+    assert worker.store.versions("p") == [0, 1]
+
+
+def test_a_failing_job_is_reported_and_the_next_one_runs(worker: Worker) -> None:
+    job = worker.board.accept("step", "nobody", request=StepRequest(groups=groups(1.0, 0.0)))
+    worker.do(job)
+    trained = worker.board.trained(job.id)
+    assert trained is not None
+    assert "no policy 'nobody'" in str(trained.error)
+    assert step(worker, groups(1.0, 0.0, 0.3)).result.version == 1
+
+
+def test_no_pickle_among_the_files_of_a_version(worker: Worker) -> None:
+    step(worker, groups(1.0, 0.0, 0.3))
+    names = sorted(path.name for path in worker.store.directory("p", 1).iterdir())
+    assert [name for name in names if not name.endswith((".safetensors", ".json", ".md"))] == []
+
+
+def test_older_versions_and_constraints(worker: Worker) -> None:
+    """Completions of version 0 train version 1: ratios against the sampler, or recomputed when constrained."""
+    step(worker, groups(1.0, 0.0, 0.3), lr=1e-2)
+    trained = step(worker, groups(1.0, 0.0, 0.3), lr=1e-2)
+    assert trained.result.version == 2
+    assert trained.result.metrics["ratio_mean"] != pytest.approx(1.0, abs=1e-3)  # c0-c2 carry made-up log-probs
+
+
+def test_stores_share_nothing_but_files(worker: Worker) -> None:
+    assert AdapterStore(worker.home.policies).versions("p") == [0]
+    assert JobBoard(worker.home.jobs).open_ids() == worker.board.open_ids()
