@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 
 sys.path.insert(0, str(Path(__file__).parent))  # run as a script, from anywhere
 
@@ -52,7 +53,7 @@ def get_fare(city: str, ride: Literal["bus", "taxi"]) -> str:
 def _known(city: str) -> str:
     name = city.strip()
     if not name.replace(" ", "").replace("-", "").isalpha() or len(name) > 30:
-        raise ValueError(f"there is no city called {city!r}")
+        raise ToolError(f"there is no city called {city!r}")
     return name
 
 

@@ -1,0 +1,119 @@
+"""Real servers for the tests: the trainer server over a small engine (fast lane), or over vLLM (full lane)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from tests.engine_app import make_app
+from trainer_server.app import create_app
+from trainer_server.config import ServerConfig
+from trainer_server.wire import Home
+
+TOKEN = "test-token"
+
+
+@contextmanager
+def serving(app: Any) -> Iterator[str]:
+    """Serves an ASGI app on a real socket, in a thread."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2))
+    thread = threading.Thread(target=asyncio.run, args=(server.serve(sockets=[listener]),), daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.started
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listener.close()
+
+
+@dataclass(slots=True)
+class TrainerServer:
+    """A running trainer server, and the engine behind it where that is the small one."""
+
+    url: str
+    home: Home
+    engine: dict[str, Any]
+    app: Any
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {TOKEN}"}
+
+    def http(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, headers=self.headers, timeout=60)
+
+
+def tiny_base(where: Path) -> Path:
+    """A base model that trains in milliseconds, called `base`. Its tokens are character codes, as the engine's."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=300, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=4096,
+    )  # fmt: skip
+    path = where / "base"
+    LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_base(tmp_path_factory.mktemp("model"))
+
+
+@contextmanager
+def trainer_server_on(home: Path, base: Path, **settings: Any) -> Iterator[TrainerServer]:
+    """The real server, trainer process included, over the small engine."""
+    engine = make_app()
+    with serving(engine) as engine_url:
+        config = ServerConfig(
+            home=Home(home), model=str(base), engine_urls=(engine_url,), trainer_args=("--dtype", "float32"), **settings
+        )
+        app = create_app(config, TOKEN)
+        with serving(app) as url:
+            deadline = time.monotonic() + 30
+            while not httpx.get(f"{url}/health").json()["ready"]:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            (home / "server.json").write_text(json.dumps({"url": url, "pid": os.getpid()}))
+            (home / "token").write_text(TOKEN)
+            yield TrainerServer(url, Home(home), engine.state.engine, app)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator[TrainerServer]:
+    """One server for the fast lane, with the policy `agent`."""
+    with trainer_server_on(tmp_path_factory.mktemp("home"), base_model) as running:
+        with running.http() as http:
+            assert http.post("/api/policies", json={"name": "agent"}).status_code == 201
+        yield running
+
+
+@pytest.fixture
+def connected(server: TrainerServer, monkeypatch: pytest.MonkeyPatch) -> TrainerServer:
+    """The server, found by clients through the environment."""
+    monkeypatch.setenv("ART_BASE_URL", server.url)
+    monkeypatch.setenv("ART_API_KEY", TOKEN)
+    return server

@@ -1,0 +1,133 @@
+"""A small engine that answers chat completions with exact tokens, as vLLM does: for the lane without vLLM.
+
+A token is a character of the text. What it answers follows from the last message:
+`call NAME {json}` makes a tool call, `say TEXT` says TEXT, `slow` streams slowly, `die` breaks the connection,
+`no tokens` leaves the token ids out; anything else is echoed. Prompts of more than 2,000 characters are over the context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+CONTEXT = 2_000
+
+
+def make_app() -> Starlette:
+    state: dict[str, Any] = {"loaded": {}, "requests": [], "aborted": 0}
+
+    async def chat(request: Request) -> Response:
+        body = await request.json()
+        state["requests"].append(body)
+        if body["model"] != "base" and body["model"] not in state["loaded"]:
+            return JSONResponse({"error": {"message": f"model {body['model']} does not exist", "code": 404}}, 404)
+        prompt = "".join(str(message.get("content") or "") for message in body["messages"])
+        limit = body.get("max_tokens") or CONTEXT - len(prompt)
+        if len(prompt) + limit > CONTEXT or limit < 1:
+            message = f"This model's maximum context length is {CONTEXT} tokens."
+            return JSONResponse({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
+        said = str(body["messages"][-1].get("content") or "")
+        text, calls = _answer(said)
+        tokens = [ord(char) for char in text][:limit]
+        choices = [_choice(i, text[:limit], calls, tokens) for i in range(body.get("n") or 1)]
+        prompt_ids = [ord(char) for char in prompt] or [0]
+        head = {"id": "chatcmpl-engine", "object": "chat.completion", "created": 1, "model": body["model"]}
+        if said == "no tokens":
+            for choice in choices:
+                choice["token_ids"] = None
+        if body.get("stream"):
+            return StreamingResponse(_stream(head, choices[0], prompt_ids, said, state), media_type="text/event-stream")
+        if said == "slow":
+            while not await request.is_disconnected():
+                await asyncio.sleep(0.01)
+            state["aborted"] += 1
+            return Response()
+        usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(tokens), "total_tokens": 0}
+        return JSONResponse({**head, "choices": choices, "usage": usage, "prompt_token_ids": prompt_ids})
+
+    async def load(request: Request) -> Response:
+        body = await request.json()
+        state["loaded"][body["lora_name"]] = body["lora_path"]
+        return Response("Success")
+
+    async def unload(request: Request) -> Response:
+        state["loaded"].pop((await request.json())["lora_name"], None)
+        return Response("Success")
+
+    async def models(_request: Request) -> Response:
+        names = ["base", *state["loaded"]]
+        return JSONResponse({"data": [{"id": name, "max_model_len": CONTEXT} for name in names]})
+
+    async def health(_request: Request) -> Response:
+        return Response()
+
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/load_lora_adapter", load, methods=["POST"]),
+            Route("/v1/unload_lora_adapter", unload, methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/health", health),
+        ]
+    )
+    app.state.engine = state
+    return app
+
+
+def _answer(said: str) -> tuple[str, list[dict[str, Any]]]:
+    if said.startswith("call "):
+        _, name, arguments = said.split(" ", 2)
+        call = {"id": f"call-{name}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        return said, [call]
+    return said.removeprefix("say ") or "?", []
+
+
+def _choice(index: int, text: str, calls: list[dict[str, Any]], tokens: list[int]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": None if calls else text}
+    if calls:
+        message["tool_calls"] = calls
+    logprobs = {"content": [{"token": chr(t), "logprob": -0.5, "bytes": None, "top_logprobs": []} for t in tokens]}
+    return {
+        "index": index, "message": message, "logprobs": logprobs, "token_ids": tokens,
+        "finish_reason": "tool_calls" if calls else "stop",
+    }  # fmt: skip
+
+
+async def _stream(
+    head: dict[str, Any], choice: dict[str, Any], prompt_ids: list[int], said: str, state: dict[str, Any]
+) -> AsyncIterator[bytes]:
+    def event(delta: dict[str, Any], at: int | None, reason: str | None = None, **extra: Any) -> bytes:
+        part = {"index": 0, "delta": delta, "finish_reason": reason}
+        if at is not None:
+            part["logprobs"] = {"content": [choice["logprobs"]["content"][at]]}
+            part["token_ids"] = [choice["token_ids"][at]] if choice["token_ids"] else None
+        return b"data: " + json.dumps({**head, "choices": [part], **extra}).encode() + b"\n\n"
+
+    yield event({"role": "assistant", "content": ""}, None, prompt_token_ids=prompt_ids)
+    message, count = choice["message"], len(choice["logprobs"]["content"])
+    try:
+        for at in range(count):
+            last = at == count - 1
+            if message.get("tool_calls"):
+                (call,) = message["tool_calls"]
+                delta: dict[str, Any] = {"tool_calls": [{"index": 0, **call}]} if at == 0 else {}
+            else:
+                delta = {"content": message["content"][at]}
+            yield event(delta, at, choice["finish_reason"] if last else None)
+            if said == "slow":
+                await asyncio.sleep(5.0)
+            if said == "die" and at == 1:
+                raise ConnectionResetError
+    except asyncio.CancelledError:
+        state["aborted"] += 1
+        raise
+    usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": count, "total_tokens": len(prompt_ids) + count}
+    yield b"data: " + json.dumps({**head, "choices": [], "usage": usage}).encode() + b"\n\n"
+    yield b"data: [DONE]\n\n"

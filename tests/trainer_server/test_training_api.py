@@ -1,0 +1,189 @@
+"""Policies, steps and versions over HTTP, with the real trainer process on a tiny model."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import TrainerServer, trainer_server_on
+
+
+def ask(http: httpx.Client, content: str, model: str = "p", rollout: str | None = None) -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 20}
+    headers = {"X-ART-Rollout": rollout} if rollout else {}
+    answer = http.post("/v1/chat/completions", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["id"])
+
+
+def groups(http: httpx.Client, *rewards: float | None, model: str = "p") -> list[dict[str, Any]]:
+    made = [
+        {"id": f"t{i}", "reward": reward, "completions": [ask(http, f"say {i}{i}{i}", model)]}
+        for i, reward in enumerate(rewards)
+    ]
+    return [{"scenario_id": "s", "trajectories": made}]
+
+
+def finish(http: httpx.Client, answer: httpx.Response) -> dict[str, Any]:
+    assert answer.status_code == 202, answer.text
+    job = http.get(f"/api/jobs/{answer.json()['id']}", params={"wait": 50}).json()
+    assert job["status"] in ("succeeded", "failed"), job
+    return dict(job)
+
+
+def version_of(http: httpx.Client, one: str) -> int:
+    return int(http.get(f"/api/completions/{one}").json()["version"])
+
+
+def test_a_policy_is_created_once(server: TrainerServer) -> None:
+    with server.http() as http:
+        first = http.post("/api/policies", json={"name": "once", "rank": 8})
+        assert first.status_code == 201
+        assert first.json()["latest"] == 0
+        assert http.post("/api/policies", json={"name": "once", "rank": 8}).status_code == 200
+        assert http.post("/api/policies", json={"name": "once", "rank": 16}).status_code == 409
+        assert http.post("/api/policies", json={"name": "big", "rank": 64}).status_code == 400
+        assert http.post("/api/policies", json={"name": "../x"}).status_code == 422
+        assert http.post("/api/policies", json={"name": "base"}).status_code == 400
+        names = [one["name"] for one in http.get("/api/policies").json()["policies"]]
+        assert "once" in names
+
+
+def test_a_step_makes_a_version_that_is_served(server: TrainerServer) -> None:
+    with server.http() as http:
+        http.post("/api/policies", json={"name": "p"})
+        body = {"groups": groups(http, 1.0, 0.0, None), "config": {"lr": 1e-3}, "idempotency_key": "k1"}
+        job = finish(http, http.post("/api/policies/p/steps", json=body))
+        assert job["status"] == "succeeded"
+        assert job["result"]["version"] == 1
+        assert job["result"]["metrics"]["trajectories_skipped"] == {"no_reward": 1}
+        assert set(job["seconds"]) == {"train", "swap"}
+        assert version_of(http, ask(http, "say x")) == 1
+        assert version_of(http, ask(http, "say x", "p@0")) == 0
+        assert [one["version"] for one in http.get("/api/policies/p/versions").json()["versions"]] == [0, 1]
+
+        again = http.post("/api/policies/p/steps", json=body)
+        assert again.json()["id"] == job["id"]
+        other = http.post("/api/policies/p/steps", json={**body, "config": {"lr": 2e-3}})
+        assert other.status_code == 409
+        known = http.get("/api/policies/p/steps", params={"idempotency_key": "k1"})
+        assert known.json()["id"] == job["id"]
+        assert http.get("/api/policies/p/steps", params={"idempotency_key": "k2"}).status_code == 404
+
+        skipped = finish(http, http.post("/api/policies/p/steps", json={"groups": groups(http, 0.5, 0.5)}))
+        assert skipped["result"]["version"] == 1
+        assert "all the same" in skipped["result"]["metrics"]["skipped"]
+
+        assert http.delete("/api/policies/p/versions/1").status_code == 409
+        assert http.delete("/api/policies/p/versions/0").status_code == 204
+        assert http.get("/api/policies/p/versions/0").status_code == 404
+
+
+def test_a_rollout_keeps_its_version_while_others_move_on(server: TrainerServer) -> None:
+    with server.http() as http:
+        http.post("/api/policies", json={"name": "q"})
+        assert version_of(http, ask(http, "say a", "q", rollout="r1")) == 0
+        finish(http, http.post("/api/policies/q/steps", json={"groups": groups(http, 1.0, 0.0, model="q")}))
+        assert version_of(http, ask(http, "say b", "q", rollout="r1")) == 0
+        assert version_of(http, ask(http, "say b", "q", rollout="r2")) == 1
+        assert version_of(http, ask(http, "say b", "q")) == 1
+        assert http.delete("/api/policies/q/versions/0").status_code == 409
+        assert http.delete("/api/rollouts/r1").status_code == 204
+        assert version_of(http, ask(http, "say c", "q", rollout="r1")) == 1
+
+
+def test_swapping_drops_no_request(server: TrainerServer) -> None:
+    failures: list[str] = []
+    stop = threading.Event()
+
+    def load() -> None:
+        with server.http() as http:
+            while not stop.is_set():
+                body = {"model": "s", "messages": [{"role": "user", "content": "say hello"}]}
+                answer = http.post("/v1/chat/completions", json=body)
+                if answer.status_code != 200:
+                    failures.append(answer.text)
+
+    with server.http() as http:
+        http.post("/api/policies", json={"name": "s"})
+        threads = [threading.Thread(target=load) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            for expected in (1, 2, 3):
+                step = http.post("/api/policies/s/steps", json={"groups": groups(http, 1.0, 0.0, model="s")})
+                assert finish(http, step)["result"]["version"] == expected
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    assert failures == []
+
+
+def test_bad_steps_are_refused(server: TrainerServer) -> None:
+    with server.http() as http:
+        assert http.post("/api/policies/nobody/steps", json={"groups": []}).status_code in (404, 422)
+        answer = http.post("/api/policies/agent/steps", json={"groups": [], "config": {"lr": -1}})
+        assert answer.status_code == 422
+        assert "message" in answer.json()["error"]
+        assert http.get("/api/jobs/job-1").status_code == 404
+        assert http.get("/api/jobs/..%2f..%2fetc").status_code == 404
+        assert http.get("/api/completions/nothing").status_code == 404
+
+
+def test_the_adapter_can_be_fetched(server: TrainerServer) -> None:
+    import io
+    import zipfile
+
+    with server.http() as http:
+        content = http.get("/api/policies/agent/versions/0/adapter").content
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= set(zipfile.ZipFile(io.BytesIO(content)).namelist())
+
+
+def test_the_contract_is_published(server: TrainerServer) -> None:
+    with server.http() as http:
+        paths = http.get("/openapi.json").json()["paths"]
+    assert {"/api/policies", "/api/policies/{name}/steps", "/api/jobs/{job_id}", "/v1/chat/completions"} <= set(paths)
+
+
+def test_a_restarted_server_goes_on(tmp_path: Path, base_model: Path) -> None:
+    with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
+        http.post("/api/policies", json={"name": "p"})
+        body = {"groups": groups(http, 1.0, 0.0), "idempotency_key": "k"}
+        job = finish(http, http.post("/api/policies/p/steps", json=body))
+    with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
+        assert version_of(http, ask(http, "say x")) == 1
+        assert http.post("/api/policies/p/steps", json=body).json()["id"] == job["id"]
+        assert (
+            finish(http, http.post("/api/policies/p/steps", json={"groups": groups(http, 0.0, 1.0)}))["result"][
+                "version"
+            ]
+            == 2
+        )
+
+
+def test_a_killed_trainer_comes_back_and_finishes(tmp_path: Path, base_model: Path) -> None:
+    import os
+    import signal
+
+    with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
+        http.post("/api/policies", json={"name": "p"})
+        body = {"groups": groups(http, 1.0, 0.0)}
+        import json
+
+        os.kill(json.loads((tmp_path / "trainer.json").read_text())["pid"], signal.SIGKILL)
+        assert finish(http, http.post("/api/policies/p/steps", json=body))["result"]["version"] == 1
+
+
+@pytest.mark.parametrize("field", ["reward"])
+def test_a_nan_reward_is_not_an_error_and_not_trained(server: TrainerServer, field: str) -> None:
+    with server.http() as http:
+        refs = groups(http, 1.0, 0.0, model="agent")
+        text = '{"groups": ' + str(refs).replace("'", '"').replace("1.0", "NaN") + "}"
+        answer = http.post("/api/policies/agent/steps", content=text, headers={"Content-Type": "application/json"})
+        job = finish(http, answer)
+    assert job["result"]["metrics"]["trajectories_skipped"] == {"no_reward": 1}
