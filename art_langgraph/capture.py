@@ -157,7 +157,7 @@ def install(store: TrajectoryStore | None = None) -> None:
     Runs inside `rollout` record themselves and are left out. Calling it again changes the store.
     """
     global _registered
-    _handler.store = store or TrajectoryStore()
+    _handler.store = TrajectoryStore() if store is None else store
     _handler.start_writer()
     if not _registered:
         register_configure_hook(_hook, inheritable=True)

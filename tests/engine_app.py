@@ -2,7 +2,7 @@
 
 A token is a character of the text. What it answers follows from the last message:
 `call NAME {json}` makes a tool call, `say TEXT` says TEXT, `slow` streams slowly, `die` breaks the connection,
-`no tokens` leaves the token ids out; anything else is echoed. Prompts of more than 2,000 characters are over the context.
+`no tokens` leaves the token ids out; anything else is echoed. More than 2,000 characters are over the context.
 """
 
 from __future__ import annotations

@@ -1,0 +1,103 @@
+"""Completion ids survive every way of asking, with ChatART and with plain ChatOpenAI."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_openai import ChatOpenAI
+from pydantic import BaseModel
+
+from art_langgraph import ARTError, ChatART, TrainerClient
+from art_langgraph.callback import completion_id
+from tests.conftest import TOKEN, TrainerServer
+
+Model = Callable[[], ChatOpenAI]
+
+
+@pytest.fixture(params=["ChatART", "ChatOpenAI"])
+def model(request: pytest.FixtureRequest, connected: TrainerServer) -> ChatOpenAI:
+    if request.param == "ChatART":
+        return ChatART(policy="agent", max_tokens=50)
+    return ChatOpenAI(model="agent", base_url=f"{connected.url}/v1", api_key=TOKEN, max_tokens=50)
+
+
+async def tokens_of(message: BaseMessage) -> str:
+    one = completion_id(message)
+    assert one is not None
+    async with TrainerClient() as trainer:
+        return "".join(map(chr, (await trainer.completion(one)).token_ids))
+
+
+async def test_invoke(model: ChatOpenAI) -> None:
+    assert await tokens_of(await asyncio.to_thread(model.invoke, "say one")) == "one"
+
+
+async def test_ainvoke(model: ChatOpenAI) -> None:
+    assert await tokens_of(await model.ainvoke("say two")) == "two"
+
+
+async def test_stream(model: ChatOpenAI) -> None:
+    def whole() -> BaseMessage:
+        first, *rest = model.stream("say three")
+        for chunk in rest:
+            first = first + chunk
+        return first
+
+    message = await asyncio.to_thread(whole)
+    assert message.text == "three"
+    assert await tokens_of(message) == "three"
+
+
+async def test_astream(model: ChatOpenAI) -> None:
+    whole = None
+    async for chunk in model.astream("say four"):
+        whole = chunk if whole is None else whole + chunk
+    assert whole is not None
+    assert await tokens_of(whole) == "four"
+
+
+async def test_bound_tools(model: ChatOpenAI) -> None:
+    def add(a: int) -> int:
+        """Add."""
+        return a
+
+    message = await model.bind_tools([add]).ainvoke('call add {"a": 1}')
+    assert isinstance(message, AIMessage)
+    assert message.tool_calls[0]["args"] == {"a": 1}
+    assert await tokens_of(message) == 'call add {"a": 1}'
+
+
+async def test_structured_output(model: ChatOpenAI) -> None:
+    class Answer(BaseModel):
+        value: int
+
+    found = await model.with_structured_output(Answer, include_raw=True, method="json_schema").ainvoke(
+        'say {"value": 3}'
+    )
+    assert found["parsed"] == Answer(value=3)
+    one = completion_id(found["raw"])
+    async with TrainerClient() as trainer:
+        assert (await trainer.completion(str(one))).constrained == ["grammar"]
+
+
+def test_without_a_token_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ART_HOME", str(tmp_path))
+    monkeypatch.delenv("ART_API_KEY", raising=False)
+    with pytest.raises(ARTError, match="art-langgraph serve"):
+        ChatART(policy="agent")
+    assert ChatART(policy="agent", base_url="http://127.0.0.1:1", api_key="x").model_name == "agent"
+
+
+def test_the_client_imports_no_torch() -> None:
+    code = (
+        "import sys, art_langgraph, art_mcp, art_langgraph.cli;"
+        "print([m for m in ('torch', 'transformers', 'vllm', 'peft', 'trl', 'fastapi') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "[]"
