@@ -35,8 +35,8 @@ PROMPT: list[AnyMessage] = [
     ),
     *_demonstration("How warm is it in Paris?", "get_weather", {"city": "Paris"}, "17 C", "It is 17 C in Paris."),
     *_demonstration(
-        "How many people live in Bern?", "get_population", {"city": "Bern"}, "134 thousand",
-        "134 thousand people live in Bern.",
+        "How much is a bus ride in Bern?", "get_fare", {"city": "Bern", "ride": "bus"}, "4 euros",
+        "A bus ride in Bern costs 4 euros.",
     ),
     *_demonstration("What time is it in Moscow?", "get_time", {"city": "Moscow"}, "09:41", "It is 09:41 in Moscow."),
 ]  # fmt: skip

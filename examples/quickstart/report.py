@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from art_examples.quickstart.agent import PROMPT
-from art_examples.quickstart.reward import facts, success
+from art_examples.quickstart.reward import parts, success
 from rich.console import Console
 from rich.table import Table
 
@@ -35,16 +35,16 @@ class Measurement:
         return {"success": self.successes / self.n, "n": self.n}
 
     def share(self, part: str) -> float:
-        """How many runs meet a part of success."""
-        return sum(facts(one)[part] for one in self.trajectories) / self.n
+        """Mean degree to which runs meet a part of success."""
+        return sum(parts(one)[part] for one in self.trajectories) / self.n
 
 
 def show_comparison(console: Console, measurements: Sequence[Measurement]) -> None:
     """Success with 95 % intervals, and its parts."""
-    table = Table("", "success", "95 % interval", "right tool", "right arguments", "value in answer", "n")
+    table = Table("", "success", "95 % interval", "right tool", "right arguments", "faithful answer", "n")
     for name, one in zip(("before", "after"), measurements, strict=False):
         low, high = wilson(one.successes, one.n)
-        parts = [f"{one.share(part):.3f}" for part in ("right_tool", "right_arguments", "value_in_answer")]
+        parts = [f"{one.share(part):.3f}" for part in ("right_tool", "right_arguments", "faithful")]
         table.add_row(
             f"{name} (version {one.version})", f"{one.successes / one.n:.3f}", f"{low:.3f} - {high:.3f}", *parts,
             str(one.n),

@@ -106,7 +106,10 @@ def training_scenarios(seed: int) -> list[Scenario]:
 def held_out_scenarios(n: int = 120) -> list[Scenario]:
     """The first n of all kinds × held-out wordings × held-out cities, spread evenly over the kinds; n ≤ 360."""
     found = [
-        kind.scenario(HELD_OUT_CITIES[(at + 7 * index) % len(HELD_OUT_CITIES)], kind.held_out[at % 2])
+        kind.scenario(
+            HELD_OUT_CITIES[(at + 7 * index) % len(HELD_OUT_CITIES)],
+            kind.held_out[(at + at // len(HELD_OUT_CITIES)) % 2],
+        )
         for at in range(2 * len(HELD_OUT_CITIES))
         for index, kind in enumerate(KINDS)
     ]

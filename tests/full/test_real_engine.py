@@ -1,0 +1,206 @@
+"""The real server as a user starts it: vLLM on the embedded model, its trainer, ChatART in a graph."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from art_examples.quickstart.server_process import trainer_server
+from langchain_core.messages import AnyMessage
+from langchain_core.runnables import Runnable
+from langgraph.graph import START, MessagesState, StateGraph
+
+from art_langgraph import ChatART, GRPOConfig, TrainerClient, gather
+from trainer_server.models import EMBEDDED, ensure_embedded
+from trainer_server.wire import Completion, Connection, Home
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    connection: Connection
+    home: Home
+    cache: Path
+    processes: list[psutil.Process]
+
+    def engine(self) -> psutil.Process:
+        """The guard of vLLM."""
+        return psutil.Process(int((self.home.logs / "engine.pid").read_text().split()[0]))
+
+    def http(self, **options: Any) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {self.connection.api_key}"}
+        return httpx.AsyncClient(base_url=self.connection.url, headers=headers, timeout=120, **options)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+    home = tmp_path_factory.mktemp("real")
+    with trainer_server(home, home / "server.log", print, "--max-rank", "8") as connection:
+        processes = psutil.Process().children(recursive=True)
+        yield Real(connection, Home(home), Home.find().cache, processes)
+        processes += psutil.Process().children(recursive=True)
+    left = [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    assert left == [], "processes outlive the server"
+
+
+@pytest.fixture(autouse=True)
+def found_by_clients(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ART_HOME", str(real.home.root))
+    monkeypatch.delenv("ART_BASE_URL", raising=False)
+    monkeypatch.delenv("ART_API_KEY", raising=False)
+
+
+def chat(policy: str) -> Runnable[Any, Any]:
+    model = ChatART(policy=policy, max_tokens=16)
+
+    async def node(state: MessagesState) -> dict[str, list[AnyMessage]]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    return StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
+
+
+async def trained(trainer: TrainerClient, policy: str, seed: int, lr: float = 5e-3) -> dict[str, Any]:
+    """One step on random rewards; returns its metrics."""
+    await trainer.create_policy(policy, seed=seed)
+    rng = random.Random(seed)
+    prompts = [f"Tell me about the number {number}." for number in range(2)]
+    groups = await gather(chat(policy), prompts, n=4, reward=lambda _: rng.random(), progress=False)
+    assert [one.error for group in groups for one in group.trajectories] == [None] * 8
+    return (await trainer.train(policy, groups, GRPOConfig(lr=lr))).metrics
+
+
+def test_the_token_is_private(real: Real) -> None:
+    assert stat.S_IMODE(real.home.token.stat().st_mode) == 0o600
+    assert httpx.get(f"{real.connection.url}/v1/models").status_code == 401
+
+
+async def test_every_request_of_a_mixed_batch_gets_its_own_adapter(real: Real) -> None:
+    async with TrainerClient() as trainer:
+        for seed, policy in enumerate(("left", "right")):
+            metrics = await trained(trainer, policy, seed)
+            assert metrics["logp_gap"] < 0.1
+        models = [EMBEDDED, "left@0", "left@1", "right@1"]
+        async with real.http() as http:
+
+            async def ask(model: str, number: int) -> Completion:
+                body = {
+                    "model": model, "max_tokens": 24, "temperature": 1.0,
+                    "messages": [{"role": "user", "content": f"Write a line about the year {1900 + number}."}],
+                }  # fmt: skip
+                answer = (await http.post("/v1/chat/completions", json=body)).raise_for_status().json()
+                return await trainer.completion(answer["id"])
+
+            found = await asyncio.gather(*(ask(models[number % 4], number) for number in range(24)))
+    for completion in found:
+        gaps = {model: gap(real, model, completion) for model in models}
+        own = gaps[f"{completion.policy}@{completion.version}" if completion.policy else EMBEDDED]
+        assert own < 0.1, gaps
+        if completion.version != 1:
+            assert min(gaps["left@1"], gaps["right@1"]) > 3 * own, gaps
+        else:
+            other = "right@1" if completion.policy == "left" else "left@1"
+            assert min(gaps[other], gaps[EMBEDDED]) > 3 * own, gaps
+
+
+_models: dict[str, Any] = {}
+
+
+def gap(real: Real, model: str, completion: Completion) -> float:
+    """Mean |log-prob by transformers and PEFT − log-prob that vLLM reported|, in nats per token."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    if model not in _models:
+        base = AutoModelForCausalLM.from_pretrained(ensure_embedded(real.cache), dtype=torch.bfloat16)
+        policy, _, version = model.partition("@")
+        adapter = real.home.policies / policy / "versions" / version
+        _models[model] = PeftModel.from_pretrained(base, str(adapter)) if version else base
+    prompt = len(completion.prompt_token_ids)
+    tokens = torch.tensor(completion.prompt_token_ids + completion.token_ids)
+    with torch.no_grad():
+        logits = _models[model](tokens[None]).logits[0, prompt - 1 : -1].float()
+    logp = logits.log_softmax(-1).gather(1, tokens[prompt:, None])[:, 0]
+    return float((logp - torch.tensor(completion.logprobs)).abs().mean())
+
+
+async def test_a_client_that_goes_away_aborts_its_generation(real: Real) -> None:
+    body = {"model": EMBEDDED, "max_tokens": 2000, "messages": [{"role": "user", "content": "Count."}], "stream": True}
+    body["min_tokens"] = 2000
+    async with real.http() as http:
+        async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            line = await anext(answer.aiter_lines())
+            one = line.partition('"id":"')[2].partition('"')[0]
+        for _ in range(100):
+            found = await http.get(f"/api/completions/{one}")
+            if found.status_code == 200:
+                break
+            await asyncio.sleep(0.1)
+    assert found.json()["status"] == "aborted"
+    assert len(found.json()["token_ids"]) < 1000
+
+
+async def test_a_killed_vllm_comes_back_with_its_adapters(real: Real) -> None:
+    async with TrainerClient() as trainer:
+        await trained(trainer, "survivor", 5)
+        before = await greedy(real, "survivor@1")
+        engine = real.engine()
+        for process in [engine, *engine.children(recursive=True)]:
+            os.kill(process.pid, signal.SIGKILL)
+        assert await greedy(real, "survivor@1") == before  # waits for vLLM, no error for the client
+        assert next(one for one in await trainer.versions("survivor") if one.version == 1).loaded
+        assert real.engine().pid != engine.pid
+        real.processes.extend(real.engine().children(recursive=True))
+
+
+async def greedy(real: Real, model: str) -> str:
+    body = {"model": model, "max_tokens": 8, "temperature": 0, "messages": [{"role": "user", "content": "Name a sea."}]}
+    async with real.http() as http:
+        answer = (await http.post("/v1/chat/completions", json=body)).raise_for_status().json()
+    return str(answer["choices"][0]["message"]["content"])
+
+
+async def test_tools_are_called_as_openai_has_it(real: Real) -> None:
+    from art_examples.quickstart.agent import PROMPT
+    from langchain_core.messages import HumanMessage
+    from langchain_core.tools import tool
+
+    @tool
+    def get_time(city: str) -> str:
+        """Local time in a city."""
+        return city
+
+    model = ChatART(policy=EMBEDDED, max_tokens=48, temperature=0).bind_tools([get_time])
+    messages = [*PROMPT, HumanMessage("What time is it in Madrid?")]
+    answer = await model.ainvoke(messages)
+    assert [call["name"] for call in answer.tool_calls] == ["get_time"]
+    streamed = None
+    async for chunk in model.astream(messages):
+        streamed = chunk if streamed is None else streamed + chunk
+    assert streamed is not None
+    assert [(call["name"], call["args"]) for call in streamed.tool_calls] == [
+        (call["name"], call["args"]) for call in answer.tool_calls
+    ]
+
+
+def test_serve_without_an_engine_says_what_to_do(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer_server", "--home", str(tmp_path), "--model", str(tmp_path), "--port", "0"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "no config.json" in done.stderr
