@@ -43,6 +43,7 @@ async def train(
     config: GRPOConfig | None = None,
     max_concurrency: int = 32,
     temperature: float | None = 1.0,
+    shuffle: bool = True,
     seed: int = 0,
     run: str = "",
     first_step: int = 1,
@@ -51,8 +52,9 @@ async def train(
     """Trains a policy on a graph, yielding after each step.
 
     Step i always takes the same scenarios for a seed, so that a run which goes on at `first_step` sees what it would
-    have seen. run: names the run; its steps are then idempotent, and one that was accepted before a crash is not
-    taken again: its record has no groups. Raises ConfigError for fewer scenarios than groups_per_step.
+    have seen. shuffle: whether they are drawn in random order, or taken in the order given, where you have arranged
+    what belongs in one step. run: names the run; its steps are then idempotent, and one that was accepted before a
+    crash is not taken again: its record has no groups. Raises ConfigError for fewer scenarios than groups_per_step.
     """
     if len(scenarios) < groups_per_step:
         raise ConfigError(f"{len(scenarios)} scenarios are fewer than groups_per_step={groups_per_step}")
@@ -62,8 +64,9 @@ async def train(
         started = time.monotonic()
         job = await client.find_step(policy, key) if key else None
         if job is None:
+            chosen = pick(scenarios, groups_per_step, step, seed if shuffle else None)
             groups = await gather(
-                graph, pick(scenarios, groups_per_step, step, seed), n, reward, max_concurrency=max_concurrency,
+                graph, chosen, n, reward, max_concurrency=max_concurrency,
                 temperature=temperature, progress=f"step {step}: rollouts" if progress else False,
             )  # fmt: skip
         rolled = time.monotonic()
@@ -75,11 +78,12 @@ async def train(
         )  # fmt: skip
 
 
-def pick(scenarios: Sequence[ScenarioLike], count: int, step: int, seed: int) -> list[ScenarioLike]:
-    """The scenarios of a step: walks through seeded shuffles, each scenario once per shuffle."""
+def pick(scenarios: Sequence[ScenarioLike], count: int, step: int, seed: int | None) -> list[ScenarioLike]:
+    """The scenarios of a step, each once per pass: in seeded shuffles, or in their order for None."""
     chosen: list[ScenarioLike] = []
     for position in range((step - 1) * count, step * count):
         epoch, at = divmod(position, len(scenarios))
-        order = random.Random(f"{seed}-{epoch}").sample(range(len(scenarios)), len(scenarios))
-        chosen.append(scenarios[order[at]])
+        if seed is not None:
+            at = random.Random(f"{seed}-{epoch}").sample(range(len(scenarios)), len(scenarios))[at]
+        chosen.append(scenarios[at])
     return chosen

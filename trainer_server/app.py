@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
-import os
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
@@ -18,25 +16,25 @@ from starlette.exceptions import HTTPException
 
 from trainer_server import dashboard
 from trainer_server.adapters import AdapterStore
+from trainer_server.auth import BearerAuth
 from trainer_server.config import ServerConfig
 from trainer_server.engine import Engine
 from trainer_server.engine_install import flavour
 from trainer_server.files import write_atomic
-from trainer_server.gateway import Gateway, Identity
+from trainer_server.gateway import Gateway
 from trainer_server.jobs import JobBoard
 from trainer_server.leases import Leases
 from trainer_server.ledger import Ledger
 from trainer_server.models import resolve
 from trainer_server.openai_errors import APIError
+from trainer_server.recorder import Identity, Recorder
 from trainer_server.routes import router
 from trainer_server.slots import Slots
 from trainer_server.trainer import Trainer
-from trainer_server.wire import NAME_PATTERN, ConfigError, EngineError
+from trainer_server.wire import NAME_PATTERN, EngineError
 
 log = logging.getLogger("trainer_server")
 
-_OPEN = {"/health", "/", "/favicon.ico"}
-"""Routes that need no token; they tell nothing of what is served."""
 _PURGE_INTERVAL = 3600.0
 
 
@@ -68,7 +66,8 @@ class Server:
                 log.warning("policy %s belongs to base model %s and is not served", policy.name, policy.base_model)
             else:
                 self.slots.newest[policy.name] = policy.latest
-        self.gateway = Gateway(config, self.identity, self.ledger, self.store, self.slots, self.leases, self.engines)
+        self.recorder = Recorder(self.identity, self.ledger)
+        self.gateway = Gateway(config, self.recorder, self.store, self.slots, self.leases, self.engines)
         self.trainer = Trainer(config, base, self.identity.tokenizer, JobBoard(home.jobs), self.slots)
         self.creating = asyncio.Lock()
         self.failure: str | None = None
@@ -91,7 +90,7 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(self.trainer.stop(), *(engine.stop() for engine in self.engines))
-        await self.gateway.close()
+        await self.recorder.close()
         await asyncio.to_thread(self.ledger.close)
 
     async def _start_engines(self) -> None:
@@ -127,16 +126,7 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     app.include_router(router)
     app.include_router(dashboard.router)
 
-    @app.middleware("http")
-    async def authenticate(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-        if request.url.path not in _OPEN and not hmac.compare_digest(given.encode(), token.encode()):
-            what = "the bearer token is wrong" if given else "the bearer token is missing"
-            return APIError(
-                401, f"{what}: send `Authorization: Bearer <token>`; the server keeps it in `<home>/token`",
-                code="invalid_api_key",
-            ).response()  # fmt: skip
-        return await proceed(request)
+    app.add_middleware(BearerAuth, token=token)
 
     @app.exception_handler(APIError)
     async def refuse(_request: Request, error: APIError) -> Response:
@@ -169,19 +159,6 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
         return {"ready": server.ready, "trainer": server.trainer.child.running, "error": failure}
 
     return app
-
-
-def ensure_token(config: ServerConfig) -> str:
-    """The bearer token under the home directory, generated (0600) on first start; `ART_API_KEY` overrides it."""
-    if key := os.environ.get("ART_API_KEY"):
-        return key
-    path = config.home.token
-    if not path.exists():
-        write_atomic(path, f"art-{secrets.token_urlsafe(32)}", mode=0o600)
-    token = path.read_text().strip()
-    if not token:
-        raise ConfigError(f"{path} is empty: delete it, and a new token is made")
-    return token
 
 
 def _server_id(config: ServerConfig) -> str:

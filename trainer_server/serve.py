@@ -12,7 +12,8 @@ import sys
 
 import uvicorn
 
-from trainer_server.app import create_app, ensure_token
+from trainer_server.app import create_app
+from trainer_server.auth import ensure_token
 from trainer_server.config import ServerConfig
 from trainer_server.files import write_atomic
 from trainer_server.wire import ConfigError
@@ -32,7 +33,7 @@ def serve(config: ServerConfig) -> None:
     listener = _listen(config)
     config = dataclasses.replace(config, port=listener.getsockname()[1])
     try:
-        token = ensure_token(config)
+        token = ensure_token(config.home)
         app = create_app(config, token)
         host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
         url = f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
