@@ -17,8 +17,8 @@ MAX_TURNS = 3
 """Model calls of one run at most."""
 
 
-def _demonstration(question: str, tool: str, arguments: dict[str, str], value: str, answer: str) -> list[AnyMessage]:
-    call = {"name": tool, "args": arguments, "id": f"demo-{tool}"}
+def _demonstration(question: str, tool: str, city: str, value: str, answer: str) -> list[AnyMessage]:
+    call = {"name": tool, "args": {"city": city}, "id": f"demo-{tool}"}
     return [
         HumanMessage(question),
         AIMessage("", tool_calls=[call]),
@@ -30,15 +30,10 @@ def _demonstration(question: str, tool: str, arguments: dict[str, str], value: s
 PROMPT: list[AnyMessage] = [
     SystemMessage(SYSTEM),
     *_demonstration(
-        "What does a taxi cost in Rome?", "get_fare", {"city": "Rome", "ride": "taxi"}, "23 euros",
-        "A taxi in Rome costs 23 euros.",
+        "What does a taxi cost in Rome?", "get_taxi_fare", "Rome", "23 euros", "A taxi in Rome costs 23 euros.",
     ),
-    *_demonstration("How warm is it in Paris?", "get_weather", {"city": "Paris"}, "17 C", "It is 17 C in Paris."),
-    *_demonstration(
-        "How much is a bus ride in Bern?", "get_fare", {"city": "Bern", "ride": "bus"}, "4 euros",
-        "A bus ride in Bern costs 4 euros.",
-    ),
-    *_demonstration("What time is it in Moscow?", "get_time", {"city": "Moscow"}, "09:41", "It is 09:41 in Moscow."),
+    *_demonstration("How warm is it in Paris?", "get_weather", "Paris", "17 C", "It is 17 C in Paris."),
+    *_demonstration("What time is it in Moscow?", "get_time", "Moscow", "09:41", "It is 09:41 in Moscow."),
 ]  # fmt: skip
 
 

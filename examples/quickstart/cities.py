@@ -27,5 +27,9 @@ def altitude(city: str) -> str:
     return f"{number(city, 'altitude', 11, 990)} m"
 
 
-def fare(city: str, ride: str) -> str:
-    return f"{number(city, ride, 2, 49)} euros"
+def bus_fare(city: str) -> str:
+    return f"{number(city, 'bus', 2, 9)} euros"
+
+
+def taxi_fare(city: str) -> str:
+    return f"{number(city, 'taxi', 10, 49)} euros"

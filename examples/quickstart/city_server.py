@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Literal
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -45,9 +44,15 @@ def get_altitude(city: str) -> str:
 
 
 @server.tool()
-def get_fare(city: str, ride: Literal["bus", "taxi"]) -> str:
-    """Price of a bus or taxi ride in a city."""
-    return cities.fare(_known(city), ride)
+def get_bus_fare(city: str) -> str:
+    """Price of a bus ride in a city."""
+    return cities.bus_fare(_known(city))
+
+
+@server.tool()
+def get_taxi_fare(city: str) -> str:
+    """Price of a taxi ride in a city."""
+    return cities.taxi_fare(_known(city))
 
 
 def _known(city: str) -> str:

@@ -8,13 +8,20 @@ import typer
 
 
 def quickstart_command(
-    steps: Annotated[int, typer.Option(help="Training steps, of 4 scenarios with 8 rollouts each.", min=1)] = 24,
-    seed: Annotated[int, typer.Option(help="Seeds the LoRA and the choice of scenarios.")] = 0,
+    steps: Annotated[
+        int, typer.Option(help="Training steps, of 6 scenarios (one of each kind) with 8 rollouts each.", min=1)
+    ] = 24,
+    seed: Annotated[
+        int | None, typer.Option(help="Seeds the LoRA and the choice of scenarios. Default: 0, or the resumed run's.")
+    ] = None,
+    held_out: Annotated[int, typer.Option(help="Held-out scenarios to measure on.", min=1, max=360)] = 120,
     train: Annotated[
         bool, typer.Option("--train/--no-train", help="--no-train only measures the untrained policy.")
-    ] = (True),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
-    name: Annotated[str | None, typer.Option(help="Name of the run; default: by the seed.")] = None,
+    ] = True,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that was stopped: the latest, or --name.")
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the run. Default: by seed and time.")] = None,
 ) -> None:
     """Train an example agent from scratch: a LangGraph agent with tools of a real MCP server, on the embedded model.
 
@@ -27,11 +34,11 @@ def quickstart_command(
     from trainer_server.wire import Home
 
     engine_install.install(Home.find().cache, print)
-    options = Options(steps=steps, seed=seed, name=name or f"quickstart-seed{seed}", train=train, resume=resume)
+    options = Options.of(name, seed, resume, steps=steps, held_out=held_out, train=train)
     try:
         run(options)
     except KeyboardInterrupt:
-        print(f"stopped; `art-langgraph quickstart --seed {seed} --name {options.name} --resume` goes on")
+        print(f"stopped; `art-langgraph quickstart --name {options.name} --resume` goes on")
         raise typer.Exit(130) from None
 
 

@@ -22,7 +22,7 @@ from art_examples.quickstart import report
 from art_examples.quickstart.agent import build_agent
 from art_examples.quickstart.report import Measurement
 from art_examples.quickstart.reward import reward, success
-from art_examples.quickstart.scenarios import held_out_scenarios, training_scenarios
+from art_examples.quickstart.scenarios import KINDS, held_out_scenarios, training_scenarios
 from art_examples.quickstart.server_process import trainer_server
 from langchain_core.runnables import Runnable
 from rich.console import Console
@@ -33,28 +33,43 @@ from art_mcp import connect
 from trainer_server.files import write_atomic
 from trainer_server.wire import ConfigError, Connection
 
+RUNS = Path("runs")
 POLICY = "cities"
-HELD_OUT = 120
 CONFIG = GRPOConfig(lr=6e-4)
-GROUPS, ROLLOUTS, TEMPERATURE, MAX_TOKENS, CONCURRENCY = 4, 8, 0.8, 48, 32
+GROUPS, ROLLOUTS, TEMPERATURE, MAX_TOKENS, CONCURRENCY = len(KINDS), 8, 1.0, 48, 48
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the command line asked for. train: False measures the untrained policy and stops."""
 
-    steps: int
-    seed: int
     name: str
+    seed: int
+    steps: int
+    held_out: int = 120
     train: bool = True
     resume: bool = False
-    runs: Path = Path("runs")
+
+    @classmethod
+    def of(cls, name: str | None, seed: int | None, resume: bool, **others: Any) -> Options:
+        """Fills in what was not given: a new name, or the latest run's; its seed. Raises ConfigError."""
+        if not resume:
+            seed = seed or 0
+            return cls(name or f"{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}", seed, **others)
+        directory = RUNS / (name or "latest")
+        try:
+            began_with = int(json.loads((directory / "run.json").read_text())["seed"])
+        except OSError:
+            raise ConfigError(f"{directory} is no run: there is nothing to resume") from None
+        if seed is not None and seed != began_with:
+            raise ConfigError(f"{directory} was started with --seed {began_with}; resume it with the same seed")
+        return cls(directory.resolve().name, began_with, resume=True, **others)
 
 
 def run(options: Options) -> Path:
     """Runs the main job; returns the run's directory. Raises ARTError; KeyboardInterrupt after all is cleaned up."""
     console = Console()
-    directory = options.runs / options.name
+    directory = RUNS / options.name
     _prepare(directory, options)
     started = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the same clean end as Ctrl-C
@@ -77,21 +92,13 @@ def run(options: Options) -> Path:
 
 
 def _prepare(directory: Path, options: Options) -> None:
-    there = (directory / "run.json").exists()
-    if there and not options.resume:
-        raise ConfigError(f"{directory} exists: go on with it by --resume, or choose another --name")
-    if options.resume and not there:
-        raise ConfigError(f"{directory} does not exist: there is nothing to resume")
-    if there:
-        seed = json.loads((directory / "run.json").read_text())["seed"]
-        if seed != options.seed:
-            raise ConfigError(f"{directory} was started with --seed {seed}; resume it with the same seed")
-    else:
+    if not options.resume:
+        if directory.exists():
+            raise ConfigError(f"{directory} exists: go on with it by --resume, or choose another --name")
         write_atomic(directory / "run.json", json.dumps({"seed": options.seed}))
-    latest = options.runs / "latest"
-    aside = options.runs / f".latest.{os.getpid()}"
+    aside = RUNS / f".latest.{os.getpid()}"
     aside.symlink_to(directory.name)
-    os.replace(aside, latest)
+    os.replace(aside, RUNS / "latest")
 
 
 class _Quickstart:
@@ -137,7 +144,7 @@ class _Quickstart:
             lines = file.read_text().splitlines()
             return Measurement(version, [Trajectory.model_validate_json(line) for line in lines])
         groups = await gather(
-            graph, held_out_scenarios(HELD_OUT), 1, reward, max_concurrency=CONCURRENCY, temperature=0.0,
+            graph, held_out_scenarios(self.options.held_out), 1, reward, max_concurrency=CONCURRENCY, temperature=0.0,
             progress=f"measuring version {version}" if self.console.is_terminal else False,
         )  # fmt: skip
         trajectories = [one for group in groups for one in group.trajectories]
@@ -154,7 +161,7 @@ class _Quickstart:
         loop = train(
             graph, training_scenarios(self.options.seed), policy=POLICY, reward=reward, steps=self.options.steps,
             client=trainer, groups_per_step=GROUPS, n=ROLLOUTS, config=CONFIG, max_concurrency=CONCURRENCY,
-            temperature=TEMPERATURE, seed=self.options.seed, run=self.options.name, first_step=len(done) + 1,
+            temperature=TEMPERATURE, shuffle=False, run=self.options.name, first_step=len(done) + 1,
             progress=self.console.is_terminal,
         )  # fmt: skip
         async for record in loop:

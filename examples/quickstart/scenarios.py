@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from art_examples.quickstart import cities
@@ -26,70 +27,53 @@ HELD_OUT_CITIES = (
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of question: the tool and arguments that answer it, and its wordings."""
+    """One kind of question: the tool that answers it, what the server will say, and its wordings."""
 
     tool: str
-    arguments: dict[str, str]
+    value: Callable[[str], str]
     training: tuple[str, ...]
     held_out: tuple[str, ...]
 
-    def value(self, city: str) -> str:
-        """What the server will say."""
-        answers = {
-            "get_weather": cities.weather,
-            "get_time": cities.local_time,
-            "get_population": cities.population,
-            "get_altitude": cities.altitude,
-        }
-        if self.tool == "get_fare":
-            return cities.fare(city, self.arguments["ride"])
-        return answers[self.tool](city)
-
     def scenario(self, city: str, wording: str) -> Scenario:
         return Scenario(
-            id=f"{self.tool}-{'-'.join([*self.arguments.values(), city])}-{abs(hash_text(wording)) % 10_000:04d}",
+            id=f"{self.tool}-{city}-{cities.number(wording, 'wording', 0, 9_999):04d}",
             input={"messages": [("user", wording.format(city=city))]},
-            metadata={"tool": self.tool, "arguments": {"city": city, **self.arguments}, "value": self.value(city)},
+            metadata={"tool": self.tool, "arguments": {"city": city}, "value": self.value(city)},
         )
 
 
 KINDS = (
     Kind(
-        "get_weather", {},
+        "get_weather", cities.weather,
         ("How warm is it in {city}?", "What is the temperature in {city}?", "Is it cold in {city} now?"),
         ("What's the weather like in {city}?", "How hot is it in {city} today?"),
     ),
     Kind(
-        "get_time", {},
+        "get_time", cities.local_time,
         ("What time is it in {city}?", "Tell me the local time in {city}.", "How late is it in {city}?"),
         ("What is the time in {city} now?", "What does the clock say in {city}?"),
     ),
     Kind(
-        "get_population", {},
+        "get_population", cities.population,
         ("How many people live in {city}?", "What is the population of {city}?", "How many inhabitants has {city}?"),
         ("How large is the population of {city}?", "Tell me how many people there are in {city}."),
     ),
     Kind(
-        "get_altitude", {},
+        "get_altitude", cities.altitude,
         ("How high above the sea is {city}?", "What is the altitude of {city}?", "At what height does {city} lie?"),
         ("Tell me the altitude of {city}.", "How many metres above the sea does {city} lie?"),
     ),
     Kind(
-        "get_fare", {"ride": "bus"},
+        "get_bus_fare", cities.bus_fare,
         ("What does a bus cost in {city}?", "How much is a bus ride in {city}?", "What is the bus fare in {city}?"),
         ("What do I pay for a bus in {city}?", "Tell me the price of a bus ride in {city}."),
     ),
     Kind(
-        "get_fare", {"ride": "taxi"},
+        "get_taxi_fare", cities.taxi_fare,
         ("What does a taxi cost in {city}?", "How much is a taxi ride in {city}?", "What is the taxi fare in {city}?"),
         ("What do I pay for a taxi in {city}?", "Tell me the price of a taxi ride in {city}."),
     ),
 )  # fmt: skip
-
-
-def hash_text(text: str) -> int:
-    """A stable hash, unlike Python's own."""
-    return cities.number(text, "wording", 0, 9_999)
 
 
 def training_scenarios(seed: int) -> list[Scenario]:

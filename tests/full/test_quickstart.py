@@ -1,0 +1,71 @@
+"""`art-langgraph quickstart` from the command line: interrupted, resumed, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
+
+COMMAND = str(Path(sys.executable).with_name("art-langgraph"))
+
+
+def quickstart(where: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "COLUMNS": "200"}
+    return subprocess.Popen(
+        [COMMAND, "quickstart", "--steps", "2", "--held-out", "12", *arguments],
+        cwd=where, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def test_ctrl_c_leaves_no_process_and_resume_goes_on(tmp_path: Path) -> None:
+    first = quickstart(tmp_path, "--seed", "3")
+    metrics = None
+    deadline = time.monotonic() + 600
+    while not (metrics := next(tmp_path.glob("runs/*/metrics.jsonl"), None)):
+        assert first.poll() is None, first.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    started = psutil.Process(first.pid).children(recursive=True)
+    assert any("vllm" in " ".join(process.cmdline()) for process in started)
+    first.send_signal(signal.SIGINT)
+    output, _ = first.communicate(timeout=60)
+    assert first.returncode == 130, output
+    assert "--resume" in output
+    _, alive = psutil.wait_procs(started, timeout=15)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+    assert not (tmp_path / "runs" / "latest" / "summary.json").exists()
+
+    second = quickstart(tmp_path, "--resume")
+    output, _ = second.communicate(timeout=900)
+    assert second.returncode == 0, output
+    latest = tmp_path / "runs" / "latest"
+    assert latest.resolve() == metrics.parent.resolve()
+    summary = json.loads((latest / "summary.json").read_text())
+    assert (summary["seed"], summary["steps"]) == (3, 2)
+    assert summary["before"]["n"] == summary["after"]["n"] == 12
+    assert set(summary["seconds"]) == {"ready", "rollout", "train", "swap_median", "total"}
+    assert 0 <= summary["after"]["success"] <= 1
+    rows = [json.loads(line) for line in (latest / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2]
+    assert rows[-1]["version"] <= 2
+    for name in ("curve.png", "curve.svg", "adapter/adapter_model.safetensors", "adapter/adapter_config.json"):
+        assert (latest / name).stat().st_size > 0
+    for words in ("held-out success before training", "95 % interval", "before:", "after:"):
+        assert words in output
+
+
+def test_nothing_to_resume_is_said(tmp_path: Path) -> None:
+    process = quickstart(tmp_path, "--resume")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "nothing to resume" in output
+    assert "Traceback" not in output
