@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from art_langgraph.client import TrainerClient
@@ -92,5 +93,5 @@ def main() -> None:
     try:
         build()()
     except ARTError as error:
-        Console(stderr=True, highlight=False).print(f"[red]error:[/red] {error}", markup=True)
+        Console(stderr=True, highlight=False).print(f"[red]error:[/red] {escape(str(error))}")
         sys.exit(1)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from trainer_server.extras import SERVER, require
 from trainer_server.wire import Home
 
 _HomeOption = Annotated[Path | None, typer.Option("--home", help="State directory (ART_HOME, ~/.art-langgraph).")]
@@ -37,6 +38,7 @@ def serve_command(
     """
     import os
 
+    require(*SERVER, extra="server")
     from trainer_server.config import ServerConfig
     from trainer_server.serve import serve
 

@@ -28,10 +28,12 @@ def quickstart_command(
     Starts a trainer server, measures the untrained policy on held-out scenarios, trains it with GRPO, measures again.
     Everything it makes is in runs/<name>/. Ctrl-C leaves no process behind; --resume goes on.
     """
-    from art_examples.quickstart.quickstart import Options, run
-
     from trainer_server import engine_install
+    from trainer_server.extras import SERVER, require
     from trainer_server.wire import Home
+
+    require(*SERVER, "matplotlib", extra="server,quickstart")
+    from art_examples.quickstart.quickstart import Options, run
 
     engine_install.install(Home.find().cache, print)
     options = Options.of(name, seed, resume, steps=steps, held_out=held_out, train=train)

@@ -36,7 +36,7 @@ from trainer_server.wire import ConfigError, Connection
 RUNS = Path("runs")
 POLICY = "cities"
 CONFIG = GRPOConfig(lr=6e-4)
-GROUPS, ROLLOUTS, TEMPERATURE, MAX_TOKENS, CONCURRENCY = len(KINDS), 8, 1.0, 48, 48
+GROUPS, ROLLOUTS, TEMPERATURE, MAX_TOKENS, CONCURRENCY = len(KINDS), 8, 1.0, 40, 48
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,49 @@
+"""`pip install .` in an empty environment: the client works and brings no torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]  # slow lane: it needs a package registry, and a minute
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("light") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(where)], check=True)
+    pip = [str(where / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, str(ROOT)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return where / "bin"
+
+
+def test_nothing_heavy_is_installed_or_imported(binaries: Path) -> None:
+    code = (
+        "import sys, importlib.util, art_langgraph, art_mcp\n"
+        "heavy = ('torch', 'transformers', 'vllm', 'peft', 'trl', 'fastapi')\n"
+        "print([name for name in heavy if name in sys.modules or importlib.util.find_spec(name)])"
+    )
+    done = subprocess.run([str(binaries / "python"), "-c", code], capture_output=True, text=True, cwd="/")
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_program_explains_itself_and_what_is_missing(binaries: Path, tmp_path: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(binaries / "art-langgraph"), *words], capture_output=True, text=True, cwd=tmp_path, timeout=60,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        )  # fmt: skip
+
+    assert "quickstart" in run("--help").stdout
+    for command in ("serve", "quickstart"):
+        assert run(command, "--help").returncode == 0
+        without = run(command)
+        assert without.returncode != 0
+        assert "[server]" in without.stderr + without.stdout, without.stderr
+        assert "Traceback" not in without.stderr + without.stdout
