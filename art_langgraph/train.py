@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from art_langgraph.client import TrainerClient
@@ -40,7 +40,7 @@ async def train(
     client: TrainerClient,
     groups_per_step: int = 4,
     n: int = 8,
-    config: GRPOConfig | None = None,
+    config: GRPOConfig | Callable[[int], GRPOConfig] | None = None,
     max_concurrency: int = 32,
     temperature: float | None = 1.0,
     shuffle: bool = True,
@@ -53,8 +53,9 @@ async def train(
 
     Step i always takes the same scenarios for a seed, so that a run which goes on at `first_step` sees what it would
     have seen. shuffle: whether they are drawn in random order, or taken in the order given, where you have arranged
-    what belongs in one step. run: names the run; its steps are then idempotent, and one that was accepted before a
-    crash is not taken again: its record has no groups. Raises ConfigError for fewer scenarios than groups_per_step.
+    what belongs in one step. config: of every step, or a function of its number, for schedules. run: names the run;
+    its steps are then idempotent, and one that was accepted before a crash is not taken again: its record has no
+    groups. Raises ConfigError for fewer scenarios than groups_per_step.
     """
     if len(scenarios) < groups_per_step:
         raise ConfigError(f"{len(scenarios)} scenarios are fewer than groups_per_step={groups_per_step}")
@@ -70,7 +71,11 @@ async def train(
                 temperature=temperature, progress=f"step {step}: rollouts" if progress else False,
             )  # fmt: skip
         rolled = time.monotonic()
-        result = await (client.result(job) if job else client.train(policy, groups, config, idempotency_key=key))
+        if job is None:
+            settings = config(step) if callable(config) else config
+            result = await client.train(policy, groups, settings, idempotency_key=key)
+        else:
+            result = await client.result(job)
         phases = result.metrics["job"]["seconds"]
         yield StepRecord(
             step, result, groups,

@@ -35,7 +35,7 @@ from trainer_server.wire import ConfigError, Connection
 
 RUNS = Path("runs")
 POLICY = "cities"
-CONFIG = GRPOConfig(lr=6e-4)
+LEARNING_RATE = 6e-4
 GROUPS, ROLLOUTS, TEMPERATURE, MAX_TOKENS, CONCURRENCY = len(KINDS), 8, 1.0, 40, 48
 
 
@@ -160,7 +160,7 @@ class _Quickstart:
             self._show(row)
         loop = train(
             graph, training_scenarios(self.options.seed), policy=POLICY, reward=reward, steps=self.options.steps,
-            client=trainer, groups_per_step=GROUPS, n=ROLLOUTS, config=CONFIG, max_concurrency=CONCURRENCY,
+            client=trainer, groups_per_step=GROUPS, n=ROLLOUTS, config=self._config, max_concurrency=CONCURRENCY,
             temperature=TEMPERATURE, shuffle=False, run=self.options.name, first_step=len(done) + 1,
             progress=self.console.is_terminal,
         )  # fmt: skip
@@ -169,6 +169,11 @@ class _Quickstart:
             with self.metrics.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             self._show(row)
+
+    def _config(self, step: int) -> GRPOConfig:
+        """A constant learning rate for the first half of the run, then down to nearly nothing."""
+        left = 1 - (step - 1) / self.options.steps
+        return GRPOConfig(lr=LEARNING_RATE * min(1.0, 2 * left))
 
     def _steps(self) -> list[dict[str, Any]]:
         """Steps of this run that are done."""

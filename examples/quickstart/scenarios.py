@@ -50,7 +50,7 @@ KINDS = (
     ),
     Kind(
         "get_time", cities.local_time,
-        ("What time is it in {city}?", "Tell me the local time in {city}.", "How late is it in {city}?"),
+        ("What time is it in {city}?", "Tell me the local time in {city}.", "What do clocks show in {city}?"),
         ("What is the time in {city} now?", "What does the clock say in {city}?"),
     ),
     Kind(
