@@ -1,28 +1,51 @@
 """Reinforcement learning under any LangGraph agent: capture, rewards, training. Never imports torch."""
 
+from typing import TYPE_CHECKING, Any
+
 from art_langgraph.callback import ARTCallbackHandler
 from art_langgraph.capture import install
 from art_langgraph.chat_model import ChatART
 from art_langgraph.client import TrainerClient
+from art_langgraph.datasets import load_scenarios, save_scenarios
+from art_langgraph.evaluate import Evaluation, evaluate
+from art_langgraph.rewards import NodeRewards
 from art_langgraph.rollout import gather, rollout
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.train import train
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ARTError, GRPOConfig, StepResult
 
+if TYPE_CHECKING:
+    from art_langgraph.middleware import ARTMiddleware
+
 __all__ = [
     "ARTCallbackHandler",
     "ARTError",
+    "ARTMiddleware",
     "ChatART",
+    "Evaluation",
     "GRPOConfig",
+    "NodeRewards",
     "Scenario",
     "StepResult",
     "TrainerClient",
     "Trajectory",
     "TrajectoryGroup",
     "TrajectoryStore",
+    "evaluate",
     "gather",
     "install",
+    "load_scenarios",
     "rollout",
+    "save_scenarios",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """ARTMiddleware needs the package `langchain`, which not every graph has."""
+    if name == "ARTMiddleware":
+        from art_langgraph.middleware import ARTMiddleware
+
+        return ARTMiddleware
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

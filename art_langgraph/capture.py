@@ -1,59 +1,80 @@
-"""Capture without touching the graph: `install()` attaches to every LangChain run of the process."""
+"""Capture without touching the graph: `install()` attaches to every LangChain run of the process.
+
+    import art_langgraph.capture
+    art_langgraph.capture.install()
+
+or the environment variable ART_CAPTURE=1, which makes importing this module enough: name it as `"http": {"app":
+"art_langgraph.dev:app"}` in langgraph.json, and `langgraph dev` records every run.
+"""
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
 import queue
+import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+import httpx
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
 
 from art_langgraph.callback import ARTCallbackHandler
-from art_langgraph.scope import current
-from art_langgraph.store import TrajectoryStore
-from art_langgraph.trajectory import Scenario, Trajectory, plain
+from art_langgraph.scope import Scope, enclosing_run, explicit
+from art_langgraph.store import Batch, TrajectoryStore
+from art_langgraph.trajectory import CompletionCall, Scenario, Trajectory, plain
+
+log = logging.getLogger("art_langgraph")
+
+_IDENTITY = ("graph_id", "assistant_id", "thread_id", "run_id")
+
+
+@dataclass(slots=True, eq=False)
+class _Root:
+    """A run that nothing encloses, under way."""
+
+    trajectory: Trajectory
+    handler: ARTCallbackHandler
+    members: set[UUID] = field(default_factory=set)
 
 
 class _ProcessHandler(BaseCallbackHandler):
-    """Keeps one ARTCallbackHandler per root run and stores its trajectory when the root run ends."""
+    """Gives every root run a handler of its own, and stores its trajectory when it ends."""
 
     run_inline = True
 
     def __init__(self) -> None:
-        self.store: TrajectoryStore | None = None
-        self._roots: dict[UUID, tuple[Trajectory, ARTCallbackHandler]] = {}
+        self.writer: _Writer | None = None
+        self._roots: dict[UUID, _Root] = {}
         self._root_of: dict[UUID, UUID] = {}
         self._lock = threading.Lock()
-        self._finished: queue.SimpleQueue[Trajectory | threading.Event] = queue.SimpleQueue()
-        self._writer: threading.Thread | None = None
+
+    def scope_of(self, run_id: UUID | None) -> Scope | None:
+        """The rollout that a run belongs to, unless an explicit one records it."""
+        root = self._root(run_id)
+        return root.handler.scope if root else None
 
     def on_chain_start(
         self, serialized: dict[str, Any], inputs: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
     ) -> None:
-        if self.store is None:
-            return
-        if parent_run_id is None:
-            if current() is not None:  # an explicit rollout records itself
-                return
-            trajectory = Trajectory(scenario=Scenario(input=plain(inputs)))
-            trajectory.metadata = {"run_id": str(run_id), "name": kwargs.get("name"), **(kwargs.get("metadata") or {})}
-            with self._lock:
-                self._roots[run_id] = (trajectory, ARTCallbackHandler())
-        if handler := self._adopt(run_id, parent_run_id):
-            handler.on_chain_start(serialized, inputs, run_id=run_id, parent_run_id=parent_run_id, **kwargs)
+        if root := self._adopt(run_id, parent_run_id, inputs, kwargs):
+            root.handler.on_chain_start(serialized, inputs, run_id=run_id, parent_run_id=parent_run_id, **kwargs)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        if handler := self._handler(run_id):
-            handler.on_chain_end(outputs, run_id=run_id, **kwargs)
+        if root := self._root(run_id):
+            root.handler.on_chain_end(outputs, run_id=run_id, **kwargs)
             self._finish(run_id, outputs, None)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        if handler := self._handler(run_id):
-            handler.on_chain_error(error, run_id=run_id, **kwargs)
+        if root := self._root(run_id):
+            root.handler.on_chain_error(error, run_id=run_id, **kwargs)
             self._finish(run_id, None, f"{type(error).__name__}: {error}")
 
     def on_chat_model_start(
@@ -65,16 +86,21 @@ class _ProcessHandler(BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         **kwargs: Any,
     ) -> None:
-        if handler := self._adopt(run_id, parent_run_id):
-            handler.on_chat_model_start(serialized, messages, run_id=run_id, parent_run_id=parent_run_id, **kwargs)
+        if parent_run_id is None:
+            parent_run_id, kwargs["metadata"] = enclosing_run()
+        # A call outside of any chain - in a bare thread, say - is a trajectory of its own: less detail, nothing lost.
+        if root := self._adopt(run_id, parent_run_id, {"messages": messages[0]}, kwargs):
+            root.handler.on_chat_model_start(serialized, messages, run_id=run_id, parent_run_id=parent_run_id, **kwargs)
 
     def on_llm_end(self, response: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        if handler := self._handler(run_id):
-            handler.on_llm_end(response, run_id=run_id, **kwargs)
+        if root := self._root(run_id):
+            root.handler.on_llm_end(response, run_id=run_id, **kwargs)
+            self._finish(run_id, {"messages": [one.message for one in response.generations[0]]}, None)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        if handler := self._handler(run_id):
-            handler.on_llm_error(error, run_id=run_id, **kwargs)
+        if root := self._root(run_id):
+            root.handler.on_llm_error(error, run_id=run_id, **kwargs)
+            self._finish(run_id, None, f"{type(error).__name__}: {error}")
 
     def on_tool_start(
         self,
@@ -85,64 +111,136 @@ class _ProcessHandler(BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         **kwargs: Any,
     ) -> None:
-        if handler := self._adopt(run_id, parent_run_id):
-            handler.on_tool_start(serialized, input_str, run_id=run_id, parent_run_id=parent_run_id, **kwargs)
+        if parent_run_id and (root := self._adopt(run_id, parent_run_id, None, kwargs)):
+            root.handler.on_tool_start(serialized, input_str, run_id=run_id, parent_run_id=parent_run_id, **kwargs)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        if handler := self._handler(run_id):
-            handler.on_tool_end(output, run_id=run_id, **kwargs)
+        if root := self._root(run_id):
+            root.handler.on_tool_end(output, run_id=run_id, **kwargs)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        if handler := self._handler(run_id):
-            handler.on_tool_error(error, run_id=run_id, **kwargs)
+        if root := self._root(run_id):
+            root.handler.on_tool_error(error, run_id=run_id, **kwargs)
 
-    def flush(self) -> None:
-        """Waits until all finished runs are on disk."""
-        if self._writer is not None:
-            written = threading.Event()
-            self._finished.put(written)
-            written.wait()
-
-    def _adopt(self, run_id: UUID, parent_run_id: UUID | None) -> ARTCallbackHandler | None:
+    def _adopt(self, run_id: UUID, parent: UUID | None, inputs: Any, kwargs: dict[str, Any]) -> _Root | None:
+        """Finds the root above a run that starts; a run without a parent is one."""
+        if self.writer is None:
+            return None
         with self._lock:
-            root = self._root_of.get(parent_run_id) if parent_run_id else (run_id if run_id in self._roots else None)
-            if root is None:
-                return None
-            self._root_of[run_id] = root
-            return self._roots[root][1]
-
-    def _handler(self, run_id: UUID) -> ARTCallbackHandler | None:
+            above = self._root_of.get(parent) if parent else None
+            if above is not None:
+                root = self._roots[above]
+                self._root_of[run_id] = above
+                root.members.add(run_id)
+                return root
+        # An explicit rollout records itself. A parent that is unknown began before the capture.
+        if parent is not None or explicit() is not None:
+            return None
+        root = self._begin(run_id, inputs, kwargs, self.writer)
         with self._lock:
-            root = self._root_of.get(run_id)
-            return self._roots[root][1] if root in self._roots else None
+            self._roots[run_id] = root
+            self._root_of[run_id] = run_id
+        return root
+
+    def _begin(self, run_id: UUID, inputs: Any, kwargs: dict[str, Any], writer: _Writer) -> _Root:
+        trajectory = Trajectory(scenario=Scenario(input=plain(inputs)))
+        given = {"run_id": str(run_id), "name": kwargs.get("name"), **(kwargs.get("metadata") or {})}
+        trajectory.metadata = {key: value if key in _IDENTITY else plain(value) for key, value in given.items()}
+        handler = ARTCallbackHandler()
+        trajectory.metadata["rollout_id"] = handler.scope.rollout_id
+        handler.recorder.on_completion = lambda call: writer.completion(trajectory, call)
+        return _Root(trajectory, handler, {run_id})
+
+    def _root(self, run_id: UUID | None) -> _Root | None:
+        with self._lock:
+            above = self._root_of.get(run_id) if run_id else None
+            return self._roots[above] if above else None
 
     def _finish(self, run_id: UUID, output: Any, error: str | None) -> None:
         with self._lock:
-            if run_id not in self._roots:
+            root = self._roots.pop(run_id, None)
+            if root is None:
                 return
-            trajectory, handler = self._roots.pop(run_id)
-            self._root_of = {run: root for run, root in self._root_of.items() if root != run_id}
-        trajectory.output, trajectory.error = output, error
-        trajectory.completions = handler.recorder.completions
-        trajectory.tool_calls = handler.recorder.tool_calls
-        trajectory.nodes = handler.recorder.nodes
-        trajectory.seconds = time.time() - trajectory.started
-        if trajectory.completions:  # a chain that asked no model is no run of an agent
-            self._finished.put(trajectory)
+            for member in root.members:
+                self._root_of.pop(member, None)
+        one, recorder = root.trajectory, root.handler.recorder
+        one.output, one.error = output, error
+        one.completions, one.tool_calls, one.nodes = recorder.completions, recorder.tool_calls, recorder.nodes
+        one.seconds = time.time() - one.started
+        if one.completions and self.writer:  # a chain that asked no model is no run of an agent
+            self.writer.finished(one, root.handler.scope)
 
-    def start_writer(self) -> None:
-        if self._writer is None:
-            self._writer = threading.Thread(target=self._write, name="art-capture", daemon=True)
-            self._writer.start()
 
-    def _write(self) -> None:
-        """Off the event loop: a blocking call in a callback would stall it."""
+class _Writer:
+    """Writes off the event loop: a blocking call in a callback would stall it. What is queued shares a transaction."""
+
+    def __init__(self, store: TrajectoryStore) -> None:
+        self.store = store
+        self._queue: queue.SimpleQueue[Callable[[Batch], None] | threading.Event | None] = queue.SimpleQueue()
+        self._scopes: list[Scope] = []
+        self._thread = threading.Thread(target=self._run, name="art-capture", daemon=True)
+        self._thread.start()
+
+    def completion(self, trajectory: Trajectory, call: CompletionCall) -> None:
+        header = trajectory.model_copy(update={"completions": [], "tool_calls": [], "nodes": []})
+
+        def write(batch: Batch) -> None:
+            batch.begin(header)
+            batch.completion(header.id, call)
+
+        self._queue.put(write)
+
+    def finished(self, trajectory: Trajectory, scope: Scope) -> None:
+        self._scopes.append(scope)
+        self._queue.put(lambda batch: batch.add(trajectory))
+
+    def flush(self) -> None:
+        """Returns when all that was given is on disk."""
+        written = threading.Event()
+        self._queue.put(written)
+        written.wait()
+
+    def close(self) -> None:
+        """Writes what is left and ends the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        items: list[Callable[[Batch], None] | threading.Event | None] = []
+        while None not in items:
+            items = [self._queue.get()]
+            while not self._queue.empty():
+                items.append(self._queue.get())
+            writes = [item for item in items if item and not isinstance(item, threading.Event)]
+            if writes:
+                self._write(writes)
+            for item in items:
+                if isinstance(item, threading.Event):
+                    item.set()
+            self._release()
+
+    def _write(self, writes: list[Callable[[Batch], None]]) -> None:
         while True:
-            item = self._finished.get()
-            if isinstance(item, threading.Event):
-                item.set()
-            elif self.store is not None:
-                self.store.add(item)
+            try:
+                with self.store.batch() as batch:
+                    for write in writes:
+                        write(batch)
+            except sqlite3.OperationalError as error:  # a full disk, a lock: what was captured waits for better times
+                log.error("captured runs wait: %s cannot be written: %s", self.store.path, error)
+                time.sleep(1.0)
+            else:
+                return
+
+    def _release(self) -> None:
+        """Gives policy versions back. Best effort: an unreleased lease expires by itself."""
+        scopes, self._scopes = self._scopes, []
+        for scope in scopes:
+            for url, key in scope.servers:
+                try:
+                    headers = {"Authorization": f"Bearer {key}"}
+                    httpx.delete(f"{url}/api/rollouts/{scope.rollout_id}", headers=headers, timeout=2.0)
+                except httpx.HTTPError:
+                    continue
 
 
 _handler = _ProcessHandler()
@@ -157,19 +255,26 @@ def install(store: TrajectoryStore | None = None) -> None:
     Runs inside `rollout` record themselves and are left out. Calling it again changes the store.
     """
     global _registered
-    _handler.store = TrajectoryStore() if store is None else store
-    _handler.start_writer()
+    uninstall()
+    _handler.writer = _Writer(TrajectoryStore() if store is None else store)
     if not _registered:
         register_configure_hook(_hook, inheritable=True)
+        atexit.register(flush)
         _registered = True
 
 
 def uninstall() -> None:
     """Stops capturing, after writing what has finished."""
-    flush()
-    _handler.store = None
+    writer, _handler.writer = _handler.writer, None
+    if writer:
+        writer.close()
 
 
 def flush() -> None:
     """Waits until all finished runs are in the store."""
-    _handler.flush()
+    if _handler.writer:
+        _handler.writer.flush()
+
+
+if os.environ.get("ART_CAPTURE") == "1":
+    install()

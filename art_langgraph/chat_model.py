@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.outputs import ChatGenerationChunk
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr, model_validator
 
 from art_langgraph.scope import current
+from art_langgraph.transport import LoopTransport
 from trainer_server.wire import Connection
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
+
+_client = httpx.AsyncClient(transport=LoopTransport())
+"""Of all models: timeouts, addresses and keys come with each request."""
 
 
 class ChatART(ChatOpenAI):
@@ -41,6 +46,7 @@ class ChatART(ChatOpenAI):
             base_url, api_key = f"{connection.url}/v1", connection.api_key
         values.update(base_url=base_url, api_key=api_key, model=values["policy"])
         values.pop("model_name", None)
+        values.setdefault("http_async_client", _client)
         return values
 
     @classmethod
@@ -59,6 +65,7 @@ class ChatART(ChatOpenAI):
             headers = {ROLLOUT: scope.rollout_id}
             if scope.temperature is not None:
                 headers[TEMPERATURE] = str(scope.temperature)
+            payload["model"] = scope.model(payload["model"])
             payload["extra_headers"] = {**(payload.get("extra_headers") or {}), **headers}
             key = self.openai_api_key
             if self.openai_api_base and isinstance(key, SecretStr):

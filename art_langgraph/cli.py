@@ -2,56 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points, version
-from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from art_langgraph.client import TrainerClient
-from art_langgraph.store import TrajectoryStore
+from art_langgraph import cli_training, cli_trajectories
 from trainer_server.wire import ARTError
 
 GROUP = "art_langgraph.commands"
-
-
-def policies_command() -> None:
-    """List the policies of the trainer server, with their newest versions."""
-
-    async def show() -> None:
-        async with TrainerClient() as trainer:
-            table = Table("policy", "newest", "rank", "base model", "reward of the last step")
-            for policy in await trainer.policies():
-                newest = (await trainer.versions(policy.name))[-1]
-                reward = newest.metrics.get("reward_mean")
-                table.add_row(
-                    policy.name,
-                    str(policy.latest),
-                    str(policy.spec.rank),
-                    policy.base_model,
-                    f"{reward:.3f}" if isinstance(reward, float) else "",
-                )
-            Console().print(table)
-
-    asyncio.run(show())
-
-
-def trajectories_command(
-    limit: Annotated[int, typer.Option(help="How many, newest first.", min=1)] = 20,
-    store: Annotated[str | None, typer.Option(help="Store file; default: under ART_HOME.")] = None,
-) -> None:
-    """List recorded trajectories."""
-    table = Table("id", "scenario", "nodes", "completions", "tool calls", "reward", "error")
-    for one in TrajectoryStore(store).list(limit=limit):
-        reward = "" if one.reward is None else f"{one.reward:.3f}"
-        counts = [str(len(part)) for part in (one.nodes, one.completions, one.tool_calls)]
-        table.add_row(one.id, one.scenario.id, *counts, reward, (one.error or "")[:60])
-    Console().print(table)
 
 
 def version_command() -> None:
@@ -67,8 +29,8 @@ def build() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_show_locals=False,
     )
-    app.command("policies")(policies_command)
-    app.command("trajectories")(trajectories_command)
+    cli_trajectories.register(app)
+    cli_training.register(app)
     app.command("version")(version_command)
     for entry in entry_points(group=GROUP):
         try:

@@ -14,10 +14,12 @@ from typing import Any, Self
 
 import httpx
 
+from art_langgraph.credit import RetryCredit, group_refs
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import (
     Completion,
     Connection,
+    GroupRef,
     GRPOConfig,
     Job,
     JobFailed,
@@ -93,14 +95,18 @@ class TrainerClient:
     async def submit(
         self,
         policy: str,
-        groups: Sequence[TrajectoryGroup],
+        groups: Sequence[TrajectoryGroup | GroupRef],
         config: GRPOConfig | None = None,
         *,
+        nodes: Sequence[str] | None = None,
+        retry_credit: RetryCredit = "drop",
         idempotency_key: str | None = None,
     ) -> Job:
-        """Queues one training step. Sent again with the same key, it answers the same job."""
+        """Queues one training step. Sent again with the same key, it answers the same job. Others: see `train`."""
+        refs = [group for group in groups if isinstance(group, GroupRef)]
+        whole = [group for group in groups if isinstance(group, TrajectoryGroup)]
         request = StepRequest(
-            groups=[group.ref() for group in groups],
+            groups=[*refs, *group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit)],
             config=config or GRPOConfig(),
             idempotency_key=idempotency_key or uuid.uuid4().hex,
         )
@@ -134,17 +140,23 @@ class TrainerClient:
     async def train(
         self,
         policy: str,
-        groups: Sequence[TrajectoryGroup],
+        groups: Sequence[TrajectoryGroup | GroupRef],
         config: GRPOConfig | None = None,
         *,
+        nodes: Sequence[str] | None = None,
+        retry_credit: RetryCredit = "drop",
         idempotency_key: str | None = None,
     ) -> StepResult:
-        """One training step: returns when the gateway serves the new version.
+        """One training step on the policy's own completions: returns when the gateway serves the new version.
 
+        nodes: patterns of the node paths to train ("planner", "worker/*"); None: all. retry_credit: see `credit`.
         When there was nothing to learn from, the version stays and `metrics["skipped"]` says why. `metrics["job"]`
         has the job's id and its seconds by phase. Raises JobFailed.
         """
-        return await self.result(await self.submit(policy, groups, config, idempotency_key=idempotency_key))
+        job = await self.submit(
+            policy, groups, config, nodes=nodes, retry_credit=retry_credit, idempotency_key=idempotency_key
+        )
+        return await self.result(job)
 
     async def result(self, job: Job) -> StepResult:
         """Waits for a submitted step; as `train`."""

@@ -9,24 +9,28 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, cast
 from urllib.parse import quote
-from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import httpx
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.types import Command
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from art_langgraph.callback import ARTCallbackHandler, Recorder
+from art_langgraph.callback import ARTCallbackHandler
 from art_langgraph.rewards import RewardFunction, score
 from art_langgraph.scope import Scope, recording
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError
 
-ScenarioLike = Scenario | dict[str, Any] | str
+ScenarioLike = Scenario | dict[str, Any] | str | Command[Any]
+"""A scenario, a user message, or a graph's input."""
 Graph = Runnable[Any, Any] | Callable[..., Any]
 """A compiled graph, or a function that makes one for a scenario: (scenario) → graph, async or not, or an async context
 manager that yields it."""
+
+Resume = Callable[[list[Any]], Any]
+"""Answers interrupts: their values → what the run is resumed with, or an awaitable of it."""
 
 _RELEASE_TIMEOUT = 2.0
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
@@ -41,24 +45,36 @@ async def rollout(
     config: RunnableConfig | None = None,
     timeout: float | None = None,
     store: TrajectoryStore | None = None,
+    resume: Resume | None = None,
+    version: int | Mapping[str, int] | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Trajectory:
     """Runs a graph on a scenario and records what it did.
 
     temperature: asks the gateway to override what the graph hard-codes. timeout: seconds for the graph; running over
-    is an error of the trajectory. A graph that raises gives a trajectory with its `error` and all it did until then.
-    Every ChatART inside gets one version of its policy for the whole rollout.
+    is an error of the trajectory. resume: answers the graph's interrupts, given as a list; without it an interrupt
+    ends the run. version: of the policies that ChatART asks, for all of them or by name; None: the newest.
+    A graph that raises gives a trajectory with its `error` and all it did until then. Every ChatART inside gets one
+    version of its policy for the whole rollout. A graph with a checkpointer gets a thread of its own unless `config`
+    names one. metadata: facts to keep with the trajectory.
     """
     scenario = Scenario.of(scenario)
-    trajectory = Trajectory(scenario=scenario)
-    recorder = Recorder()
-    scope = Scope(f"ro-{uuid4().hex}", recorder, temperature)
+    trajectory = Trajectory(scenario=scenario, metadata=dict(metadata or {}))
+    scope = Scope(temperature=temperature, version=version)
+    recorder = scope.recorder
     trajectory.metadata["rollout_id"] = scope.rollout_id
     started = time.monotonic()
     try:
-        with recording(scope):
+        with recording(scope, ARTCallbackHandler(scope)):
             async with AsyncExitStack() as stack, asyncio.timeout(timeout):
                 runnable = await _resolve(graph, scenario, stack)
-                trajectory.output = await runnable.ainvoke(scenario.input, _with_handler(config, recorder))
+                whole = _own_thread(config, runnable, scope)
+                trajectory.metadata |= _identity(runnable, whole)
+                trajectory.output = await runnable.ainvoke(scenario.input, whole)
+                while resume and (interrupts := _interrupts(trajectory.output)):
+                    value = resume(interrupts)
+                    value = await value if inspect.isawaitable(value) else value
+                    trajectory.output = await runnable.ainvoke(Command(resume=value), whole)
     except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
         trajectory.error = f"{type(error).__name__}: {error}"
     finally:
@@ -85,6 +101,9 @@ async def gather(
     config: RunnableConfig | None = None,
     timeout: float | None = None,
     store: TrajectoryStore | None = None,
+    resume: Resume | None = None,
+    version: int | Mapping[str, int] | None = None,
+    metadata: Mapping[str, Any] | None = None,
     progress: bool | str = True,
 ) -> list[TrajectoryGroup]:
     """Runs a graph `n` times on each scenario, at most `max_concurrency` at once; one group per scenario, in order.
@@ -104,8 +123,9 @@ async def gather(
         async def one(group: TrajectoryGroup) -> Trajectory:
             async with limit:
                 found = await rollout(
-                    graph, group.scenario, reward, temperature=temperature, config=config, timeout=timeout, store=store
-                )
+                    graph, group.scenario, reward, temperature=temperature, config=config, timeout=timeout, store=store,
+                    resume=resume, version=version, metadata=metadata,
+                )  # fmt: skip
             bar.advance(task)
             return found
 
@@ -129,15 +149,23 @@ async def _resolve(graph: Graph, scenario: Scenario, stack: AsyncExitStack) -> R
     return made
 
 
-def _with_handler(config: RunnableConfig | None, recorder: Recorder) -> RunnableConfig:
+def _identity(graph: Runnable[Any, Any], config: RunnableConfig) -> dict[str, Any]:
+    """Which graph ran, on which thread."""
+    thread = (config.get("configurable") or {}).get("thread_id")
+    return {"name": graph.get_name(), **({"thread_id": str(thread)} if thread is not None else {})}
+
+
+def _interrupts(output: Any) -> list[Any]:
+    """What a graph waits for, when it stopped at an interrupt."""
+    found = output.get("__interrupt__") if isinstance(output, dict) else None
+    return [one.value for one in found or ()]
+
+
+def _own_thread(config: RunnableConfig | None, graph: Runnable[Any, Any], scope: Scope) -> RunnableConfig:
+    """The config, with a thread of its own where the graph has a checkpointer and no thread is named."""
     merged: dict[str, Any] = dict(config or {})
-    handler = ARTCallbackHandler(recorder)
-    callbacks = merged.get("callbacks")
-    if callbacks is None or isinstance(callbacks, Sequence):
-        merged["callbacks"] = [*(callbacks or []), handler]
-    else:  # a callback manager
-        merged["callbacks"] = callbacks.copy()
-        merged["callbacks"].add_handler(handler, inherit=True)
+    if getattr(graph, "checkpointer", None):
+        merged["configurable"] = {"thread_id": scope.rollout_id, **(merged.get("configurable") or {})}
     return cast(RunnableConfig, merged)
 
 

@@ -1,42 +1,95 @@
-"""The rollout being recorded, found from anywhere inside it: a ContextVar, set for the length of one graph run."""
+"""The rollout being recorded, found from anywhere inside it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+from uuid import UUID, uuid4
 
-from art_langgraph.callback import Recorder
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tracers.context import register_configure_hook
+
+from art_langgraph.recorder import Recorder
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Scope:
     """What everything inside a rollout may want to know.
 
-    temperature: overrides what the graph's models ask for; None: leave them. servers: address and key of every trainer
+    rollout_id: what ChatART tells the gateway, so that all completions of the rollout come from one version.
+    temperature: overrides what the graph's models ask for; None: leave them. version: of the policies that ChatART
+    asks, for all or by name; None: the newest. servers: address and key of every trainer
     server that was asked, so that the rollout's hold on a policy version can be released.
     """
 
-    rollout_id: str
-    recorder: Recorder
+    rollout_id: str = field(default_factory=lambda: f"ro-{uuid4().hex}")
+    recorder: Recorder = field(default_factory=Recorder)
     temperature: float | None = None
+    version: int | Mapping[str, int] | None = None
     servers: set[tuple[str, str]] = field(default_factory=set)
+
+    def model(self, policy: str) -> str:
+        """What to ask the gateway for, where a graph asks for `policy`."""
+        version = self.version.get(policy) if isinstance(self.version, Mapping) else self.version
+        return policy if version is None or "@" in policy else f"{policy}@{version}"
+
+
+@runtime_checkable
+class Scoped(Protocol):
+    """A callback handler that knows which rollout a run belongs to."""
+
+    def scope_of(self, run_id: UUID | None) -> Scope | None: ...
 
 
 _current: ContextVar[Scope | None] = ContextVar("art_rollout", default=None)
 
 
 def current() -> Scope | None:
-    """The rollout that is running here, or None."""
+    """The rollout that is running here: an explicit one, or the one whose handler hears the enclosing run; or None."""
+    return _current.get() or _enclosing()
+
+
+def explicit() -> Scope | None:
+    """The rollout that `recording` opened around here, or None."""
     return _current.get()
 
 
+_handler: ContextVar[BaseCallbackHandler | None] = ContextVar("art_rollout_handler", default=None)
+register_configure_hook(_handler, inheritable=True)
+
+
 @contextmanager
-def recording(scope: Scope) -> Iterator[Scope]:
-    """Makes `scope` the current rollout inside the `with` block, in this task and those it starts."""
-    token = _current.set(scope)
+def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
+    """Makes `scope` the current rollout inside the `with` block, in this task and those it starts.
+
+    The handler hears every LangChain run in there, whatever callbacks the run is given.
+    """
+    token, heard = _current.set(scope), _handler.set(handler)
     try:
         yield scope
     finally:
+        _handler.reset(heard)
         _current.reset(token)
+
+
+def enclosing_run() -> tuple[UUID | None, dict[str, Any]]:
+    """Id and metadata of the node or tool that runs here, for calls that do not say (`model.agenerate`)."""
+    config = var_child_runnable_config.get() or {}
+    manager = config.get("callbacks")
+    if not isinstance(manager, BaseCallbackManager):
+        return None, {}
+    return manager.parent_run_id, {**manager.metadata, **(config.get("metadata") or {})}
+
+
+def _enclosing() -> Scope | None:
+    """By the callbacks of the node or tool that runs here; a stream gets no run manager that could tell."""
+    manager = (var_child_runnable_config.get() or {}).get("callbacks")
+    if isinstance(manager, BaseCallbackManager):
+        for handler in manager.handlers:
+            if isinstance(handler, Scoped) and (scope := handler.scope_of(manager.parent_run_id)):
+                return scope
+    return None

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from art_langgraph.client import TrainerClient
+from art_langgraph.credit import RetryCredit
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.rollout import Graph, ScenarioLike, gather
 from art_langgraph.trajectory import TrajectoryGroup
@@ -41,6 +42,8 @@ async def train(
     groups_per_step: int = 4,
     n: int = 8,
     config: GRPOConfig | Callable[[int], GRPOConfig] | None = None,
+    nodes: Sequence[str] | None = None,
+    retry_credit: RetryCredit = "drop",
     max_concurrency: int = 32,
     temperature: float | None = 1.0,
     shuffle: bool = True,
@@ -53,7 +56,8 @@ async def train(
 
     Step i always takes the same scenarios for a seed, so that a run which goes on at `first_step` sees what it would
     have seen. shuffle: whether they are drawn in random order, or taken in the order given, where you have arranged
-    what belongs in one step. config: of every step, or a function of its number, for schedules. run: names the run;
+    what belongs in one step. config: of every step, or a function of its number, for schedules. nodes,
+    retry_credit: see TrainerClient.train. run: names the run;
     its steps are then idempotent, and one that was accepted before a crash is not taken again: its record has no
     groups. Raises ConfigError for fewer scenarios than groups_per_step.
     """
@@ -73,7 +77,9 @@ async def train(
         rolled = time.monotonic()
         if job is None:
             settings = config(step) if callable(config) else config
-            result = await client.train(policy, groups, settings, idempotency_key=key)
+            result = await client.train(
+                policy, groups, settings, nodes=nodes, retry_credit=retry_credit, idempotency_key=key
+            )
         else:
             result = await client.result(job)
         phases = result.metrics["job"]["seconds"]

@@ -7,13 +7,11 @@ import json
 import math
 import time
 import uuid
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from langchain_core.load import dumpd
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
-
-from trainer_server.wire import GroupRef, TrajectoryRef
 
 
 class Scenario(BaseModel):
@@ -33,13 +31,13 @@ class Scenario(BaseModel):
             self.id = f"sc-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     @classmethod
-    def of(cls, given: Scenario | dict[str, Any] | str) -> Scenario:
-        """A scenario from itself, from a dict (with the key `input`, or being the input), or from a user message."""
+    def of(cls, given: Any) -> Scenario:
+        """A scenario from itself, a dict with the key `input`, a user message, or whatever the graph takes as input."""
         if isinstance(given, Scenario):
             return given
         if isinstance(given, str):
             return cls(input={"messages": [("user", given)]})
-        if "input" in given and set(given) <= {"id", "input", "metadata"}:
+        if isinstance(given, dict) and "input" in given and set(given) <= {"id", "input", "metadata"}:
             return cls(**given)
         return cls(input=given)
 
@@ -53,8 +51,12 @@ class Place(BaseModel):
     namespace: str = ""
     """LangGraph's checkpoint namespace: tells branches apart."""
     step: int | None = None
+    branch: int | None = None
+    """Index among the branches of a `Send` fan-out, or among the tasks of an entrypoint."""
     attempt: str | None = None
     """Id of the node's run: a retried or resumed node has another one."""
+    parent: str | None = None
+    """Id of the run of the enclosing graph's node, inside a subgraph."""
 
 
 class CompletionCall(Place):
@@ -68,14 +70,23 @@ class CompletionCall(Place):
     messages: list[dict[str, Any]] = Field(default_factory=list)
     """What the model was given."""
     error: str | None = None
-    superseded: bool = False
-    """From an attempt that was run again; not trained."""
+    superseded: Literal["retry", "resume"] | None = None
+    """Why the node was run again, if it was: after an error or an interrupt. Then this call does not count."""
+    cached: bool = False
+    """Answered from LangChain's cache: trained where it was sampled, not here."""
+    reward: float | None = None
+    """A reward of its own, set by a reward function; None: the trajectory's, or its node's."""
     started: float
     seconds: float = 0.0
 
     @property
+    def policy(self) -> str | None:
+        """Name of the policy without its version, for answers of our gateway."""
+        return self.model.partition("@")[0] if self.id is not None and self.model else None
+
+    @property
     def trainable(self) -> bool:
-        return self.id is not None and not self.superseded and self.error is None
+        return self.id is not None and self.superseded is None and self.error is None and not self.cached
 
 
 class ToolCall(Place):
@@ -100,6 +111,8 @@ class NodeRun(Place):
     """One run of a node."""
 
     error: str | None = None
+    interrupted: bool = False
+    """Ended by an interrupt: when the run is resumed, the node runs again from its beginning."""
     started: float
     seconds: float = 0.0
 
@@ -121,6 +134,8 @@ class Trajectory(BaseModel):
     reward: float | None = None
     """None: not scored, or scoring failed; then it is never trained on."""
     reward_error: str | None = None
+    node_rewards: dict[str, float] | None = None
+    """Rewards by node, where the reward function gave some."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """The parts of the reward."""
     metadata: dict[str, Any] = Field(default_factory=dict)
@@ -132,14 +147,27 @@ class Trajectory(BaseModel):
         return plain(value)
 
     @property
+    def graph_id(self) -> str | None:
+        """Name of the graph, as a LangGraph server or the graph itself has it."""
+        return self._fact("graph_id") or self._fact("name")
+
+    @property
+    def thread_id(self) -> str | None:
+        return self._fact("thread_id")
+
+    @property
+    def run_id(self) -> str | None:
+        """LangGraph's id of the root run; on a LangGraph server, the id of the run."""
+        return self._fact("run_id")
+
+    def _fact(self, key: str) -> str | None:
+        value = self.metadata.get(key)
+        return None if value is None else str(value)
+
+    @property
     def completion_ids(self) -> list[str]:
         """Ids of what can be trained, each once."""
         return list(dict.fromkeys(one.id for one in self.completions if one.trainable and one.id))
-
-    def ref(self) -> TrajectoryRef:
-        """What a training step needs of it."""
-        usable = self.reward is not None and math.isfinite(self.reward)
-        return TrajectoryRef(id=self.id, reward=self.reward if usable else None, completions=self.completion_ids)
 
 
 class TrajectoryGroup(BaseModel):
@@ -159,10 +187,6 @@ class TrajectoryGroup(BaseModel):
     @property
     def rewards(self) -> list[float | None]:
         return [one.reward for one in self.trajectories]
-
-    def ref(self) -> GroupRef:
-        """What a training step needs of it."""
-        return GroupRef(scenario_id=self.scenario.id, trajectories=[one.ref() for one in self.trajectories])
 
 
 def plain(value: Any) -> Any:

@@ -1,8 +1,9 @@
 """A small engine that answers chat completions with exact tokens, as vLLM does: for the lane without vLLM.
 
 A token is a character of the text. What it answers follows from the last message:
-`call NAME {json}` makes a tool call, `say TEXT` says TEXT, `slow` streams slowly, `die` breaks the connection,
-`no tokens` leaves the token ids out; anything else is echoed. More than 2,000 characters are over the context.
+`call NAME {json}` makes a tool call, `calls [[NAME, {json}], …]` several, `say TEXT` says TEXT, `slow` streams slowly,
+`die` breaks the connection, `no tokens` leaves the token ids out; anything else is echoed. A forced tool is called with
+what would have been said. More than 2,000 characters are over the context.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def make_app() -> Starlette:
             message = f"This model's maximum context length is {CONTEXT} tokens."
             return JSONResponse({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
         said = str(body["messages"][-1].get("content") or "")
-        text, calls = _answer(said)
+        text, calls = _answer(said, body)
         tokens = [ord(char) for char in text][:limit]
         choices = [_choice(i, text[:limit], calls, tokens) for i in range(body.get("n") or 1)]
         prompt_ids = [ord(char) for char in prompt] or [0]
@@ -81,12 +82,22 @@ def make_app() -> Starlette:
     return app
 
 
-def _answer(said: str) -> tuple[str, list[dict[str, Any]]]:
+def _answer(said: str, body: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+    text = said.removeprefix("say ") or "?"
     if said.startswith("call "):
         _, name, arguments = said.split(" ", 2)
-        call = {"id": f"call-{name}", "type": "function", "function": {"name": name, "arguments": arguments}}
-        return said, [call]
-    return said.removeprefix("say ") or "?", []
+        return said, [_tool_call(name, arguments)]
+    if said.startswith("calls "):
+        asked = json.loads(said.removeprefix("calls "))
+        return said, [_tool_call(name, json.dumps(arguments), at) for at, (name, arguments) in enumerate(asked)]
+    if body.get("tool_choice") not in (None, "auto", "none") and body.get("tools"):
+        return text, [_tool_call(body["tools"][0]["function"]["name"], text)]
+    return text, []
+
+
+def _tool_call(name: str, arguments: str, at: int = 0) -> dict[str, Any]:
+    one = f"call-{name}-{at}" if at else f"call-{name}"
+    return {"id": one, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _choice(index: int, text: str, calls: list[dict[str, Any]], tokens: list[int]) -> dict[str, Any]:
@@ -116,8 +127,8 @@ async def _stream(
         for at in range(count):
             last = at == count - 1
             if message.get("tool_calls"):
-                (call,) = message["tool_calls"]
-                delta: dict[str, Any] = {"tool_calls": [{"index": 0, **call}]} if at == 0 else {}
+                calls = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]
+                delta: dict[str, Any] = {"tool_calls": calls} if at == 0 else {}
             else:
                 delta = {"content": message["content"][at]}
             yield event(delta, at, choice["finish_reason"] if last else None)

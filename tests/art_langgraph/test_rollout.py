@@ -15,8 +15,19 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import RetryPolicy
 
-from art_langgraph import ChatART, GRPOConfig, Scenario, TrainerClient, Trajectory, TrajectoryStore, gather, rollout
+from art_langgraph import (
+    ChatART,
+    GRPOConfig,
+    Scenario,
+    TrainerClient,
+    Trajectory,
+    TrajectoryGroup,
+    TrajectoryStore,
+    gather,
+    rollout,
+)
 from art_langgraph.capture import flush, install, uninstall
+from art_langgraph.credit import group_refs
 from tests.conftest import TrainerServer
 
 pytestmark = pytest.mark.usefixtures("connected")
@@ -121,7 +132,7 @@ async def test_a_retried_node_supersedes_its_first_attempt() -> None:
     graph = StateGraph(MessagesState).add_node("n", node, retry_policy=RetryPolicy(initial_interval=0.01))
     found = await rollout(graph.add_edge(START, "n").compile(), "x")
     assert found.error is None
-    assert [one.superseded for one in found.completions] == [True, False]
+    assert [one.superseded for one in found.completions] == ["retry", None]
     assert len(found.completion_ids) == 1
 
 
@@ -161,7 +172,8 @@ async def test_a_reward_that_fails_is_never_trained_on(reward: Any, word: str) -
     found = await rollout(one_node(), "say x", reward)
     assert found.reward is None
     assert word in str(found.reward_error)
-    assert found.ref().reward is None
+    (group,) = group_refs([TrajectoryGroup(scenario=found.scenario, trajectories=[found])])
+    assert group.trajectories[0].reward is None
 
 
 async def test_groups_train_a_policy() -> None:
@@ -203,6 +215,7 @@ async def test_a_hundred_rollouts_at_once_are_not_mixed() -> None:
 
 async def test_the_temperature_of_a_rollout_overrides_the_graphs(connected: TrainerServer) -> None:
     found = await rollout(one_node(temperature=0.0), "say x", temperature=0.9)
+    assert found.error is None
     async with TrainerClient() as trainer:
         assert (await trainer.completion(found.completion_ids[0])).sampling.temperature == 0.9
 

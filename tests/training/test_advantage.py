@@ -27,3 +27,10 @@ def test_groups_that_teach_nothing() -> None:
     assert zero_variance([1.0])
     assert zero_variance([0.3, 0.3, 0.3])
     assert not zero_variance([0.3, 0.30001])
+
+
+def test_a_baseline_takes_the_place_of_the_mean() -> None:
+    assert advantages([[1.0], [0.0, 3.0]], "group", [0.25, None])[0] == [0.75]
+    assert advantages([[1.0, 2.0]], "none", [1.0]) == [[0.0, 1.0]]
+    assert not zero_variance([1.0], 0.25)
+    assert zero_variance([0.25, 0.25], 0.25)

@@ -12,22 +12,25 @@ EPSILON = 1e-4
 
 
 def advantages(
-    groups: Sequence[Sequence[float]], scale_rewards: Literal["group", "batch", "none"]
+    groups: Sequence[Sequence[float]],
+    scale_rewards: Literal["group", "batch", "none"],
+    baselines: Sequence[float | None] | None = None,
 ) -> list[list[float]]:
-    """(reward − group mean) / scale for every trajectory of every group, in the same shape.
+    """(reward − baseline) / scale for every trajectory of every group, in the same shape.
 
-    scale: the group's standard deviation (n − 1), the whole batch's, or 1. A group of one has nothing to compare with
-    and gets 0, as does a group whose rewards are all equal.
+    baseline: the group's mean, or the one given for the group. scale: the group's standard deviation (n − 1), the whole
+    batch's, or 1; with a given baseline the group's own is not used. A group of one has nothing to compare with and
+    gets 0, as does a group whose rewards are all equal, unless a baseline is given.
     """
     flat = np.array([reward for group in groups for reward in group], dtype=np.float64)
     batch_std = float(flat.std(ddof=1)) if len(flat) > 1 else 0.0
     result = []
-    for group in groups:
+    for group, baseline in zip(groups, baselines or [None] * len(groups), strict=True):
         rewards = np.array(group, dtype=np.float64)
-        centred = rewards - rewards.mean()
-        if zero_variance(group):
+        centred = rewards - (rewards.mean() if baseline is None else baseline)
+        if zero_variance(group, baseline):
             centred = np.zeros_like(rewards)
-        elif scale_rewards == "group":
+        elif scale_rewards == "group" and baseline is None:
             centred = centred / (rewards.std(ddof=1) + EPSILON)
         elif scale_rewards == "batch":
             centred = centred / (batch_std + EPSILON)
@@ -35,6 +38,8 @@ def advantages(
     return result
 
 
-def zero_variance(group: Sequence[float]) -> bool:
-    """Whether a group teaches nothing: fewer than two trajectories, or rewards that are all the same."""
+def zero_variance(group: Sequence[float], baseline: float | None = None) -> bool:
+    """Whether a group teaches nothing: all rewards equal the baseline; without one, each other, or there is but one."""
+    if baseline is not None:
+        return all(abs(reward - baseline) < 1e-9 for reward in group)
     return len(group) < 2 or max(group) - min(group) < 1e-9

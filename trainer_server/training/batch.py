@@ -71,12 +71,14 @@ def gather_batch(
             batch.trajectories_skipped["no_reward"] += missing
         rewards = [trajectory.reward for trajectory in scored if trajectory.reward is not None]
         batch.rewards += rewards
-        if zero_variance(rewards):
+        if zero_variance(rewards, group.baseline):
             batch.groups_skipped += 1
         else:
-            compared.append((scored, rewards))
-    values = advantages([rewards for _, rewards in compared], config.scale_rewards)
-    for (scored, _), group_values in zip(compared, values, strict=True):
+            compared.append((scored, rewards, group.baseline))
+    values = advantages(
+        [rewards for _, rewards, _ in compared], config.scale_rewards, [baseline for *_, baseline in compared]
+    )
+    for (scored, *_), group_values in zip(compared, values, strict=True):
         for trajectory, advantage in zip(scored, group_values, strict=True):
             for one in dict.fromkeys(trajectory.completions):
                 found = completions.get(one)

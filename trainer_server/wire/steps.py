@@ -62,10 +62,13 @@ class TrajectoryRef(BaseModel):
 
 
 class GroupRef(BaseModel):
-    """Trajectories of one scenario, compared with one another."""
+    """Trajectories of one scenario, compared with one another, or with a baseline."""
 
     scenario_id: str
     trajectories: list[TrajectoryRef]
+    baseline: float | None = Field(default=None, allow_inf_nan=False)
+    """What rewards are compared with instead of the group's mean: for single runs, which have no group. Their
+    advantages are not scaled by a deviation of the group."""
 
 
 class StepRequest(BaseModel):

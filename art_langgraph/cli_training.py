@@ -1,0 +1,119 @@
+"""`art-langgraph train`: a step from recorded runs. `policies`: what the server has."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from art_langgraph.cli_trajectories import (
+    ErrorOption,
+    GraphOption,
+    SinceOption,
+    StoreOption,
+    ThreadOption,
+    filters,
+    imported,
+)
+from art_langgraph.client import TrainerClient
+from art_langgraph.rollout import gather
+from art_langgraph.store import TrajectoryStore
+from art_langgraph.stored_training import compare
+from art_langgraph.trajectory import Trajectory, TrajectoryGroup
+from trainer_server.wire import ConfigError, GRPOConfig
+
+_HISTORY = 200
+"""Earlier scored runs that make the running baseline."""
+
+
+def train_command(
+    policy: Annotated[str, typer.Option(help="Policy to train.")],
+    from_store: Annotated[bool, typer.Option("--from-store", help="Train on recorded runs (needed: say so).")] = False,
+    lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = 1e-4,
+    node: Annotated[list[str] | None, typer.Option(help="Train only this node; repeatable, patterns allowed.")] = None,
+    replay: Annotated[int, typer.Option(help="Run each scenario anew this many times and compare those runs.")] = 0,
+    graph_object: Annotated[
+        str | None, typer.Option("--graph-object", help="Graph to replay, as module:graph.")
+    ] = None,
+    reward: Annotated[str | None, typer.Option(help="Reward function for replays, as module:function.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Also runs that this policy was trained on.")] = False,
+    store: StoreOption = None,
+    graph: GraphOption = None,
+    thread: ThreadOption = None,
+    since: SinceOption = None,
+    error: ErrorOption = None,
+) -> None:
+    """Make one training step from recorded runs.
+
+    Runs of the same scenario are compared with one another. A run alone in its scenario is compared with a running
+    baseline, the mean reward of the policy's other runs; or, with --replay N, its scenario is run N times anew.
+    Runs without a reward are left out: score them first (`feedback`, `score`).
+    """
+    if not from_store:
+        raise ConfigError("say --from-store: runs come from the trajectory store (in Python, `train()` makes its own)")
+    target = TrajectoryStore(store)
+    used = set() if again else target.trained(policy)
+    everything = target.list(**filters(graph, thread, since, None, None, error))
+    mine = [one for one in everything if any(call.policy == policy for call in one.completions)]
+    asyncio.run(_train(policy, target, mine, used, lr, node, replay, graph_object, reward))
+
+
+async def _train(
+    policy: str, store: TrajectoryStore, mine: list[Trajectory], used: set[str], lr: float, nodes: list[str] | None,
+    replay: int, graph_object: str | None, reward: str | None,
+) -> None:  # fmt: skip
+    runs = [one for one in mine if one.id not in used]
+    async with TrainerClient() as trainer:
+        if replay:
+            if not graph_object or not reward:
+                raise ConfigError("--replay needs --graph-object module:graph and --reward module:function")
+            scenarios = list({one.scenario.id: one.scenario for one in runs}.values())
+            print(f"replaying {len(scenarios)} scenarios {replay} times: their runs are compared with one another")
+            groups: list[TrajectoryGroup] = await gather(
+                imported(graph_object), scenarios, replay, imported(reward), temperature=1.0, store=store
+            )
+            runs = [one for group in groups for one in group.trajectories]
+        history = [one for one in mine if one.id in used or one not in runs][:_HISTORY]
+        found = compare(runs, policy, history=history, nodes=nodes)
+        print(
+            f"{found.grouped} runs are compared with others of their scenario, {found.single} with a running baseline; "
+            f"left out: {found.unscored} without a reward, {found.no_baseline} with nothing to compare with"
+        )
+        if not found.groups:
+            print("nothing to train on")
+            raise typer.Exit(1)
+        result = await trainer.train(policy, found.groups, GRPOConfig(lr=lr))
+        store.mark_trained([one.id for one in found.trained], policy, result.version)
+        metrics = result.metrics
+        if skipped := metrics.get("skipped"):
+            print(f"{policy} stays at version {result.version}: {skipped}")
+            raise typer.Exit(1)
+        print(
+            f"{policy}@{result.version} is served: {metrics['completions']} completions, "
+            f"mean reward {metrics['reward_mean']:.3f}"
+        )
+
+
+def policies_command() -> None:
+    """List the policies of the trainer server, with their newest versions."""
+
+    async def show() -> None:
+        async with TrainerClient() as trainer:
+            table = Table("policy", "newest", "rank", "base model", "reward of the last step")
+            for policy in await trainer.policies():
+                newest = (await trainer.versions(policy.name))[-1]
+                reward = newest.metrics.get("reward_mean")
+                reward = f"{reward:.3f}" if isinstance(reward, float) else ""
+                table.add_row(policy.name, str(policy.latest), str(policy.spec.rank), policy.base_model, reward)
+            Console().print(table)
+
+    asyncio.run(show())
+
+
+def register(root: typer.Typer) -> None:
+    """Adds these commands to `art-langgraph`."""
+    root.command("policies")(policies_command)
+    root.command("train")(train_command)

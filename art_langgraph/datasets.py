@@ -1,0 +1,53 @@
+"""Scenarios from files and from past runs, and back to files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from art_langgraph.store import TrajectoryStore
+from art_langgraph.trajectory import Scenario
+from trainer_server.wire import ConfigError
+
+
+def load_scenarios(path: str | Path) -> list[Scenario]:
+    """Scenarios from a JSONL file, one a line. Raises ConfigError with the line that cannot be read.
+
+    A line is a scenario (`input`, optional `id` and `metadata`), an example of a LangSmith dataset export (`inputs`,
+    `outputs`, `metadata`; the outputs become `metadata["outputs"]`), a bare graph input, or a string: a user message.
+    """
+    found = []
+    for number, line in enumerate(Path(path).read_text().splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            found.append(_scenario(json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{path}, line {number} is no scenario: {error}") from None
+    return found
+
+
+def save_scenarios(path: str | Path, scenarios: Iterable[Scenario]) -> None:
+    """Writes scenarios as JSONL, for people to edit and `load_scenarios` to read."""
+    lines = (json.dumps(one.model_dump(mode="json"), ensure_ascii=False) + "\n" for one in scenarios)
+    Path(path).write_text("".join(lines))
+
+
+def stored_scenarios(store: TrajectoryStore, **filters: Any) -> list[Scenario]:
+    """The scenarios of past runs, each once, newest first. filters: see `store.Filter`."""
+    found: dict[str, Scenario] = {}
+    for one in store.list(**filters):
+        found.setdefault(one.scenario.id, one.scenario)
+    return list(found.values())
+
+
+def _scenario(line: Any) -> Scenario:
+    if not isinstance(line, (dict, str)):
+        raise TypeError(f"expected an object or a string, found {type(line).__name__}")
+    if isinstance(line, dict) and "inputs" in line:
+        given = {"id": str(line["id"])} if line.get("id") else {}
+        metadata = {**(line.get("metadata") or {}), "outputs": line.get("outputs")}
+        return Scenario(input=line["inputs"], metadata=metadata, **given)
+    return Scenario.of(line)

@@ -1,0 +1,81 @@
+"""What has happened so far in one run of a graph. Filled from several threads."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Collection
+from typing import Any, Literal
+
+from art_langgraph.trajectory import CompletionCall, NodeRun, ToolCall
+
+
+class Recorder:
+    """What has happened so far in one run of a graph."""
+
+    def __init__(self) -> None:
+        self.completions: list[CompletionCall] = []
+        self.tool_calls: list[ToolCall] = []
+        self.nodes: list[NodeRun] = []
+        self.on_completion: Callable[[CompletionCall], None] | None = None
+        self._open_tools: list[ToolCall] = []
+        self._lock = threading.Lock()
+
+    def completion(self, call: CompletionCall) -> None:
+        with self._lock:
+            if call.id is not None and any(one.id == call.id for one in self.completions):
+                call.cached = True
+            self.completions.append(call)
+        if self.on_completion:
+            self.on_completion(call)
+
+    def tool_started(self, call: ToolCall) -> None:
+        with self._lock:
+            self.tool_calls.append(call)
+            self._open_tools.append(call)
+
+    def tool_ended(self, call: ToolCall) -> None:
+        with self._lock:
+            if call in self._open_tools:
+                self._open_tools.remove(call)
+
+    def tool_refused(self, call: ToolCall) -> None:
+        """Adds a call that the model made and no tool answered, with the model's arguments; unless it is known."""
+        with self._lock:
+            if any(one.tool_call_id == call.tool_call_id for one in self.tool_calls):
+                return
+            for completion in self.completions:
+                for asked in (completion.message or {}).get("tool_calls") or ():
+                    if asked["id"] == call.tool_call_id:
+                        call.tool = asked["function"]["name"]
+                        call.arguments = _arguments(asked["function"]["arguments"])
+            self.tool_calls.append(call)
+
+    def mcp_call(self, call: ToolCall) -> None:
+        """Adds what is known of a call over MCP to the LangChain tool call that made it, or as a call of its own."""
+        with self._lock:
+            for known in self._open_tools:
+                if known.server is None and known.tool == call.tool and known.arguments == call.arguments:
+                    known.server, known.structured = call.server, call.structured
+                    known.result, known.is_error = call.result, call.is_error
+                    return
+            self.tool_calls.append(call)
+
+    def node(self, run: NodeRun) -> None:
+        with self._lock:
+            self.nodes.append(run)
+
+    def supersede(self, attempts: Collection[str | None], why: Literal["retry", "resume"]) -> None:
+        """Node runs were done again: what happened in them does not count."""
+        with self._lock:
+            for one in self.completions:
+                if one.attempt in attempts and one.superseded is None:
+                    one.superseded = why
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = text
+    return found if isinstance(found, dict) else {"input": found}
