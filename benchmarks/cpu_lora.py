@@ -62,8 +62,8 @@ def make_adapters(base: BaseModel, where: Path) -> list[Path]:
 def requests(workload: str, base: str, count: int, repeat: int) -> list[tuple[str, str]]:
     """(model, prompt) of every request; no repeat finds the prompts of another in vLLM's prefix cache."""
     sentence = f"The harbour of town {repeat}-{{}} was busy that morning, and nobody knew what the day would bring. "
-    common = "".join(sentence.format(number) for number in range(12))
-    own = ["".join(sentence.format(f"{index} {number}") for number in range(11)) for index in range(count)]
+    common = "".join(sentence.format(number) for number in range(13))
+    own = ["".join(sentence.format(f"{index} {number}") for number in range(12)) for index in range(count)]
     prompts = own if workload == "own prompts" else [f"{common}What did visitor {index} see?" for index in range(count)]
     models = {"base": [base], "four adapters": [f"bench{index}" for index in range(ADAPTERS)]}.get(workload, ["bench0"])
     return [(models[index % len(models)], prompt) for index, prompt in enumerate(prompts)]

@@ -67,3 +67,63 @@ def test_a_kill_loses_nothing_that_was_added(tmp_path: Path) -> None:
     ids += writer.communicate()[0].split()
     store = TrajectoryStore(path)
     assert all(store.get(one) is not None for one in ids)
+
+
+def test_scores_that_come_later_are_laid_over_the_run(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path / "s.sqlite")
+    one = run("a", 0.1)
+    store.add(one)
+    store.score(one.id, 1.0, {"part": 1.0}, source="reviewer")
+    store.score(one.id, 0.5)
+    back = store.get(one.id)
+    assert back is not None
+    assert (back.reward, back.metadata["reward_source"]) == (0.5, "feedback")
+    assert [found.id for found in store.list(min_reward=0.4, max_reward=0.6)] == [one.id]
+    assert store.list(min_reward=0.6) == []
+    with pytest.raises(KeyError):
+        store.score("unknown", 1.0)
+
+
+def test_filters(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path / "s.sqlite")
+    good, bad = run("a"), run("b")
+    good.metadata = {"graph_id": "g", "thread_id": "t", "run_id": "r"}
+    bad.error = "ValueError: x"
+    store.add(good)
+    store.add(bad)
+    assert [one.id for one in store.list(graph="g")] == [good.id]
+    assert [one.id for one in store.list(thread="t", run="r")] == [good.id]
+    assert [one.id for one in store.list(error=True)] == [bad.id]
+    assert [one.id for one in store.list(error=False)] == [good.id]
+    found = store.find("r")
+    assert found is not None
+    assert found.id == good.id
+
+
+_CUT_OFF = """
+import os, sys
+from langchain_core.language_models.fake_chat_models import FakeListChatModel
+from langgraph.graph import START, MessagesState, StateGraph
+from art_langgraph import TrajectoryStore, install
+from art_langgraph.capture import flush
+install(TrajectoryStore(sys.argv[1]))
+model = FakeListChatModel(responses=["first", "second"])
+def node(state):
+    model.invoke("x")
+    model.invoke("y")
+    flush()
+    os.kill(os.getpid(), 9)
+StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile().invoke({"messages": [("user", "hi")]})
+"""
+
+
+def test_a_killed_run_keeps_its_finished_completions(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    done = subprocess.run([sys.executable, "-c", _CUT_OFF, str(path)], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    store = TrajectoryStore(path)
+    assert len(store) == 0
+    (cut,) = store.unfinished()
+    assert [(one.message or {})["content"] for one in cut.completions] == ["first", "second"]
+    assert cut.error == "the run has not ended"
+    assert store.get(cut.id) == cut

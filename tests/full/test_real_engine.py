@@ -7,58 +7,21 @@ import os
 import random
 import signal
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
-from art_examples.quickstart.server_process import trainer_server
 from langchain_core.messages import AnyMessage
 from langchain_core.runnables import Runnable
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, gather
+from tests.full.conftest import Real
 from trainer_server.models import EMBEDDED, ensure_embedded
-from trainer_server.wire import Completion, Connection, Home
+from trainer_server.wire import Completion
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
-
-
-@dataclass(frozen=True, slots=True)
-class Real:
-    connection: Connection
-    home: Home
-    cache: Path
-    processes: list[psutil.Process]
-
-    def engine(self) -> psutil.Process:
-        """The guard of vLLM."""
-        return psutil.Process(int((self.home.logs / "engine.pid").read_text().split()[0]))
-
-    def http(self, **options: Any) -> httpx.AsyncClient:
-        headers = {"Authorization": f"Bearer {self.connection.api_key}"}
-        return httpx.AsyncClient(base_url=self.connection.url, headers=headers, timeout=120, **options)
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
-    home = tmp_path_factory.mktemp("real")
-    with trainer_server(home, home / "server.log", print, "--max-rank", "8") as connection:
-        processes = psutil.Process().children(recursive=True)
-        yield Real(connection, Home(home), Home.find().cache, processes)
-        processes += psutil.Process().children(recursive=True)
-    left = [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
-    assert left == [], "processes outlive the server"
-
-
-@pytest.fixture(autouse=True)
-def found_by_clients(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ART_HOME", str(real.home.root))
-    monkeypatch.delenv("ART_BASE_URL", raising=False)
-    monkeypatch.delenv("ART_API_KEY", raising=False)
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.usefixtures("found_by_clients")]
 
 
 def chat(policy: str) -> Runnable[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from types import ModuleType
 
 import pytest
@@ -19,13 +20,14 @@ def _load() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
 
 plugin = _load()
 slots = st.lists(st.integers(-1, 4), min_size=1, max_size=40)
-runs = st.lists(st.tuples(st.integers(-1, 4), st.integers(1, 9)), min_size=1, max_size=12).map(
+runs = st.lists(st.tuples(st.integers(-1, 4), st.integers(1, 30)), min_size=1, max_size=12).map(
     lambda pairs: [slot for slot, length in pairs for _ in range(length)]
 )
 
@@ -68,12 +70,24 @@ def test_lora_linear_equals_the_plain_formula(
             ]
             expected[row] += scale * torch.cat(parts)
     before = y.clone()
-    plugin.lora_linear(y, x, a, b, scale, plugin.group_by_slot(rows))
+    plugin.lora_linear(y, x, a, b, scale, plugin.Batch.of(rows, 5), plugin.Packed())
     tolerance = 1e-9 if dtype is torch.float64 else 0.3 * (1 + inputs * rank) ** 0.5
     torch.testing.assert_close(y.double(), expected, rtol=0.03, atol=tolerance)
     for row, slot in enumerate(rows):
         if slot < 0:
             assert torch.equal(y[row], before[row])
+
+
+def test_new_weights_count_once_the_packed_ones_are_forgotten() -> None:
+    packed = plugin.Packed()
+    x, y = torch.ones(1, 2), torch.zeros(1, 2)
+    a, b = [torch.ones(1, 1, 1, 2)], [torch.ones(1, 1, 2, 1)]
+    batch = plugin.Batch.of([0], 1)
+    plugin.lora_linear(y, x, a, b, 1.0, batch, packed)
+    b[0] *= 3
+    packed.clear()
+    plugin.lora_linear(y, x, a, b, 1.0, batch, packed)
+    assert y.tolist() == [[8.0, 8.0]]
 
 
 def test_switched_off_it_touches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

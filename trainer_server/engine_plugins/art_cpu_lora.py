@@ -1,26 +1,51 @@
-"""LoRA in vLLM on CPUs: one matmul per distinct adapter of a batch.
+"""LoRA in vLLM on CPUs: small matmuls over the batch instead of a copy of the adapter per token.
 
 Stock vLLM gathers a copy of the adapter's matrices for every token, and reads slot −1, "no adapter", as the last slot.
-Here the tokens of a batch are grouped by adapter once per forward pass, every linear layer then takes two small matmuls
-per group, and tokens of base requests get nothing. `ART_CPU_LORA=0` leaves vLLM as it is.
+Here the slots of a batch are looked at once per forward pass. A short batch (decoding) is multiplied with the matrices
+of all slots at once, and what is not a row's own is masked; of a long one (prefill) the rows of each adapter are taken
+apart. Either way a fused layer takes two matmuls, and rows without an adapter get nothing. `ART_CPU_LORA=0` leaves
+vLLM as it is.
 
 This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
-Shapes: N tokens, I in, O out, R rank, S slots.
+Shapes: N tokens, I in, O out (of all slices), R rank, C slices of a fused layer (q, k, v), S slots.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+SHORT = 64
+"""Rows up to which all slots are computed for every row: above, the wasted arithmetic outweighs the saved calls."""
+WIDE = 512
+"""S·C·R up to which that is done at all."""
+
 Group = tuple[int, torch.Tensor | slice]
 """A slot ≥ 0 and the rows of the batch that use it: a slice where they are contiguous, else their indices."""
 
-_groups: dict[int, tuple[int, list[Group]]] = {}
-"""By address of a batch's index tensor: its number of tokens and its groups."""
+
+@dataclass(slots=True)
+class Batch:
+    """Which row of a batch uses which adapter. mask_NS: 1 where row n uses slot s; only for short batches."""
+
+    count: int
+    groups: list[Group]
+    mask_NS: torch.Tensor | None
+
+    @classmethod
+    def of(cls, slots_N: Sequence[int], slots: int) -> Batch:
+        groups = group_by_slot(slots_N)
+        mask = None
+        several = len(groups) > 1 or (groups and not isinstance(groups[0][1], slice))
+        if several and len(slots_N) <= SHORT:
+            mask = torch.zeros(len(slots_N), slots)
+            for slot, rows in groups:
+                mask[rows, slot] = 1.0
+        return cls(len(slots_N), groups, mask)
 
 
 def group_by_slot(slots_N: Sequence[int]) -> list[Group]:
@@ -38,42 +63,71 @@ def group_by_slot(slots_N: Sequence[int]) -> list[Group]:
     ]
 
 
+class Packed:
+    """A layer's matrices as two matmuls need them, made anew after an adapter was loaded or unloaded."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def clear(self, *_: Any) -> None:
+        self._made.clear()
+
+    def of(
+        self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], slot: int, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(I, C·R) and (C·R, O) of a slot, O block by block; of all slots side by side for slot −1: (I, S·C·R), …
+
+        a, b: per slice, (S, 1, R, I) and (S, 1, O of the slice, R).
+        """
+        key = (a[0].data_ptr(), slot)
+        if (found := self._made.get(key)) is None:
+            chosen = range(a[0].shape[0]) if slot < 0 else [slot]
+            down = torch.cat([part[one].flatten(0, -2) for one in chosen for part in a])
+            up = torch.cat([torch.block_diag(*(part[one].flatten(0, -2).T for part in b)) for one in chosen])
+            found = self._made[key] = (down.to(dtype).T.contiguous(), up.to(dtype).contiguous())
+        return found
+
+
+_batches: dict[int, Batch] = {}
+"""By address of a batch's index tensor."""
+_packed = Packed()
+
+
 def lora_linear(
     y_NO: torch.Tensor,
     x_NI: torch.Tensor,
-    a_SRI: Sequence[torch.Tensor],
-    b_SOR: Sequence[torch.Tensor],
+    a: Sequence[torch.Tensor],
+    b: Sequence[torch.Tensor],
     scale: float,
-    groups: Sequence[Group],
+    batch: Batch,
+    packed: Packed,
 ) -> None:
     """Adds scale · (x Aᵀ) Bᵀ to y, in place, each row with its own adapter.
 
-    a_SRI, b_SOR: one pair per slice of a fused layer (q, k, v); the outputs of the slices lie side by side in y.
+    a, b: one pair per slice of a fused layer; the outputs of the slices lie side by side in y.
     """
-    width = [b.shape[-2] for b in b_SOR]
-    for slot, rows in groups:
-        x = x_NI[rows]
-        a_RI = torch.cat([a[slot].flatten(0, -2) for a in a_SRI]) if len(a_SRI) > 1 else a_SRI[0][slot].flatten(0, -2)
-        low_NR = x @ a_RI.to(x.dtype).T
-        if scale != 1.0:
-            low_NR = low_NR * scale
-        left = at = 0
-        for b, out in zip(b_SOR, width, strict=True):
-            b_OR = b[slot].flatten(0, -2).to(x.dtype)
-            delta = low_NR[:, at : at + b_OR.shape[1]] @ b_OR.T
-            if isinstance(rows, slice):
-                y_NO[rows, left : left + out] += delta
-            else:
-                y_NO[:, left : left + out].index_add_(0, rows, delta.to(y_NO.dtype))
-            left, at = left + out, at + b_OR.shape[1]
+    if not batch.groups:
+        return
+    slots, width = a[0].shape[0], sum(part.shape[-2] for part in a)
+    if batch.mask_NS is not None and slots * width <= WIDE:
+        down, up = packed.of(a, b, -1, x_NI.dtype)
+        low = (x_NI @ down).view(-1, slots, width) * batch.mask_NS.to(x_NI.dtype)[:, :, None]
+        y_NO.addmm_(low.view(-1, slots * width), up, alpha=scale)
+        return
+    for slot, rows in batch.groups:
+        down, up = packed.of(a, b, slot, x_NI.dtype)
+        if isinstance(rows, slice):
+            y_NO[rows].addmm_(x_NI[rows] @ down, up, alpha=scale)
+        else:
+            y_NO[rows] = torch.addmm(y_NO[rows], x_NI[rows] @ down, up, alpha=scale)
 
 
 def _op(
     y: torch.Tensor, x: torch.Tensor, a: list[torch.Tensor], b: list[torch.Tensor], scale: float, slots: torch.Tensor
 ) -> None:
-    count, groups = _groups[slots.data_ptr()]
+    batch = _batches[slots.data_ptr()]
     y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
-    lora_linear(y[:count], x[:count], a, b, scale, groups)
+    lora_linear(y[: batch.count], x[: batch.count], a, b, scale, batch, _packed)
 
 
 def register() -> None:
@@ -84,6 +138,7 @@ def register() -> None:
 
     if not current_platform.is_cpu():
         return
+    from vllm.lora.model_manager import LoRAModelManager
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 
     # An operator of its own, because torch.compile would bake one batch's groups into the graph.
@@ -95,10 +150,10 @@ def register() -> None:
 
     update = PunicaWrapperCPU.update_metadata
 
-    def update_metadata(self: Any, *args: Any, **kwargs: Any) -> None:
-        update(self, *args, **kwargs)
+    def update_metadata(self: Any, mapping: Any, lora_index_to_id: list[int | None], *args: Any, **kwargs: Any) -> None:
+        update(self, mapping, lora_index_to_id, *args, **kwargs)
         slots = self.token_lora_indices
-        _groups[self._token_lora_indices.data_ptr()] = (len(slots), group_by_slot(slots.tolist()))
+        _batches[self._token_lora_indices.data_ptr()] = Batch.of(slots.tolist(), len(lora_index_to_id))
 
     def add_lora_linear(
         self: Any,
@@ -115,11 +170,27 @@ def register() -> None:
     def add_lora_logits(
         self: Any, y: torch.Tensor, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scale: float, **kwargs: Any
     ) -> None:
-        groups = group_by_slot(self.sampler_indices.tolist())
-        y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
+        batch = Batch.of(self.sampler_indices.tolist(), len(a))
         # vLLM calls this for every adapter; one that does not change the head has zeros there.
-        lora_linear(y, x, (a,), (b,), scale, [group for group in groups if b[group[0]].any()])
+        batch.groups = [group for group in batch.groups if b[group[0]].any()]
+        y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
+        lora_linear(y, x, (a,), (b,), scale, batch, _packed)
+
+    def forgetting(change: Any) -> Any:
+        def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                changes = change(self, *args, **kwargs)
+            except BaseException:
+                _packed.clear()
+                raise
+            if changes:
+                _packed.clear()
+            return changes
+
+        return changed
 
     PunicaWrapperCPU.update_metadata = update_metadata
     PunicaWrapperCPU.add_lora_logits = add_lora_logits
     PunicaWrapperCPU.add_lora_linear = add_lora_linear
+    LoRAModelManager.activate_adapter = forgetting(LoRAModelManager.activate_adapter)
+    LoRAModelManager.deactivate_adapter = forgetting(LoRAModelManager.deactivate_adapter)

@@ -1,0 +1,140 @@
+"""Which completions are trained with which reward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.messages import AnyMessage
+from langgraph.graph import START, MessagesState, StateGraph
+
+from art_langgraph import (
+    ChatART,
+    GRPOConfig,
+    NodeRewards,
+    Scenario,
+    TrainerClient,
+    Trajectory,
+    TrajectoryGroup,
+    evaluate,
+    gather,
+)
+from art_langgraph.credit import group_refs
+from art_langgraph.rewards import score
+from art_langgraph.stored_training import compare
+from art_langgraph.trajectory import CompletionCall
+from tests.conftest import TrainerServer
+
+
+def call(one: str, *path: str, model: str = "agent", **fields: Any) -> CompletionCall:
+    return CompletionCall(id=one, model=model, node=path[-1], path=list(path), started=0, **fields)
+
+
+def run(one: str, *calls: CompletionCall, **fields: Any) -> Trajectory:
+    return Trajectory(id=one, scenario=Scenario(id="s", input="x"), completions=list(calls), **fields)
+
+
+def refs(*runs: Trajectory, **options: Any) -> list[tuple[str, list[tuple[str, float | None, list[str]]]]]:
+    found = group_refs([TrajectoryGroup(scenario=runs[0].scenario, trajectories=list(runs))], **options)
+    return [(g.scenario_id, [(t.id, t.reward, t.completions) for t in g.trajectories]) for g in found]
+
+
+def test_one_reward_is_for_all_completions() -> None:
+    one = run("t", call("a", "planner"), call("b", "worker", "ask"), reward=0.5)
+    assert refs(one) == [("s", [("t", 0.5, ["a", "b"])])]
+
+
+def test_nodes_are_chosen_by_name_and_by_path() -> None:
+    one = run("t", call("a", "planner"), call("b", "worker", "ask"), call("c", "worker", "write"), reward=0.5)
+    assert refs(one, nodes=["planner"]) == [("s", [("t", 0.5, ["a"])])]
+    assert refs(one, nodes=["worker/*"]) == [("s", [("t", 0.5, ["b", "c"])])]
+    assert refs(one, nodes=["ask", "planner"]) == [("s", [("t", 0.5, ["a", "b"])])]
+
+
+def test_rewards_by_node_are_compared_within_the_node() -> None:
+    first = run("t", call("a", "planner"), call("b", "worker"), node_rewards={"planner": 1.0, "worker": 0.0}, reward=1)
+    second = run("u", call("c", "planner"), call("d", "worker"), node_rewards={"planner": 0.0, "worker": 0.5}, reward=1)
+    assert refs(first, second) == [
+        ("s/planner", [("t/planner", 1.0, ["a"]), ("u/planner", 0.0, ["c"])]),
+        ("s/worker", [("t/worker", 0.0, ["b"]), ("u/worker", 0.5, ["d"])]),
+    ]
+
+
+def test_single_completions_may_have_rewards_of_their_own() -> None:
+    one = run("t", call("a", "n", reward=1.0), call("b", "n", reward=0.0), call("c", "n"), reward=0.3)
+    assert refs(one) == [
+        ("s/n/each", [("t/a", 1.0, ["a"]), ("t/b", 0.0, ["b"])]),
+        ("s", [("t", 0.3, ["c"])]),
+    ]
+
+
+def test_each_policy_takes_its_own_completions() -> None:
+    one = run("t", call("a", "n", model="agent@3"), call("b", "n", model="judge"), reward=1.0)
+    assert refs(one, policy="agent") == [("s", [("t", 1.0, ["a"])])]
+    assert refs(one, policy="judge") == [("s", [("t", 1.0, ["b"])])]
+
+
+def test_superseded_attempts() -> None:
+    one = run("t", call("a", "n", superseded="retry"), call("b", "n", superseded="resume"), call("c", "n"), reward=1.0)
+    assert refs(one) == [("s", [("t", 1.0, ["c"])])]
+    assert refs(one, retry_credit="train") == [("s", [("t", 1.0, ["a", "c"])])]
+
+
+async def test_node_rewards_of_a_reward_function() -> None:
+    one = run("t", call("a", "planner"))
+    await score(one, lambda _: NodeRewards(planner=1.0, worker=0.5))
+    assert (one.reward, one.node_rewards) == (1.5, {"planner": 1.0, "worker": 0.5})
+    await score(one, lambda _: NodeRewards(planner=float("nan")))
+    assert one.reward is None
+    assert one.node_rewards is None
+    assert "nan" in str(one.reward_error)
+
+
+def test_stored_runs_are_compared_with_their_scenario_or_with_a_baseline() -> None:
+    pair = [run("a", call("1", "n"), reward=1.0), run("b", call("2", "n"), reward=0.0)]
+    alone = Trajectory(id="c", scenario=Scenario(id="z", input="z"), completions=[call("3", "n")], reward=1.0)
+    unscored = run("d", call("4", "n"))
+    found = compare([*pair, alone, unscored], "agent", history=[run("e", reward=0.25), run("f", reward=0.75)])
+    assert (found.grouped, found.single, found.unscored, found.no_baseline) == (2, 1, 1, 0)
+    assert [(group.scenario_id, group.baseline) for group in found.groups] == [("s", None), ("z", 0.5)]
+    assert compare([alone], "agent").no_baseline == 1
+
+
+def graph_of(policy: str, **options: Any) -> Any:
+    model = ChatART(policy=policy, max_tokens=20, **options)
+
+    async def node(state: MessagesState) -> dict[str, list[AnyMessage]]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    return StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile()
+
+
+async def test_evaluation_uses_its_version_and_is_never_trained(connected: TrainerServer) -> None:
+    async with TrainerClient() as trainer:
+        await trainer.create_policy("measured")
+        rewards = iter([1.0, 0.0])
+        groups = await gather(graph_of("measured"), ["say a"], 2, lambda _: next(rewards), progress=False)
+        assert (await trainer.train("measured", groups, GRPOConfig(lr=1e-3))).version == 1
+        rewards = iter([1.0, 0.0, 1.0, 1.0])
+        found = await evaluate(
+            graph_of("measured"), ["say b", "say c"], lambda _: next(rewards), n=2, version=0, temperature=1.0,
+            progress=False,
+        )  # fmt: skip
+        assert found.mean == 0.75
+        low, high = found.interval or (0, 0)
+        assert 0.2 < low < 0.75 < high < 1.0
+        for one in found.trajectories:
+            row = await trainer.completion(one.completion_ids[0])
+            assert (row.version, row.sampling.temperature) == (0, 1.0)
+        groups = TrajectoryGroup.by_scenario(found.trajectories)
+        assert (await trainer.train("measured", groups)).metrics["skipped"]
+
+
+async def test_single_runs_train_with_a_baseline(connected: TrainerServer) -> None:
+    async with TrainerClient() as trainer:
+        await trainer.create_policy("single")
+        groups = await gather(graph_of("single"), ["say a", "say b"], 1, lambda _: 1.0, progress=False)
+        runs = [one for group in groups for one in group.trajectories]
+        assert (await trainer.train("single", groups)).version == 0  # nothing to compare with
+        found = compare(runs[:1], "single", history=[run("x", reward=0.0)])
+        result = await trainer.train("single", found.groups, GRPOConfig(lr=1e-3))
+        assert (result.version, result.metrics["completions"]) == (1, 1)

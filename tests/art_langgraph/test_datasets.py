@@ -1,0 +1,40 @@
+"""Scenarios in files and from past runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from art_langgraph import ARTError, Scenario, Trajectory, TrajectoryStore, load_scenarios, save_scenarios
+from art_langgraph.datasets import stored_scenarios
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    scenarios = [Scenario(id="a", input={"q": "ö"}, metadata={"k": 1}), Scenario(input="x")]
+    save_scenarios(tmp_path / "s.jsonl", scenarios)
+    assert load_scenarios(tmp_path / "s.jsonl") == scenarios
+
+
+def test_langsmith_exports_plain_inputs_and_strings(tmp_path: Path) -> None:
+    lines = [{"id": "1", "inputs": {"q": 1}, "outputs": {"a": 2}, "metadata": {"m": 3}}, {"q": 4}, "hello"]
+    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    first, second, third = load_scenarios(tmp_path / "s.jsonl")
+    assert (first.id, first.input, first.metadata) == ("1", {"q": 1}, {"m": 3, "outputs": {"a": 2}})
+    assert second.input == {"q": 4}
+    assert third.input == {"messages": [["user", "hello"]]} or third.input == {"messages": [("user", "hello")]}
+
+
+@pytest.mark.parametrize("line", ["{", "3", "[1]"])
+def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "s.jsonl").write_text('"fine"\n' + line + "\n")
+    with pytest.raises(ARTError, match="line 2"):
+        load_scenarios(tmp_path / "s.jsonl")
+
+
+def test_scenarios_of_past_runs_come_once(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path / "s.sqlite")
+    for one in ("a", "b", "a"):
+        store.add(Trajectory(scenario=Scenario(id=one, input=one)))
+    assert sorted(one.id for one in stored_scenarios(store)) == ["a", "b"]
