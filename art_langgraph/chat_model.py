@@ -47,6 +47,7 @@ class ChatART(ChatOpenAI):
         values.update(base_url=base_url, api_key=api_key, model=values["policy"])
         values.pop("model_name", None)
         values.setdefault("http_async_client", _client)
+        values.setdefault("stream_usage", True)
         return values
 
     @classmethod
