@@ -120,22 +120,24 @@ class Call:
     async def _ask(self) -> AsyncIterator[httpx.Response]:
         """vLLM's answer, its headers read. Leaving the context early closes the connection, which aborts generation.
 
-        Raises APIError for what vLLM refuses; retries once where the default length does not fit the context.
+        Raises APIError for what vLLM refuses. Asks again where the default length does not fit the context, and where
+        vLLM died before it answered: the client has seen nothing yet, and vLLM comes back.
         """
-        engine = self._engine
-        try:
-            await engine.wait_ready(self._engine_wait)
-        except EngineError as error:
-            raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
+        await self._engine_ready()
         async with self._adapter() as name:
-            body = self._chat.upstream(name, cpu=engine.cpu)
+            body = self._chat.upstream(name, cpu=self._engine.cpu)
+            deaths = 0
             while True:
-                request = engine.client.build_request("POST", "/v1/chat/completions", json=body)
+                request = self._engine.client.build_request("POST", "/v1/chat/completions", json=body)
                 try:
-                    response = await engine.client.send(request, stream=True)
-                except httpx.HTTPError:
-                    engine.suspect()
-                    raise
+                    response = await self._engine.client.send(request, stream=True)
+                except httpx.TransportError:
+                    self._engine.suspect()
+                    deaths += 1
+                    if deaths > 1:
+                        raise
+                    await self._engine_ready()
+                    continue
                 try:
                     if response.status_code == 200:
                         yield response
@@ -148,6 +150,12 @@ class Call:
                     self._chat.sampling.max_tokens = None
                     continue
                 raise refusal
+
+    async def _engine_ready(self) -> None:
+        try:
+            await self._engine.wait_ready(self._engine_wait)
+        except EngineError as error:
+            raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
 
     @asynccontextmanager
     async def _adapter(self) -> AsyncIterator[str]:

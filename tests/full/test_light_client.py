@@ -45,5 +45,5 @@ def test_the_program_explains_itself_and_what_is_missing(binaries: Path, tmp_pat
         assert run(command, "--help").returncode == 0
         without = run(command)
         assert without.returncode != 0
-        assert "[server]" in without.stderr + without.stdout, without.stderr
+        assert "art-langgraph[server" in without.stderr + without.stdout, without.stderr
         assert "Traceback" not in without.stderr + without.stdout
