@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,3 +48,33 @@ def merge_delta(message: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any
         call["function"]["name"] += function.get("name") or ""
         call["function"]["arguments"] += function.get("arguments") or ""
     return message
+
+
+def as_text(choice: dict[str, Any]) -> None:
+    """Turns tool calls whose arguments are no JSON object back into text, in place, as if they had not parsed.
+
+    A policy that explores writes such calls, and clients raise on them: the run would be lost, with what it teaches.
+    """
+    message = choice["message"]
+    good: list[dict[str, Any]] = []
+    bad: list[dict[str, Any]] = []
+    for call in message.get("tool_calls") or ():
+        (good if _is_object(call["function"]["arguments"]) else bad).append(call)
+    if not bad:
+        return
+    written = [
+        f'<tool_call>\n{{"name": {json.dumps(call["function"]["name"])}, '
+        f'"arguments": {call["function"]["arguments"]}}}\n</tool_call>'
+        for call in bad
+    ]
+    message["content"] = "\n".join([*([message["content"]] if message.get("content") else []), *written])
+    message["tool_calls"] = good
+    if not good:
+        choice["finish_reason"] = "stop" if choice["finish_reason"] == "tool_calls" else choice["finish_reason"]
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except ValueError:
+        return True  # clients know what to do with arguments that are no JSON

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from trainer_server.answer import Answer
+from trainer_server.answer import Answer, as_text
 from trainer_server.chat_request import ChatRequest
 from trainer_server.engine import Engine
 from trainer_server.openai_errors import APIError
@@ -49,6 +49,7 @@ class Call:
             self._recorder.add_later(self._rows(answers, CompletionStatus.failed))
             raise _lost(error) from error
         for choice in body["choices"]:
+            as_text(choice)
             answers[choice["index"]].take(choice, body.get("prompt_token_ids"))
             self._clean(choice)
         await self._record(answers)

@@ -46,6 +46,9 @@ class ChatRequest:
     def upstream(self, adapter: str, *, cpu: bool) -> dict[str, Any]:
         """vLLM's request: exact tokens always asked for, and no seed on CPUs, where it can kill the engine."""
         asked = {key: value for key, value in self.body.items() if key not in _NOT_FORWARDED and value is not None}
+        if _forced(self.body) and asked.get("tools"):
+            # vLLM holds a forced call to the tool's schema only where the tool says so.
+            asked["tools"] = [_strict(tool) for tool in asked["tools"]]
         return {
             **asked,
             "model": adapter,
@@ -126,10 +129,10 @@ def header_temperature(headers: Mapping[str, str], name: str) -> float | None:
 def _constraints(body: Mapping[str, Any], sampling: Sampling) -> list[str]:
     """Why the sampling distribution is not the policy's own."""
     found = []
-    choice = body.get("tool_choice")
     kind = (body.get("response_format") or {}).get("type")
-    forced = choice == "required" or isinstance(choice, dict)
-    if forced or kind in ("json_schema", "json_object") or body.get("structured_outputs"):
+    tools = [tool.get("function") for tool in body.get("tools") or () if isinstance(tool, dict)]
+    strict = any(isinstance(function, dict) and function.get("strict") for function in tools)
+    if _forced(body) or strict or kind in ("json_schema", "json_object") or body.get("structured_outputs"):
         found.append("grammar")
     found += ["top_p"] * (sampling.top_p < 1) + ["top_k"] * (sampling.top_k > 0) + ["min_p"] * (sampling.min_p > 0)
     if any(getattr(sampling, name) != neutral for name, neutral in _PENALTIES.items()):
@@ -137,6 +140,18 @@ def _constraints(body: Mapping[str, Any], sampling: Sampling) -> list[str]:
     if body.get("logit_bias") or body.get("min_tokens"):
         found.append("logit_bias")
     return found
+
+
+def _forced(body: Mapping[str, Any]) -> bool:
+    """Whether the answer must be a tool call."""
+    return body.get("tool_choice") == "required" or isinstance(body.get("tool_choice"), dict)
+
+
+def _strict(tool: Any) -> Any:
+    """A tool whose schema is enforced, unless it says that it should not be."""
+    if not isinstance(tool, dict) or not isinstance(tool.get("function"), dict):
+        return tool
+    return {**tool, "function": {"strict": True, **tool["function"]}}
 
 
 def _number(

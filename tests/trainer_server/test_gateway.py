@@ -82,6 +82,12 @@ def test_several_choices_have_an_id_each(server: TrainerServer) -> None:
         assert row(server, one)["token_ids"] == [ord("h"), ord("i")]
 
 
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+}
+
+
 def test_a_tool_call_keeps_its_tokens_streamed_and_not(server: TrainerServer) -> None:
     whole = chat(server, 'call add {"a": 1}').json()
     assert whole["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "add"
@@ -207,10 +213,29 @@ def test_the_base_model_has_no_policy(server: TrainerServer) -> None:
         ({"response_format": {"type": "json_object"}}, ["grammar"]),
         ({"tool_choice": "required"}, ["grammar"]),
         ({"tool_choice": "auto"}, []),
+        ({"tools": [TOOL]}, []),
+        ({"tools": [{**TOOL, "function": {**TOOL["function"], "strict": True}}]}, ["grammar"]),
     ],
 )
 def test_constraints_are_recorded(server: TrainerServer, body: dict[str, Any], constrained: list[str]) -> None:
     assert row(server, chat(server, "say hi", **body).json()["id"])["constrained"] == constrained
+
+
+def test_a_forced_tool_is_held_to_its_schema(server: TrainerServer) -> None:
+    for choice in ("required", {"type": "function", "function": {"name": "add"}}):
+        assert row(server, chat(server, "say {}", tools=[TOOL], tool_choice=choice).json()["id"])["constrained"]
+        assert server.engine["requests"][-1]["tools"][0]["function"]["strict"] is True
+    chat(server, "say hi", tools=[TOOL])
+    assert server.engine["requests"][-1]["tools"] == [TOOL]
+
+
+def test_a_call_with_arguments_that_are_no_object_is_text(server: TrainerServer) -> None:
+    answer = chat(server, "call add [1, 2]").json()
+    (choice,) = answer["choices"]
+    assert choice["message"]["tool_calls"] == []
+    assert choice["message"]["content"] == '<tool_call>\n{"name": "add", "arguments": [1, 2]}\n</tool_call>'
+    assert choice["finish_reason"] == "stop"
+    assert row(server, answer["id"])["status"] == "complete"
 
 
 def test_a_header_overrides_the_temperature(server: TrainerServer) -> None:
