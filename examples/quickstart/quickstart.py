@@ -72,7 +72,11 @@ def run(options: Options) -> Path:
     directory = RUNS / options.name
     _prepare(directory, options)
     started = time.monotonic()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the same clean end as Ctrl-C
+    for one in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # both end it cleanly, also where a shell started it with SIGINT ignored
+        signal.signal(one, signal.default_int_handler)
     with console.status("starting the trainer server") as status:
 
         def tell(line: str) -> None:

@@ -58,7 +58,7 @@ async def test_the_server_says_what_the_scenarios_want() -> None:
 
 @pytest.mark.parametrize(
     ("tool", "arguments"),
-    [("get_fare", {"city": "Oslo"}), ("get_fare", {"city": "Oslo", "ride": "horse"}), ("get_time", {"city": "x" * 31}),
+    [("get_taxi_fare", {}), ("get_bus_fare", {"city": 7}), ("get_time", {"city": "x" * 31}),
      ("get_time", {"city": "1; DROP"})],
 )  # fmt: skip
 async def test_the_server_refuses_wrong_arguments(tool: str, arguments: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ async def test_the_server_refuses_wrong_arguments(tool: str, arguments: dict[str
 
 
 def run_of(answer: str, *calls: ToolCall) -> Trajectory:
-    wanted = {"tool": "get_fare", "arguments": {"city": "Oslo", "ride": "bus"}, "value": "7 euros"}
+    wanted = {"tool": "get_bus_fare", "arguments": {"city": "Oslo", "when": "now"}, "value": "7 euros"}
     return Trajectory(
         scenario=Scenario(input="x", metadata=wanted),
         tool_calls=list(calls),
@@ -83,7 +83,7 @@ def call(tool: str, result: str | None = "7 euros", server: str | None = "cities
     return ToolCall(started=0, tool=tool, arguments=arguments, result=result, server=server, is_error=result is None)
 
 
-RIGHT = call("get_fare", city="Oslo", ride="bus")
+RIGHT = call("get_bus_fare", city="Oslo", when="now")
 
 
 def test_success_is_worth_one() -> None:
@@ -99,11 +99,11 @@ def test_success_is_worth_one() -> None:
         run_of("7 euros"),
         run_of("It costs 8 euros.", RIGHT),
         run_of("7 euros", call("get_time", city="Oslo")),
-        run_of("7 euros", call("get_fare", city="Oslo")),
-        run_of("7 euros", call("get_fare", city=" Oslo", ride="bus")),
-        run_of("7 euros", call("get_fare", city="Oslo", ride="bus", when="now")),
-        run_of("7 euros", call("get_fare", result=None, city="Oslo", ride="bus")),
-        run_of("7 euros", call("get_fare", server=None, city="Oslo", ride="bus")),  # no server was asked
+        run_of("7 euros", call("get_bus_fare", city="Oslo")),
+        run_of("7 euros", call("get_bus_fare", city=" Oslo", when="now")),
+        run_of("7 euros", call("get_bus_fare", city="Oslo", when="now", seat="any")),
+        run_of("7 euros", call("get_bus_fare", result=None, city="Oslo", when="now")),
+        run_of("7 euros", call("get_bus_fare", server=None, city="Oslo", when="now")),  # no server was asked
         run_of("7 euros", call("get_time", city="Oslo"), RIGHT),
     ],
 )

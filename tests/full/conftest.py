@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,10 +35,12 @@ class Real:
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
     home = tmp_path_factory.mktemp("real")
+    processes: list[psutil.Process] = []
     with trainer_server(home, home / "server.log", print, "--max-rank", "8") as connection:
-        processes = psutil.Process().children(recursive=True)
+        server = psutil.Process(json.loads(Home(home).server.read_text())["pid"])
+        processes += [server, *server.children(recursive=True)]
         yield Real(connection, Home(home), Home.find().cache, processes)
-        processes += psutil.Process().children(recursive=True)
+        processes += server.children(recursive=True)
     left = [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     assert left == [], "processes outlive the server"
 
