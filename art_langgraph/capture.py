@@ -178,6 +178,7 @@ class _Writer:
         self.store = store
         self._queue: queue.SimpleQueue[Callable[[Batch], None] | threading.Event | None] = queue.SimpleQueue()
         self._scopes: list[Scope] = []
+        self._http = httpx.Client(timeout=2.0)  # one for all: making a client costs as much as a model call
         self._thread = threading.Thread(target=self._run, name="art-capture", daemon=True)
         self._thread.start()
 
@@ -204,6 +205,7 @@ class _Writer:
         """Writes what is left and ends the thread."""
         self._queue.put(None)
         self._thread.join()
+        self._http.close()
 
     def _run(self) -> None:
         items: list[Callable[[Batch], None] | threading.Event | None] = []
@@ -238,7 +240,7 @@ class _Writer:
             for url, key in scope.servers:
                 try:
                     headers = {"Authorization": f"Bearer {key}"}
-                    httpx.delete(f"{url}/api/rollouts/{scope.rollout_id}", headers=headers, timeout=2.0)
+                    self._http.delete(f"{url}/api/rollouts/{scope.rollout_id}", headers=headers)
                 except httpx.HTTPError:
                     continue
 
