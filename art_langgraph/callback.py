@@ -111,7 +111,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
                     # A tool that the graph does not have never runs: no other event tells of the call.
                     refused = ToolCall(
                         tool=message.name or "", tool_call_id=message.tool_call_id, result=message.text, is_error=True,
-                        **{**node.model_dump(include=set(Place.model_fields)), "started": time.time()},
+                        started=time.time(), **node.model_dump(include=set(Place.model_fields)),
                     )  # fmt: skip
                     self.recorder.tool_refused(refused)
 

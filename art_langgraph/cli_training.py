@@ -76,7 +76,8 @@ async def _train(
                 imported(graph_object), scenarios, replay, imported(reward), temperature=1.0, store=store
             )
             runs = [one for group in groups for one in group.trajectories]
-        history = [one for one in mine if one.id in used or one not in runs][:_HISTORY]
+        chosen = {one.id for one in runs}
+        history = [one for one in mine if one.id not in chosen][:_HISTORY]
         found = compare(runs, policy, history=history, nodes=nodes)
         print(
             f"{found.grouped} runs are compared with others of their scenario, {found.single} with a running baseline; "

@@ -79,17 +79,20 @@ def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
 def enclosing_run() -> tuple[UUID | None, dict[str, Any]]:
     """Id and metadata of the node or tool that runs here, for calls that do not say (`model.agenerate`)."""
     config = var_child_runnable_config.get() or {}
-    manager = config.get("callbacks")
-    if not isinstance(manager, BaseCallbackManager):
+    if (manager := _enclosing_manager()) is None:
         return None, {}
     return manager.parent_run_id, {**manager.metadata, **(config.get("metadata") or {})}
 
 
 def _enclosing() -> Scope | None:
     """By the callbacks of the node or tool that runs here; a stream gets no run manager that could tell."""
-    manager = (var_child_runnable_config.get() or {}).get("callbacks")
-    if isinstance(manager, BaseCallbackManager):
+    if manager := _enclosing_manager():
         for handler in manager.handlers:
             if isinstance(handler, Scoped) and (scope := handler.scope_of(manager.parent_run_id)):
                 return scope
     return None
+
+
+def _enclosing_manager() -> BaseCallbackManager | None:
+    manager = (var_child_runnable_config.get() or {}).get("callbacks")
+    return manager if isinstance(manager, BaseCallbackManager) else None

@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -36,7 +35,7 @@ from art_langgraph import ChatART, TrainerClient, TrajectoryStore
 from art_langgraph.capture import install, uninstall
 from tests.conftest import tiny_base
 from trainer_server import engine_install
-from trainer_server.engine import Engine
+from trainer_server.engine import Engine, free_port
 from trainer_server.models import resolve
 from trainer_server.wire import Home
 
@@ -77,12 +76,6 @@ def wait_for(url: str, ready: Callable[[httpx.Response], bool], seconds: float =
         if time.monotonic() > deadline:
             raise TimeoutError(f"{url} is not ready after {seconds:.0f} s")
         time.sleep(0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def timed(work: Callable[[int], Awaitable[Any]], count: int, concurrency: int) -> float:
