@@ -22,16 +22,19 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-import httpx
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
 
 from art_langgraph.callback import ARTCallbackHandler
+from art_langgraph.release import release
 from art_langgraph.scope import Scope, enclosing_run, explicit
-from art_langgraph.store import Batch, TrajectoryStore
+from art_langgraph.store import Batch, Session, TrajectoryStore
 from art_langgraph.trajectory import CompletionCall, Scenario, Trajectory, plain
 
 log = logging.getLogger("art_langgraph")
+
+_PAUSE = 0.02
+"""Seconds between transactions, in which completions gather: with many rollouts, waking up costs more than writing."""
 
 _IDENTITY = ("graph_id", "assistant_id", "thread_id", "run_id")
 
@@ -148,7 +151,13 @@ class _ProcessHandler(BaseCallbackHandler):
         trajectory.metadata = {key: value if key in _IDENTITY else plain(value) for key, value in given.items()}
         handler = ARTCallbackHandler()
         trajectory.metadata["rollout_id"] = handler.scope.rollout_id
-        handler.recorder.on_completion = lambda call: writer.completion(trajectory, call)
+
+        def keep(call: CompletionCall) -> None:
+            if call is handler.recorder.completions[0]:
+                writer.begun(trajectory)
+            writer.completion(trajectory, call)
+
+        handler.recorder.on_completion = keep
         return _Root(trajectory, handler, {run_id})
 
     def _root(self, run_id: UUID | None) -> _Root | None:
@@ -167,8 +176,12 @@ class _ProcessHandler(BaseCallbackHandler):
         one.output, one.error = output, error
         one.completions, one.tool_calls, one.nodes = recorder.completions, recorder.tool_calls, recorder.nodes
         one.seconds = time.time() - one.started
+        release(root.handler.scope)
         if one.completions and self.writer:  # a chain that asked no model is no run of an agent
-            self.writer.finished(one, root.handler.scope)
+            self.writer.finished(one)
+
+
+_Write = Callable[[Batch], None]
 
 
 class _Writer:
@@ -176,23 +189,18 @@ class _Writer:
 
     def __init__(self, store: TrajectoryStore) -> None:
         self.store = store
-        self._queue: queue.SimpleQueue[Callable[[Batch], None] | threading.Event | None] = queue.SimpleQueue()
-        self._scopes: list[Scope] = []
-        self._http = httpx.Client(timeout=2.0)  # one for all: making a client costs as much as a model call
+        self._queue: queue.SimpleQueue[_Write | threading.Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="art-capture", daemon=True)
         self._thread.start()
 
     def completion(self, trajectory: Trajectory, call: CompletionCall) -> None:
+        self._queue.put(lambda batch: batch.completion(trajectory.id, call))
+
+    def begun(self, trajectory: Trajectory) -> None:
         header = trajectory.model_copy(update={"completions": [], "tool_calls": [], "nodes": []})
+        self._queue.put(lambda batch: batch.begin(header))
 
-        def write(batch: Batch) -> None:
-            batch.begin(header)
-            batch.completion(header.id, call)
-
-        self._queue.put(write)
-
-    def finished(self, trajectory: Trajectory, scope: Scope) -> None:
-        self._scopes.append(scope)
+    def finished(self, trajectory: Trajectory) -> None:
         self._queue.put(lambda batch: batch.add(trajectory))
 
     def flush(self) -> None:
@@ -205,44 +213,40 @@ class _Writer:
         """Writes what is left and ends the thread."""
         self._queue.put(None)
         self._thread.join()
-        self._http.close()
 
     def _run(self) -> None:
-        items: list[Callable[[Batch], None] | threading.Event | None] = []
-        while None not in items:
-            items = [self._queue.get()]
-            while not self._queue.empty():
-                items.append(self._queue.get())
-            writes = [item for item in items if item and not isinstance(item, threading.Event)]
-            if writes:
-                self._write(writes)
-            for item in items:
-                if isinstance(item, threading.Event):
-                    item.set()
-            self._release()
+        with self.store.session() as session:
+            items: list[_Write | threading.Event | None] = []
+            written = 0.0
+            while None not in items:
+                items = [self._queue.get()]
+                time.sleep(max(0.0, written + _PAUSE - time.monotonic()))
+                while not self._queue.empty():
+                    items.append(self._queue.get())
+                self._write(session, [item for item in items if item and not isinstance(item, threading.Event)])
+                written = time.monotonic()
+                for item in items:
+                    if isinstance(item, threading.Event):
+                        item.set()
 
-    def _write(self, writes: list[Callable[[Batch], None]]) -> None:
-        while True:
+    def _write(self, session: Session, writes: list[_Write]) -> None:
+        """Writes all or, where one cannot be written, all others."""
+        while writes:
             try:
-                with self.store.batch() as batch:
+                with session.batch() as batch:
                     for write in writes:
                         write(batch)
+                return
             except sqlite3.OperationalError as error:  # a full disk, a lock: what was captured waits for better times
                 log.error("captured runs wait: %s cannot be written: %s", self.store.path, error)
                 time.sleep(1.0)
-            else:
+            except Exception as error:  # of the user's data: the thread must live on
+                if len(writes) == 1:
+                    log.exception("a captured run is lost: it cannot be written: %s", error)
+                    return
+                for write in writes:
+                    self._write(session, [write])
                 return
-
-    def _release(self) -> None:
-        """Gives policy versions back. Best effort: an unreleased lease expires by itself."""
-        scopes, self._scopes = self._scopes, []
-        for scope in scopes:
-            for url, key in scope.servers:
-                try:
-                    headers = {"Authorization": f"Bearer {key}"}
-                    self._http.delete(f"{url}/api/rollouts/{scope.rollout_id}", headers=headers)
-                except httpx.HTTPError:
-                    continue
 
 
 _handler = _ProcessHandler()

@@ -8,15 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, cast
-from urllib.parse import quote
-from weakref import WeakKeyDictionary
 
-import httpx
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.types import Command
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from art_langgraph.callback import ARTCallbackHandler
+from art_langgraph.release import release
 from art_langgraph.rewards import RewardFunction, score
 from art_langgraph.scope import Scope, recording
 from art_langgraph.store import TrajectoryStore
@@ -31,9 +29,6 @@ manager that yields it."""
 
 Resume = Callable[[list[Any]], Any]
 """Answers interrupts: their values → what the run is resumed with, or an awaitable of it."""
-
-_RELEASE_TIMEOUT = 2.0
-_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
 
 
 async def rollout(
@@ -78,7 +73,7 @@ async def rollout(
     except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
         trajectory.error = f"{type(error).__name__}: {error}"
     finally:
-        await _release(scope)
+        release(scope)
     trajectory.seconds = time.monotonic() - started
     trajectory.completions = recorder.completions
     trajectory.tool_calls = recorder.tool_calls
@@ -167,16 +162,3 @@ def _own_thread(config: RunnableConfig | None, graph: Runnable[Any, Any], scope:
     if getattr(graph, "checkpointer", None):
         merged["configurable"] = {"thread_id": scope.rollout_id, **(merged.get("configurable") or {})}
     return cast(RunnableConfig, merged)
-
-
-async def _release(scope: Scope) -> None:
-    """Gives the rollout's policy versions back. Best effort: an unreleased lease expires by itself."""
-    if not scope.servers:
-        return
-    client = _clients.setdefault(asyncio.get_running_loop(), httpx.AsyncClient(timeout=_RELEASE_TIMEOUT))
-    for url, key in scope.servers:
-        headers: Mapping[str, str] = {"Authorization": f"Bearer {key}"}
-        try:
-            await client.delete(f"{url}/api/rollouts/{quote(scope.rollout_id)}", headers=headers)
-        except httpx.HTTPError:
-            continue

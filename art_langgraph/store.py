@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from art_langgraph.trajectory import CompletionCall, Trajectory
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
+
+from art_langgraph.trajectory import CompletionCall, Trajectory, plain
 from trainer_server.wire import Home
 
 _SCHEMA = """
@@ -81,17 +84,17 @@ class TrajectoryStore:
             db.executescript(_SCHEMA)
 
     @contextmanager
-    def batch(self) -> Iterator[Batch]:
-        """Several writes in one transaction: all are on disk when the block is left."""
-        with closing(self._open()) as db, db:
-            yield Batch(db)
+    def session(self) -> Iterator[Session]:
+        """An open connection, for somebody who writes often; of one thread."""
+        with closing(self._open()) as db:
+            yield Session(db)
 
     def add(self, trajectory: Trajectory) -> None:
         """Appends a finished run; when this returns, a kill of the process cannot lose it.
 
         Raises sqlite3.IntegrityError for an id that is there already.
         """
-        with self.batch() as batch:
+        with self.session() as session, session.batch() as batch:
             batch.add(trajectory)
 
     def score(
@@ -180,6 +183,19 @@ class TrajectoryStore:
         return sqlite3.connect(self.path, timeout=30)
 
 
+class Session:
+    """A connection that is held open."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    @contextmanager
+    def batch(self) -> Iterator[Batch]:
+        """Several writes in one transaction: all of them are kept when the block is left, or none."""
+        with self._db:
+            yield Batch(self._db)
+
+
 class Batch:
     """Writes of one transaction."""
 
@@ -188,20 +204,19 @@ class Batch:
 
     def begin(self, trajectory: Trajectory) -> None:
         """A run has begun: its scenario and metadata are kept in case it never ends."""
-        row = (trajectory.id, trajectory.started, trajectory.model_dump_json())
+        row = (trajectory.id, trajectory.started, _json(trajectory))
         self._db.execute("INSERT OR IGNORE INTO begun VALUES (?, ?, ?)", row)
 
     def completion(self, trajectory_id: str, call: CompletionCall) -> None:
         """A run that has begun got an answer of a model."""
-        self._db.execute("INSERT INTO completions VALUES (?, ?)", (trajectory_id, call.model_dump_json()))
+        self._db.execute("INSERT INTO completions VALUES (?, ?)", (trajectory_id, _json(call)))
 
     def add(self, trajectory: Trajectory) -> None:
         """A run has ended: this record takes the place of what was kept while it was under way."""
         one = trajectory
-        row = (one.id, one.started, one.scenario.id, one.graph_id, one.thread_id, one.run_id, one.error)
-        self._db.execute(
-            "INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, trajectory.model_dump_json())
-        )
+        error = None if one.error is None else one.error.encode(errors="replace").decode()
+        row = (one.id, one.started, one.scenario.id, one.graph_id, one.thread_id, one.run_id, error)
+        self._db.execute("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, _json(trajectory)))
         self._db.execute("DELETE FROM begun WHERE id = ?", (one.id,))
         self._db.execute("DELETE FROM completions WHERE trajectory = ?", (one.id,))
         if one.thread_id is not None:
@@ -221,6 +236,13 @@ class Batch:
             "INSERT OR IGNORE INTO interrupted VALUES (?, ?, ?, ?)",
             [(thread, node.namespace, one.id, node.attempt) for node in one.nodes if node.interrupted],
         )
+
+
+def _json(record: BaseModel) -> str:
+    try:
+        return record.model_dump_json()
+    except PydanticSerializationError:  # half a surrogate pair, which models do emit: escaped, as JSON allows
+        return json.dumps(plain(record.model_dump()))
 
 
 def _read(db: sqlite3.Connection, record: str) -> Trajectory:

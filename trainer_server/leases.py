@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 
 class Leases:
@@ -24,12 +24,9 @@ class Leases:
         self._held[rollout, policy] = (version, now + self._seconds)
         return version
 
-    def release(self, rollout: str) -> bool:
-        """Ends a rollout's leases; False when it had none."""
-        mine = [key for key in self._held if key[0] == rollout]
-        for key in mine:
-            del self._held[key]
-        return bool(mine)
+    def release(self, rollouts: Collection[str]) -> None:
+        """Ends the leases of rollouts; those that have none are fine."""
+        self._held = {key: held for key, held in self._held.items() if key[0] not in rollouts}
 
     def versions(self) -> set[tuple[str, int]]:
         """(policy, version) pairs that somebody holds; forgets those that have expired."""

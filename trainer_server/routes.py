@@ -7,7 +7,7 @@ import io
 import zipfile
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Header, Query, Request, Response
 
 from trainer_server.ledger import read_completions
 from trainer_server.openai_errors import APIError
@@ -169,7 +169,13 @@ async def completion(completion_id: str, request: Request) -> Completion:
 @router.delete("/rollouts/{rollout}", status_code=204)
 async def release(rollout: str, request: Request) -> None:
     """Ends a rollout's hold on a policy version. Unknown ids are fine: a lease may have expired."""
-    request.app.state.server.leases.release(rollout)
+    request.app.state.server.leases.release({rollout})
+
+
+@router.post("/rollouts/release", status_code=204)
+async def release_all(rollouts: Annotated[set[str], Body()], request: Request) -> None:
+    """The same for many rollouts."""
+    request.app.state.server.leases.release(rollouts)
 
 
 def _policy(request: Request, name: str) -> Policy:

@@ -93,6 +93,7 @@ def test_a_rollout_keeps_its_version_while_others_move_on(server: TrainerServer)
         assert version_of(http, ask(http, "say b", "q")) == 1
         assert http.delete("/api/policies/q/versions/0").status_code == 409
         assert http.delete("/api/rollouts/r1").status_code == 204
+        assert http.post("/api/rollouts/release", json=["r2", "unknown"]).status_code == 204
         assert version_of(http, ask(http, "say c", "q", rollout="r1")) == 1
 
 
