@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain.agents.middleware import AgentMiddleware
-from langchain.agents.middleware.types import ModelRequest, ModelResponse
-from langchain_core.messages import AIMessage
 
 from art_langgraph.capture import install
 from art_langgraph.chat_model import ChatART
 from art_langgraph.store import TrajectoryStore
 
-ModelAnswer = ModelResponse[Any] | AIMessage
+if TYPE_CHECKING:
+    from langchain.agents.middleware.types import ModelRequest, ModelResponse
+    from langchain_core.messages import AIMessage
+
+    ModelAnswer = ModelResponse[Any] | AIMessage
+    _Middleware = AgentMiddleware[Any, Any, Any]
+else:  # these are not generic in every version that is supported
+    _Middleware = AgentMiddleware
 
 
-class ARTMiddleware(AgentMiddleware[Any, Any, Any]):
+class ARTMiddleware(_Middleware):
     """Routes the agent's model calls to a policy.
 
         agent = create_agent("openai:gpt-5", tools, middleware=[ARTMiddleware(policy="agent")])

@@ -22,6 +22,8 @@ from art_langgraph import TrainerClient, TrajectoryStore
 from tests.conftest import TOKEN, TrainerServer
 
 BIN = Path(sys.executable).parent
+SHAPES = Path(__file__).with_name("dev_graphs.py")
+NAMES = ("agent", "fan", "nested", "person", "retried", "handoff", "functional", "broken")
 GRAPH = """
 import os
 from langchain_openai import ChatOpenAI
@@ -41,7 +43,9 @@ graph = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "an
 def project(tmp_path: Path, connected: TrainerServer, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ART_HOME", str(tmp_path / "home"))
     (tmp_path / "graph.py").write_text(GRAPH)
-    config = {"dependencies": ["."], "graphs": {"chat": "./graph.py:graph"}, "http": {"app": "art_langgraph.dev:app"}}
+    (tmp_path / "shapes.py").write_text(SHAPES.read_text())
+    graphs = {"chat": "./graph.py:graph", **{name: f"./shapes.py:{name}" for name in NAMES}}
+    config = {"dependencies": ["."], "graphs": graphs, "http": {"app": "art_langgraph.dev:app"}}
     (tmp_path / "langgraph.json").write_text(json.dumps(config))
     return tmp_path
 
@@ -146,3 +150,50 @@ async def test_the_whole_workflow(
         assert "11 added" in art("trajectories", "import", str(project / "out.jsonl"), "--store", other)
         assert "11 were there" in art("trajectories", "import", str(project / "out.parquet"), "--store", other)
         assert "chat" in art("trajectories", "stats", "--store", other)
+
+
+async def test_every_shape_is_captured(dev: str, project: Path, connected: TrainerServer) -> None:
+    def user(text: str) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": text}]}
+
+    async with TrainerClient() as trainer:
+        await trainer.create_policy("shapes")
+    client = get_client(url=dev)
+    thread = (await client.threads.create())["thread_id"]
+    modes: list[Any] = ["values", "updates", "messages-tuple", "custom", "events", "debug"]
+    streamed = [part async for part in client.runs.stream(None, "agent", input=user('call double {"value": 4}'))]
+    assert streamed
+    async for _ in client.runs.stream(None, "nested", input=user("x"), stream_mode=modes, stream_subgraphs=True):
+        pass
+    await asyncio.gather(
+        client.runs.wait(None, "fan", input={"count": 50}),
+        client.runs.wait(None, "retried", input=user("x")),
+        client.runs.wait(None, "handoff", input=user("x")),
+        client.runs.wait(None, "functional", input={}),
+        client.runs.wait(None, "broken", input=user("x"), raise_error=False),
+    )
+    waiting = await client.runs.wait(thread, "person", input=user("x"))
+    assert waiting["__interrupt__"][0]["value"] == "draft"
+    await client.runs.wait(thread, "person", command={"resume": "done"})
+    async with httpx.AsyncClient() as http:
+        await http.post(f"{dev}/art/flush", timeout=20)
+    store = TrajectoryStore(project / "home" / "trajectories.sqlite")
+
+    def calls(graph: str) -> list[tuple[str, str | None, str | None]]:
+        runs = reversed(store.list(graph=graph))
+        return [((c.message or {})["content"], "/".join(c.path), c.superseded) for one in runs for c in one.completions]
+
+    (agent,) = store.list(graph="agent")
+    assert [(one.tool, one.result) for one in agent.tool_calls] == [("double", "8")]
+    assert [one.path for one in agent.completions] == [["model"], ["model"]]
+    assert calls("nested") == [("inner", "child/inner", None), ("outer", "outer", None)]
+    (fan,) = store.list(graph="fan")
+    assert sorted(one.branch for one in fan.completions if one.branch is not None) == list(range(50))
+    assert len({one.id for one in fan.completions}) == 50
+    assert calls("retried") == [("tried", "shaky", "retry"), ("tried", "shaky", None)]
+    assert calls("handoff") == [("who", "supervisor", None), ("expert", "expert", None), ("who", "supervisor", None)]
+    assert sorted(calls("functional")) == [("piece 0", "functional/piece", None), ("piece 1", "functional/piece", None)]
+    assert calls("broken") == [("last words", "breaks", None)]
+    assert "it broke" in (store.list(graph="broken")[0].error or "")
+    assert calls("person") == [("draft", "asks", "resume"), ("draft", "asks", None), ("done", "asks", None)]
+    assert all(call.trainable or call.superseded for one in store for call in one.completions)

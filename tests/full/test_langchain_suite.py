@@ -11,17 +11,20 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests
 from art_langgraph import ChatART
 from trainer_server.models import EMBEDDED
 
-DEMANDING = {
-    "test_tool_calling", "test_tool_calling_async", "test_bind_runnables_as_tools", "test_tool_choice",
-    "test_tool_calling_with_no_arguments", "test_structured_output", "test_structured_output_async",
-    "test_structured_output_pydantic_2_v1", "test_structured_output_optional_param", "test_json_mode",
-    "test_agent_loop", "test_unicode_tool_call_integration",
-}  # fmt: skip
+SKIPPED = {
+    "test_agent_loop": "the embedded model calls tools only after demonstrations, which the suite's prompt lacks",
+    "test_tool_calling_with_no_arguments": "the embedded model fills the empty arguments with blanks up to max_tokens",
+    "test_structured_output_optional_param": "the embedded model does not end its JSON within max_tokens",
+    "test_json_mode": "the embedded model does not end its JSON within max_tokens",
+}
 
 
 @pytest.mark.vllm
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("found_by_clients")
+# ChatOpenAI's own, for a parsed answer and for a Pydantic v1 schema.
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
+@pytest.mark.filterwarnings("ignore:Received a Pydantic BaseModel V1 schema:UserWarning")
 class TestIntegration(ChatModelIntegrationTests):
     @property
     def chat_model_class(self) -> type[BaseChatModel]:
@@ -49,6 +52,5 @@ class TestIntegration(ChatModelIntegrationTests):
 
     @pytest.fixture(autouse=True)
     def _what_the_model_can_do(self, request: pytest.FixtureRequest) -> None:
-        name = request.node.originalname
-        if name in DEMANDING:
-            pytest.skip("SmolLM2-135M calls tools only after demonstrations, which the suite's prompts lack")
+        if reason := SKIPPED.get(request.node.originalname):
+            pytest.skip(reason)
