@@ -45,6 +45,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
 
     def __init__(self, scope: Scope | None = None) -> None:
         self.scope = scope or Scope()
+        self.root: UUID | None = None
+        """Of the runs that it hears, the first that nothing encloses."""
         self._runs: dict[UUID, _Run] = {}
         self._models: dict[UUID, CompletionCall] = {}
         self._tools: dict[UUID, ToolCall] = {}
@@ -74,6 +76,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         namespace = str(metadata.get("langgraph_checkpoint_ns") or "")
         run = _Run(parent_run_id, namespace, checkpointed="thread_id" in metadata)
         with self._lock:
+            self.root = self.root or (run_id if parent_run_id is None else None)
             above = self._runs.get(parent_run_id) if parent_run_id else None
             self._runs[run_id] = run
             # A node's run opens a namespace; the chains inside it carry the same metadata.
@@ -160,6 +163,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
             call.cached = _from_cache(generation.message)
             call.id = one if one is None or index == 0 else f"{one}.{index}"
             call.message = _openai([generation.message])[0]
+            if thought := generation.message.additional_kwargs.get("reasoning_content"):
+                call.message["reasoning_content"] = thought
             self.recorder.completion(call)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
 from langchain_core.language_models import LanguageModelInput
-from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr, model_validator
 
@@ -73,13 +75,30 @@ class ChatART(ChatOpenAI):
                 scope.servers.add((self.openai_api_base.removesuffix("/v1"), key.get_secret_value()))
         return payload
 
+    def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:
+        result: ChatResult = super()._create_chat_result(response, generation_info)
+        choices = response.get("choices") if isinstance(response, dict) else response.choices
+        for generation, choice in zip(result.generations, choices or (), strict=True):
+            message = choice["message"] if isinstance(choice, dict) else choice.message.model_extra or {}
+            _keep_reasoning(generation.message, message)
+        return result
+
     def _convert_chunk_to_generation_chunk(
         self, chunk: dict[str, Any], default_chunk_class: type, base_generation_info: dict[str, Any] | None
     ) -> ChatGenerationChunk | None:
         found: ChatGenerationChunk | None = super()._convert_chunk_to_generation_chunk(
             chunk, default_chunk_class, base_generation_info
         )
+        if found is None or not chunk.get("choices"):
+            return found
+        _keep_reasoning(found.message, chunk["choices"][0].get("delta") or {})
         # Once, on the chunk that ends the text: merged chunks concatenate strings.
-        if found is not None and (found.generation_info or {}).get("finish_reason"):
+        if (found.generation_info or {}).get("finish_reason"):
             found.generation_info = {**(found.generation_info or {}), "id": chunk.get("id")}
         return found
+
+
+def _keep_reasoning(message: BaseMessage, answered: Mapping[str, Any]) -> None:
+    """Keeps what ChatOpenAI drops, where LangChain's models of other reasoning providers have it."""
+    if thought := answered.get("reasoning") or answered.get("reasoning_content"):
+        message.additional_kwargs["reasoning_content"] = thought

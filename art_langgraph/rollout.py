@@ -59,8 +59,9 @@ async def rollout(
     recorder = scope.recorder
     trajectory.metadata["rollout_id"] = scope.rollout_id
     started = time.monotonic()
+    handler = ARTCallbackHandler(scope)
     try:
-        with recording(scope, ARTCallbackHandler(scope)):
+        with recording(scope, handler):
             async with AsyncExitStack() as stack, asyncio.timeout(timeout):
                 runnable = await _resolve(graph, scenario, stack)
                 whole = _own_thread(config, runnable, scope)
@@ -75,6 +76,8 @@ async def rollout(
     finally:
         release(scope)
     trajectory.seconds = time.monotonic() - started
+    if handler.root:
+        trajectory.metadata["run_id"] = str(handler.root)
     trajectory.completions = recorder.completions
     trajectory.tool_calls = recorder.tool_calls
     trajectory.nodes = recorder.nodes

@@ -1,9 +1,9 @@
 """A small engine that answers chat completions with exact tokens, as vLLM does: for the lane without vLLM.
 
 A token is a character of the text. What it answers follows from the last message:
-`call NAME {json}` makes a tool call, `calls [[NAME, {json}], …]` several, `say TEXT` says TEXT, `slow` streams slowly,
-`die` breaks the connection, `no tokens` leaves the token ids out; anything else is echoed. A forced tool is called with
-what would have been said. More than 2,000 characters are over the context.
+`think THOUGHT|TEXT` thinks first, `call NAME {json}` makes a tool call, `calls [[NAME, {json}], …]` several,
+`say TEXT` says TEXT, `slow` streams slowly, `die` breaks the connection, `no tokens` leaves the token ids out; anything
+else is echoed. A forced tool is called with what would have been said. More than 2,000 characters are over the context.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ def make_app() -> Starlette:
         text, calls = _answer(said, body)
         tokens = [ord(char) for char in text][:limit]
         choices = [_choice(i, text[:limit], calls, tokens) for i in range(body.get("n") or 1)]
+        if said.startswith("think "):
+            thought, answer = said.removeprefix("think ").split("|")
+            for choice in choices:
+                choice["message"] |= {"reasoning": thought, "content": answer}
         prompt_ids = [ord(char) for char in prompt] or [0]
         head = {"id": "chatcmpl-engine", "object": "chat.completion", "created": 1, "model": body["model"]}
         if said == "no tokens":
@@ -84,6 +88,8 @@ def make_app() -> Starlette:
 
 def _answer(said: str, body: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
     text = said.removeprefix("say ") or "?"
+    if said.startswith("think "):
+        return said.removeprefix("think ").replace("|", ""), []
     if said.startswith("call "):
         _, name, arguments = said.split(" ", 2)
         return said, [_tool_call(name, arguments)]
@@ -129,8 +135,10 @@ async def _stream(
             if message.get("tool_calls"):
                 calls = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]
                 delta: dict[str, Any] = {"tool_calls": calls} if at == 0 else {}
+            elif at < len(thought := message.get("reasoning", "")):
+                delta = {"reasoning": thought[at]}
             else:
-                delta = {"content": message["content"][at]}
+                delta = {"content": message["content"][at - len(thought)]}
             yield event(delta, at, choice["finish_reason"] if last else None)
             if said == "slow":
                 await asyncio.sleep(5.0)

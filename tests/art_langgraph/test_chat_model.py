@@ -62,6 +62,16 @@ async def test_astream(model: ChatOpenAI) -> None:
     assert await tokens_of(whole) == "four"
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_reasoning_is_kept_and_trained(connected: TrainerServer, streaming: bool) -> None:
+    model = ChatART(policy="agent", max_tokens=50, streaming=streaming)
+    message = await model.ainvoke("think hm, |two")
+    assert isinstance(message, AIMessage)
+    assert message.text == "two"
+    assert message.additional_kwargs["reasoning_content"] == "hm, "
+    assert await tokens_of(message) == "hm, two"
+
+
 async def test_bound_tools(model: ChatOpenAI) -> None:
     def add(a: int) -> int:
         """Add."""

@@ -38,6 +38,16 @@ async def answer(state: MessagesState):
 graph = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile()
 """
 
+REPLAYED = """
+import itertools
+from graph import graph
+
+turns = itertools.count()
+
+def reward(run):
+    return float(next(turns) % 2)
+"""
+
 
 @pytest.fixture
 def project(tmp_path: Path, connected: TrainerServer, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -144,11 +154,20 @@ async def test_the_whole_workflow(
         (project / "judge.py").write_text("def reward(run):\n    return float(len(run.completions))\n")
         monkeypatch.chdir(project)
         assert "9 scored, 0 failed" in art("score", "--reward", "judge:reward")
-        assert "11 trajectories" in art("trajectories", "export", str(project / "out.jsonl"))
-        assert "11 trajectories" in art("trajectories", "export", str(project / "out.parquet"))
+
+        (project / "replayed.py").write_text(REPLAYED)
+        monkeypatch.setenv("PYTHONPATH", str(project))
+        replay = ("--replay", "4", "--graph-object", "replayed:graph", "--reward", "replayed:reward")
+        said_by_train = art("train", "--from-store", "--policy", "studio", "--since", "1h", *replay)
+        assert "replaying 9 scenarios 4 times" in said_by_train
+        assert "studio@2 is served" in said_by_train
+        assert len(store.list(scenario=newest.scenario.id)) == 5
+
+        assert "47 trajectories" in art("trajectories", "export", str(project / "out.jsonl"))
+        assert "47 trajectories" in art("trajectories", "export", str(project / "out.parquet"))
         other = str(project / "other.sqlite")
-        assert "11 added" in art("trajectories", "import", str(project / "out.jsonl"), "--store", other)
-        assert "11 were there" in art("trajectories", "import", str(project / "out.parquet"), "--store", other)
+        assert "47 added" in art("trajectories", "import", str(project / "out.jsonl"), "--store", other)
+        assert "47 were there" in art("trajectories", "import", str(project / "out.parquet"), "--store", other)
         assert "chat" in art("trajectories", "stats", "--store", other)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import operator
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
+from uuid import uuid4
 
 import pytest
 from langchain_core.messages import AnyMessage, HumanMessage
@@ -75,6 +76,12 @@ async def test_a_trajectory_knows_nodes_completions_and_output() -> None:
     assert (call.node, call.path, call.trainable) == ("model", ["model"], True)
     assert call.message == {"role": "assistant", "content": "hello"}
     assert found.completion_ids == [call.id]
+
+
+async def test_a_rollout_has_the_run_id_that_langgraph_gave_it() -> None:
+    run_id = uuid4()
+    found = await rollout(one_node(), "say hello", config={"run_id": run_id})
+    assert found.run_id == str(run_id)
 
 
 async def test_tool_calls_are_recorded_with_their_place() -> None:
