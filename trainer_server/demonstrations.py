@@ -74,6 +74,8 @@ class Collection:
         if least is not None and (trajectory.reward is None or trajectory.reward < least):
             self.trajectories_skipped["no_reward" if trajectory.reward is None else "low_reward"] += 1
             return
+        if not trajectory.completions:
+            self.trajectories_skipped["no_completions"] += 1
         turns = []
         for one in dict.fromkeys(trajectory.completions):
             if reason := _unfit(found.get(one), tokenizer):

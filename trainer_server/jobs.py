@@ -3,6 +3,7 @@
     jobs/<id>/job.json       what was accepted; by the server, before it answers 202
     jobs/<id>/rows.json      sft only: what is imitated, as token ids; by the server, which has the chat template
     jobs/<id>/started.json   when the trainer took it up; by the trainer
+    jobs/<id>/progress.json  how far it is, replaced as it goes on; by the trainer
     jobs/<id>/trained.json   what came of it; by the trainer, after the version is published
     jobs/<id>/done.json      the final Job, once the engine serves the version; by the server
 
@@ -96,6 +97,10 @@ class JobBoard:
     def start(self, job_id: str) -> None:
         write_atomic(self.root / job_id / "started.json", json.dumps({"time": time.time()}))
 
+    def progress(self, job_id: str, share: float) -> None:
+        """How much of a running job is done, 0 to 1."""
+        write_atomic(self.root / job_id / "progress.json", json.dumps({"share": share}))
+
     def report(self, job_id: str, trained: Trained) -> None:
         """The last word on a job before it is served: the trainer's; the server's when there is nothing to give it."""
         write_atomic(self.root / job_id / "trained.json", trained.model_dump_json())
@@ -117,12 +122,14 @@ class JobBoard:
             return None
         file = self.file(job_id)
         running = (directory / "started.json").exists()
+        progress = directory / "progress.json"
         return Job(
             id=file.id,
             kind=file.kind,
             policy=file.policy,
             created=file.created,
             status=JobStatus.running if running else JobStatus.queued,
+            progress=json.loads(progress.read_text())["share"] if progress.exists() else None,
         )
 
     def open_ids(self) -> list[str]:

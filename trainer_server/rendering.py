@@ -104,7 +104,9 @@ class Renderer:
                    "chat_template_kwargs": conversation.chat_template_kwargs}  # fmt: skip
         chat = parse(request, default_max_tokens=1, temperature=None)
         asked = chat.upstream(self._base, cpu=self._engine.cpu)
-        body: dict[str, Any] = {key: asked[key] for key in ("messages", "tools", "chat_template_kwargs") if key in asked}
+        body: dict[str, Any] = {
+            key: asked[key] for key in ("messages", "tools", "chat_template_kwargs") if key in asked
+        }
         found = await self._ask("/tokenize", {**body, "add_generation_prompt": generation})
         return list(found["tokens"])
 

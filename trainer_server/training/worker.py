@@ -37,6 +37,8 @@ from trainer_server.wire import (
 log = logging.getLogger("trainer")
 
 _POLL = 0.02
+_TELL = 0.5
+"""Seconds between two notes of how far a job is."""
 
 
 class Worker:
@@ -132,7 +134,15 @@ class Worker:
         if given is None or not isinstance(job.request, SFTRequest):
             raise TrainingError(f"{job.id} says nothing about demonstrations")
         self.model.load(spec, self.store.directory(job.policy, version))
-        metrics = warm_start(self.model, given, job.request.config, self.home.jobs / job.id / "trl")
+        told = time.monotonic()
+
+        def tell(done: int, updates: int) -> None:
+            nonlocal told
+            if time.monotonic() - told >= _TELL:
+                self.board.progress(job.id, done / updates)
+                told = time.monotonic()
+
+        metrics = warm_start(self.model, given, job.request.config, self.home.jobs / job.id / "trl", tell)
         if "skipped" in metrics:
             return StepResult(version=version, metrics=metrics)
         return self._publish(job, version + 1, metrics, None)

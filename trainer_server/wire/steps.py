@@ -122,5 +122,7 @@ class Job(BaseModel):
     finished: float | None = None
     error: str | None = None
     result: StepResult | None = None
+    progress: float | None = None
+    """Share of the trainer's work that is done, 0 to 1, while it runs and is known."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Wall time by phase: `render` (sft only), `train`, `swap`."""
