@@ -20,7 +20,7 @@ from trainer_server.wire import ConfigError, Conversation
 
 LINES: list[dict[str, Any]] = [
     {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]},
-    {"messages": [{"role": "user", "content": "é\u2028"}, {"role": "assistant", "content": "ja"}], "tools": []},
+    {"messages": [{"role": "user", "content": "é\x85"}, {"role": "assistant", "content": "ja"}], "tools": []},
 ]
 CONFIG = SFTConfig(lr=1e-2, num_train_epochs=2)
 
