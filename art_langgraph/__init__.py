@@ -7,13 +7,14 @@ from art_langgraph.capture import install
 from art_langgraph.chat_model import ChatART
 from art_langgraph.client import TrainerClient
 from art_langgraph.datasets import load_scenarios, save_scenarios
+from art_langgraph.demonstrations import load_conversations
 from art_langgraph.evaluate import Evaluation, evaluate
 from art_langgraph.rewards import NodeRewards
 from art_langgraph.rollout import gather, rollout
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.train import train
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
-from trainer_server.wire import ARTError, GRPOConfig, StepResult
+from trainer_server.wire import ARTError, Conversation, GRPOConfig, SFTConfig, StepResult
 
 if TYPE_CHECKING:
     from art_langgraph.middleware import ARTMiddleware
@@ -23,9 +24,11 @@ __all__ = [
     "ARTError",
     "ARTMiddleware",
     "ChatART",
+    "Conversation",
     "Evaluation",
     "GRPOConfig",
     "NodeRewards",
+    "SFTConfig",
     "Scenario",
     "StepResult",
     "TrainerClient",
@@ -35,6 +38,7 @@ __all__ = [
     "evaluate",
     "gather",
     "install",
+    "load_conversations",
     "load_scenarios",
     "rollout",
     "save_scenarios",

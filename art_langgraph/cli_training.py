@@ -1,9 +1,10 @@
-"""`art-langgraph train`: a step from recorded runs. `policies`: what the server has."""
+"""`art-langgraph train`: a step from recorded runs. `sft`: a warm start. `policies`: what the server has."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -23,10 +24,11 @@ from art_langgraph.rollout import gather
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.stored_training import compare
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
-from trainer_server.wire import ConfigError, GRPOConfig
+from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
 
 _HISTORY = 200
 """Earlier scored runs that make the running baseline."""
+_SFT = SFTConfig()
 
 
 def train_command(
@@ -98,6 +100,44 @@ async def _train(
         )
 
 
+def sft_command(
+    policy: Annotated[str, typer.Argument(help="Policy to start warm.")],
+    file: Annotated[Path, typer.Argument(help="JSONL, one a line: {'messages': [...], 'tools': [...]}.")],
+    lr: Annotated[float, typer.Option(help="Peak learning rate.", min=0.0)] = _SFT.lr,
+    epochs: Annotated[int, typer.Option(help="Passes over the file.", min=1)] = _SFT.num_train_epochs,
+    batch_size: Annotated[int, typer.Option(help="Rows of one update.", min=1)] = _SFT.per_device_train_batch_size,
+    max_length: Annotated[int, typer.Option(help="Tokens; longer answers are skipped.", min=2)] = _SFT.max_length,
+    seed: Annotated[int, typer.Option(help="Order of the rows.", min=0)] = _SFT.seed,
+    train_on: Annotated[
+        Literal["all", "last"], typer.Option(help="Imitate all answers of a conversation, or the last one.")
+    ] = _SFT.train_on,
+) -> None:
+    """Start a policy warm: its next version imitates conversations, in OpenAI's fine-tuning format.
+
+    Only what assistants said is learnt, tool calls included.
+    """
+    config = SFTConfig(
+        lr=lr, num_train_epochs=epochs, per_device_train_batch_size=batch_size, max_length=max_length, seed=seed,
+        train_on=train_on,
+    )  # fmt: skip
+
+    async def start() -> None:
+        async with TrainerClient() as trainer:
+            result = await trainer.sft(policy, file, config)
+        metrics = result.metrics
+        skipped = {**metrics["turns_skipped"], **metrics["conversations_skipped"]}
+        left_out = ", ".join(f"{count} {reason}" for reason, count in skipped.items()) or "nothing"
+        if reason := metrics.get("skipped"):
+            print(f"{policy} stays at version {result.version}: {reason}")
+            raise typer.Exit(1)
+        print(
+            f"{policy}@{result.version} is served: {metrics['turns']} answers of {metrics['tokens_trained']} tokens, "
+            f"loss {metrics['loss_first']:.3f} → {metrics['loss_last']:.3f}; left out: {left_out}"
+        )
+
+    asyncio.run(start())
+
+
 def policies_command() -> None:
     """List the policies of the trainer server, with their newest versions."""
 
@@ -118,3 +158,4 @@ def register(root: typer.Typer) -> None:
     """Adds these commands to `art-langgraph`."""
     root.command("policies")(policies_command)
     root.command("train")(train_command)
+    root.command("sft")(sft_command)

@@ -7,14 +7,16 @@ import io
 import time
 import uuid
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from art_langgraph.credit import RetryCredit, group_refs
+from art_langgraph.demonstrations import Demonstration, sft_request
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import (
     Completion,
@@ -28,6 +30,7 @@ from trainer_server.wire import (
     PolicySpec,
     ServerError,
     ServerUnreachable,
+    SFTConfig,
     StepRequest,
     StepResult,
     Version,
@@ -35,6 +38,8 @@ from trainer_server.wire import (
 
 _WAIT = 20
 """Seconds of one long poll for a job."""
+_GLANCE = 1.0
+"""The same while a progress bar is shown."""
 _RETRY_FOR = 60.0
 """Seconds for which a server that does not answer is asked again: it may be restarting."""
 
@@ -129,10 +134,14 @@ class TrainerClient:
         found = await self._ask("GET", f"/api/jobs/{job_id}", params={"wait": wait}, timeout=wait + 30)
         return Job.model_validate_json(found.content)
 
-    async def wait(self, job: Job) -> Job:
-        """Waits until a job is final. Raises JobFailed."""
-        while not job.status.final:
-            job = await self.job(job.id, wait=_WAIT)
+    async def wait(self, job: Job, *, progress: str | None = None) -> Job:
+        """Waits until a job is final. progress: label of a bar on the terminal; None: no bar. Raises JobFailed."""
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with Progress(*columns, transient=True, disable=progress is None) as bar:
+            task = bar.add_task(progress or "", total=1.0)
+            while not job.status.final:
+                job = await self.job(job.id, wait=_GLANCE if progress else _WAIT)
+                bar.update(task, completed=job.progress or 0.0)
         if job.status == JobStatus.failed:
             raise JobFailed(f"{job.id} on policy {job.policy!r} failed: {job.error}", job_id=job.id)
         return job
@@ -158,9 +167,32 @@ class TrainerClient:
         )
         return await self.result(job)
 
-    async def result(self, job: Job) -> StepResult:
-        """Waits for a submitted step; as `train`."""
-        job = await self.wait(job)
+    async def sft(
+        self,
+        policy: str,
+        demonstrations: str | Path | Iterable[Demonstration],
+        config: SFTConfig | None = None,
+        *,
+        nodes: Sequence[str] | None = None,
+        idempotency_key: str | None = None,
+        progress: bool = True,
+    ) -> StepResult:
+        """Warm start: the next version of a policy imitates demonstrations, by supervised fine-tuning.
+
+        demonstrations: a JSONL file in OpenAI's fine-tuning format (`{"messages": […], "tools": […]}` a line),
+        conversations of that form, or trajectories; of those, the completions with the very tokens that were sampled,
+        where `config.min_reward` is set only of runs with at least that reward. nodes: patterns of the node paths whose
+        completions are taken. Only what assistants said is learnt. Returns and raises as `train`, and ConfigError for
+        what is no conversation.
+        """
+        request = sft_request(demonstrations, config, nodes=nodes, idempotency_key=idempotency_key or uuid.uuid4().hex)
+        answer = await self._ask("POST", f"/api/policies/{policy}/sft", json=request.model_dump(mode="json"))
+        label = f"warm start of {policy}" if progress else None
+        return await self.result(Job.model_validate_json(answer.content), progress=label)
+
+    async def result(self, job: Job, *, progress: str | None = None) -> StepResult:
+        """Waits for a submitted step or warm start; as `train`. progress: as that of `wait`."""
+        job = await self.wait(job, progress=progress)
         assert job.result is not None
         job.result.metrics["job"] = {"id": job.id, "seconds": job.seconds}
         return job.result

@@ -1,6 +1,7 @@
 """A small engine that answers chat completions with exact tokens, as vLLM does: for the lane without vLLM.
 
-A token is a character of the text. What it answers follows from the last message:
+A token is a character of the text, but two newlines in a row are one. Its chat template puts END after what the
+assistant said, and drops `(hint) …` messages once they are answered. What it answers follows from the last message:
 `think THOUGHT|TEXT` thinks first, `call NAME {json}` makes a tool call, `calls [[NAME, {json}], …]` several,
 `say TEXT` says TEXT, `slow` streams slowly, `die` breaks the connection, `no tokens` leaves the token ids out; anything
 else is echoed. A forced tool is called with what would have been said. More than 2,000 characters are over the context.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -19,17 +21,19 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 CONTEXT = 2_000
+END = "\x03"
+PARAGRAPH = 256
 
 
 def make_app() -> Starlette:
-    state: dict[str, Any] = {"loaded": {}, "requests": [], "aborted": 0}
+    state: dict[str, Any] = {"loaded": {}, "requests": [], "tokenized": [], "aborted": 0}
 
     async def chat(request: Request) -> Response:
         body = await request.json()
         state["requests"].append(body)
         if body["model"] != "base" and body["model"] not in state["loaded"]:
             return JSONResponse({"error": {"message": f"model {body['model']} does not exist", "code": 404}}, 404)
-        prompt = "".join(str(message.get("content") or "") for message in body["messages"])
+        prompt = _render(body["messages"])
         limit = body.get("max_tokens") or CONTEXT - len(prompt)
         if len(prompt) + limit > CONTEXT or limit < 1:
             message = f"This model's maximum context length is {CONTEXT} tokens."
@@ -42,7 +46,7 @@ def make_app() -> Starlette:
             thought, answer = said.removeprefix("think ").split("|")
             for choice in choices:
                 choice["message"] |= {"reasoning": thought, "content": answer}
-        prompt_ids = [ord(char) for char in prompt] or [0]
+        prompt_ids = _tokens(prompt) or [0]
         head = {"id": "chatcmpl-engine", "object": "chat.completion", "created": 1, "model": body["model"]}
         if said == "no tokens":
             for choice in choices:
@@ -56,6 +60,18 @@ def make_app() -> Starlette:
             return Response()
         usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(tokens), "total_tokens": 0}
         return JSONResponse({**head, "choices": choices, "usage": usage, "prompt_token_ids": prompt_ids})
+
+    async def tokenize(request: Request) -> Response:
+        body = await request.json()
+        state["tokenized"].append(body)
+        if "prompt" in body:
+            return JSONResponse({"tokens": _tokens(body["prompt"])})
+        if any("unrenderable" in str(message.get("content")) for message in body["messages"]):
+            return JSONResponse({"error": {"message": "the template says no", "code": 400}}, 400)
+        return JSONResponse({"tokens": _tokens(_render(body["messages"]))})
+
+    async def detokenize(request: Request) -> Response:
+        return JSONResponse({"prompt": _text((await request.json())["tokens"])})
 
     async def load(request: Request) -> Response:
         body = await request.json()
@@ -76,6 +92,8 @@ def make_app() -> Starlette:
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/tokenize", tokenize, methods=["POST"]),
+            Route("/detokenize", detokenize, methods=["POST"]),
             Route("/v1/load_lora_adapter", load, methods=["POST"]),
             Route("/v1/unload_lora_adapter", unload, methods=["POST"]),
             Route("/v1/models", models),
@@ -84,6 +102,27 @@ def make_app() -> Starlette:
     )
     app.state.engine = state
     return app
+
+
+def _render(messages: list[dict[str, Any]]) -> str:
+    """The chat template."""
+    text = ""
+    for at, message in enumerate(messages):
+        content = str(message.get("content") or "")
+        if content.startswith("(hint) ") and at < len(messages) - 1:
+            continue
+        functions = [call["function"] for call in message.get("tool_calls") or ()]
+        text += content + "".join(f"call {one['name']} {one['arguments']}" for one in functions)
+        text += END if message["role"] == "assistant" else ""
+    return text
+
+
+def _tokens(text: str) -> list[int]:
+    return [PARAGRAPH if part == "\n\n" else ord(part) for part in re.findall(r"\n\n|.|\n", text)]
+
+
+def _text(tokens: list[int]) -> str:
+    return "".join("\n\n" if token == PARAGRAPH else chr(token) for token in tokens)
 
 
 def _answer(said: str, body: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:

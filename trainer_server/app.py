@@ -68,7 +68,7 @@ class Server:
                 self.slots.newest[policy.name] = policy.latest
         self.recorder = Recorder(self.identity, self.ledger)
         self.gateway = Gateway(config, self.recorder, self.store, self.slots, self.leases, self.engines)
-        self.trainer = Trainer(config, base, self.identity.tokenizer, JobBoard(home.jobs), self.slots)
+        self.trainer = Trainer(config, base, self.identity.tokenizer, JobBoard(home.jobs), self.slots, self.engines)
         self.creating = asyncio.Lock()
         self.failure: str | None = None
         self._tasks: list[asyncio.Task[None]] = []

@@ -1,7 +1,9 @@
 """The queue between server and trainer process: files that are only ever added, each written in one atomic step.
 
     jobs/<id>/job.json       what was accepted; by the server, before it answers 202
+    jobs/<id>/rows.json      sft only: what is imitated, as token ids; by the server, which has the chat template
     jobs/<id>/started.json   when the trainer took it up; by the trainer
+    jobs/<id>/progress.json  how far it is, replaced as it goes on; by the trainer
     jobs/<id>/trained.json   what came of it; by the trainer, after the version is published
     jobs/<id>/done.json      the final Job, once the engine serves the version; by the server
 
@@ -15,23 +17,23 @@ import json
 import secrets
 import time
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from trainer_server.demonstrations import Demonstrations
 from trainer_server.files import write_atomic
-from trainer_server.wire import Job, JobStatus, PolicySpec, StepRequest, StepResult
+from trainer_server.wire import Job, JobKind, JobStatus, PolicySpec, SFTRequest, StepRequest, StepResult
 
 
 class JobFile(BaseModel):
-    """job.json: exactly one of `spec` (kind create) and `request` (kind step) is set."""
+    """job.json: exactly one of `spec` (kind create) and `request` (kinds step and sft) is set."""
 
     id: str
-    kind: Literal["create", "step"]
+    kind: JobKind
     policy: str
     created: float
     spec: PolicySpec | None = None
-    request: StepRequest | None = None
+    request: StepRequest | SFTRequest | None = None
 
 
 class Trained(BaseModel):
@@ -47,14 +49,15 @@ class JobBoard:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._kinds: dict[str, JobKind] = {}
 
     def accept(
         self,
-        kind: Literal["create", "step"],
+        kind: JobKind,
         policy: str,
         *,
         spec: PolicySpec | None = None,
-        request: StepRequest | None = None,
+        request: StepRequest | SFTRequest | None = None,
     ) -> JobFile:
         """Writes a job down, durably; when this returns, the job cannot be lost."""
         now = time.time()
@@ -76,11 +79,30 @@ class JobBoard:
     def file(self, job_id: str) -> JobFile:
         return JobFile.model_validate_json((self.root / job_id / "job.json").read_text())
 
+    def write_rows(self, job_id: str, rows: Demonstrations) -> None:
+        """What a warm start imitates: from then on the trainer may take it up."""
+        write_atomic(self.root / job_id / "rows.json", rows.model_dump_json())
+
+    def rows(self, job_id: str) -> Demonstrations | None:
+        path = self.root / job_id / "rows.json"
+        return Demonstrations.model_validate_json(path.read_text()) if path.exists() else None
+
+    def ready(self, job_id: str) -> bool:
+        """Whether there is all that the trainer needs. Asked many times while a large request is rendered: it is not
+        read each time."""
+        if job_id not in self._kinds:
+            self._kinds[job_id] = self.file(job_id).kind
+        return self._kinds[job_id] != "sft" or (self.root / job_id / "rows.json").exists()
+
     def start(self, job_id: str) -> None:
         write_atomic(self.root / job_id / "started.json", json.dumps({"time": time.time()}))
 
+    def progress(self, job_id: str, share: float) -> None:
+        """How much of a running job is done, 0 to 1."""
+        write_atomic(self.root / job_id / "progress.json", json.dumps({"share": share}))
+
     def report(self, job_id: str, trained: Trained) -> None:
-        """The trainer's last word on a job."""
+        """The last word on a job before it is served: the trainer's; the server's when there is nothing to give it."""
         write_atomic(self.root / job_id / "trained.json", trained.model_dump_json())
 
     def trained(self, job_id: str) -> Trained | None:
@@ -100,12 +122,14 @@ class JobBoard:
             return None
         file = self.file(job_id)
         running = (directory / "started.json").exists()
+        progress = directory / "progress.json"
         return Job(
             id=file.id,
             kind=file.kind,
             policy=file.policy,
             created=file.created,
             status=JobStatus.running if running else JobStatus.queued,
+            progress=json.loads(progress.read_text())["share"] if progress.exists() else None,
         )
 
     def open_ids(self) -> list[str]:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from trainer_server.ledger import read_completions
 from trainer_server.openai_errors import APIError
 from trainer_server.slots import NoFreeSlot
-from trainer_server.wire import Completion, ConfigError, Job, Policy, PolicySpec, StepRequest, Version
+from trainer_server.wire import Completion, ConfigError, Job, Policy, PolicySpec, SFTRequest, StepRequest, Version
 
 router = APIRouter(prefix="/api")
 
@@ -122,20 +122,27 @@ async def step(
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> Job:
     """Queues one training step. The same idempotency key, in the body or the header, answers the same job."""
-    _policy(request, name)
-    if body.idempotency_key is None and idempotency_key is not None:
-        body = body.model_copy(update={"idempotency_key": idempotency_key})
-    job: Job = await request.app.state.server.trainer.step(name, body)
-    return job
+    return await _train(name, body, request, idempotency_key)
+
+
+@router.post("/policies/{name}/sft", status_code=202)
+async def sft(
+    name: str,
+    body: SFTRequest,
+    request: Request,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+) -> Job:
+    """Queues a warm start: the policy's next version imitates demonstrations. Keys as those of steps."""
+    return await _train(name, body, request, idempotency_key)
 
 
 @router.get("/policies/{name}/steps")
 async def step_by_key(name: str, idempotency_key: str, request: Request) -> Job:
-    """The job that was made under an idempotency key; 404 when there is none."""
+    """The step or warm start that was made under an idempotency key; 404 when there is none."""
     _policy(request, name)
     found: Job | None = request.app.state.server.trainer.find(name, idempotency_key)
     if found is None:
-        raise APIError(404, f"no step of {name!r} has the key {idempotency_key!r}", code="not_found")
+        raise APIError(404, f"no job of {name!r} has the key {idempotency_key!r}", code="not_found")
     return found
 
 
@@ -176,6 +183,14 @@ async def release(rollout: str, request: Request) -> None:
 async def release_all(rollouts: Annotated[set[str], Body()], request: Request) -> None:
     """The same for many rollouts."""
     request.app.state.server.leases.release(rollouts)
+
+
+async def _train(name: str, body: StepRequest | SFTRequest, request: Request, key: str | None) -> Job:
+    _policy(request, name)
+    if body.idempotency_key is None and key is not None:
+        body = body.model_copy(update={"idempotency_key": key})
+    job: Job = await request.app.state.server.trainer.train(name, body)
+    return job
 
 
 def _policy(request: Request, name: str) -> Policy:

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import sys
 import time
+from collections.abc import Sequence
 
 from trainer_server.config import ServerConfig
-from trainer_server.jobs import JobBoard, JobFile
+from trainer_server.engine import Engine
+from trainer_server.jobs import JobBoard, JobFile, Trained
 from trainer_server.models import BaseModel
 from trainer_server.openai_errors import APIError
 from trainer_server.process import Child
+from trainer_server.rendering import Renderer
 from trainer_server.slots import NoFreeSlot, Slots
-from trainer_server.wire import EngineError, Job, JobStatus, PolicySpec, StepRequest
+from trainer_server.wire import (
+    EngineError,
+    Job,
+    JobKind,
+    JobStatus,
+    PolicySpec,
+    SFTRequest,
+    StepRequest,
+    TrainingError,
+    TrajectoryRef,
+)
 
 log = logging.getLogger("trainer_server")
 
@@ -24,10 +38,14 @@ _POLL = 0.02
 class Trainer:
     """Accepts jobs, and finishes each once the engine serves its version. Jobs of one server run one after another."""
 
-    def __init__(self, config: ServerConfig, base: BaseModel, tokenizer: str, board: JobBoard, slots: Slots) -> None:
-        self._board, self._slots = board, slots
+    def __init__(
+        self, config: ServerConfig, base: BaseModel, tokenizer: str, board: JobBoard, slots: Slots,
+        engines: Sequence[Engine],
+    ) -> None:  # fmt: skip
+        self._config, self._base, self._tokenizer = config, base, tokenizer
+        self._board, self._slots, self._engines = board, slots, engines
         self._open: list[str] = board.open_ids()
-        self._keys: dict[tuple[str, str], JobFile] = {}
+        self._keys: dict[tuple[str, str], tuple[str, str]] = {}  # (policy, key) → id of the job, digest of its request
         for job_id in board.ids():
             self._remember(board.file(job_id))
         self._changed = asyncio.Condition()
@@ -37,7 +55,7 @@ class Trainer:
             sys.executable, "-m", "trainer_server.training.worker", "--home", str(config.home.root),
             "--model", base.path, "--base-model", base.name, "--tokenizer", tokenizer, *config.trainer_args,
         ]  # fmt: skip
-        self.child = Child("trainer", line, config.home.logs)
+        self.child = Child("trainer", line, config.home.logs, environment(base))
         self.restarts = 0
 
     async def start(self) -> None:
@@ -58,23 +76,24 @@ class Trainer:
         """Queues the making of a policy's version 0."""
         return await self._accept("create", spec.name, spec=spec)
 
-    async def step(self, policy: str, request: StepRequest) -> Job:
-        """Queues a step, or answers the job that the same idempotency key made before. Raises APIError 409."""
+    async def train(self, policy: str, request: StepRequest | SFTRequest) -> Job:
+        """Queues a step or a warm start, or answers the job that the same idempotency key made. Raises APIError 409."""
         if request.idempotency_key and (known := self._keys.get((policy, request.idempotency_key))):
-            if known.request != request:
+            job_id, digest = known
+            if digest != _digest(request):
                 raise APIError(
                     409,
-                    f"idempotency key {request.idempotency_key!r} was used for another step ({known.id})",
+                    f"idempotency key {request.idempotency_key!r} was used for another request ({job_id})",
                     code="idempotency_key_reused",
                     param="idempotency_key",
                 )
-            return self._job(known.id)
-        return await self._accept("step", policy, request=request)
+            return self._job(job_id)
+        return await self._accept("sft" if isinstance(request, SFTRequest) else "step", policy, request=request)
 
     def find(self, policy: str, idempotency_key: str) -> Job | None:
-        """The step that was accepted under a key, if any."""
+        """The step or warm start that was accepted under a key, if any."""
         known = self._keys.get((policy, idempotency_key))
-        return self._job(known.id) if known else None
+        return self._job(known[0]) if known else None
 
     async def wait(self, job_id: str, seconds: float) -> Job | None:
         """The job once it is final, or as it stands after `seconds`."""
@@ -97,12 +116,11 @@ class Trainer:
     def named_completions(self) -> set[str]:
         """Completions that open jobs need: never purged."""
         files = [self._board.file(job_id) for job_id in self._open]
-        groups = [group for file in files if file.request for group in file.request.groups]
-        return {one for group in groups for trajectory in group.trajectories for one in trajectory.completions}
+        return {one for file in files for trajectory in _trajectories(file) for one in trajectory.completions}
 
     def _remember(self, file: JobFile) -> None:
         if file.request and file.request.idempotency_key:
-            self._keys[file.policy, file.request.idempotency_key] = file
+            self._keys[file.policy, file.request.idempotency_key] = file.id, _digest(file.request)
 
     def _job(self, job_id: str) -> Job:
         job = self._board.job(job_id)
@@ -110,14 +128,11 @@ class Trainer:
         return job
 
     async def _accept(
-        self, kind: str, policy: str, *, spec: PolicySpec | None = None, request: StepRequest | None = None
-    ) -> Job:
-        assert kind in ("create", "step")
+        self, kind: JobKind, policy: str, *, spec: PolicySpec | None = None,
+        request: StepRequest | SFTRequest | None = None,
+    ) -> Job:  # fmt: skip
         try:
-            if spec is not None:
-                file = await asyncio.to_thread(self._board.accept, "create", policy, spec=spec)
-            else:
-                file = await asyncio.to_thread(self._board.accept, "step", policy, request=request)
+            file = await asyncio.to_thread(self._board.accept, kind, policy, spec=spec, request=request)
         except OSError as error:
             raise APIError(507, f"the job could not be written down: {error}", code="disk") from None
         self._remember(file)
@@ -141,12 +156,13 @@ class Trainer:
                 self._wake.clear()
                 await self._wake.wait()
             job_id = self._open[0]
-            trained = self._board.trained(job_id)
-            if trained is None:
+            if not self._board.ready(job_id):
+                await self._render(job_id)
+            while (trained := self._board.trained(job_id)) is None:
                 await asyncio.sleep(_POLL)
-                continue
             job = self._job(job_id)
-            job.seconds = {"train": trained.seconds}
+            rows = await asyncio.to_thread(self._board.rows, job_id)
+            job.seconds = {**({"render": rows.seconds} if rows else {}), "train": trained.seconds}
             if trained.error or trained.result is None:
                 job.status, job.error = JobStatus.failed, trained.error
             else:
@@ -158,6 +174,28 @@ class Trainer:
             async with self._changed:
                 self._changed.notify_all()
 
+    async def _render(self, job_id: str) -> None:
+        """Writes down what a warm start imitates, however long the engine takes to be there; or why it cannot."""
+        request = self._board.file(job_id).request
+        assert isinstance(request, SFTRequest)
+        while not self._board.ready(job_id) and self._board.trained(job_id) is None:
+            engine = next((one for one in self._engines if one.ready), self._engines[0])
+            try:
+                await engine.wait_ready(self._config.engine_wait)
+                renderer = Renderer(engine, self._base.name)
+                rows = await renderer.demonstrations(request, self._config.home.ledger, self._tokenizer)
+                await asyncio.to_thread(self._board.write_rows, job_id, rows)
+            except EngineError as error:
+                log.warning("%s waits for the engine: %s", job_id, error)
+                await asyncio.sleep(1.0)
+            except TrainingError as error:
+                log.error("%s failed: %s", job_id, error)
+                await asyncio.to_thread(self._board.report, job_id, Trained(error=str(error)))
+            except Exception as error:  # the edge to an engine that others run: recorded, and not fatal to later jobs
+                log.exception("%s failed", job_id)
+                failed = Trained(error=f"{type(error).__name__}: {error}")
+                await asyncio.to_thread(self._board.report, job_id, failed)
+
     async def _swap(self, policy: str, version: int) -> float:
         """Puts a version into service, however long the engine takes to be there; returns the seconds it took."""
         started = time.monotonic()
@@ -168,3 +206,18 @@ class Trainer:
                 log.warning("%s@%d waits for the engine: %s", policy, version, error)
                 await asyncio.sleep(1.0)
         return time.monotonic() - started
+
+
+def environment(base: BaseModel) -> dict[str, str]:
+    """Of the trainer process. TRL would tell its makers of each run, transformers ask the hub about local models."""
+    return {"HF_HUB_DISABLE_TELEMETRY": "1", **({"HF_HUB_OFFLINE": "1"} if base.local else {})}
+
+
+def _trajectories(file: JobFile) -> list[TrajectoryRef]:
+    if isinstance(file.request, SFTRequest):
+        return file.request.trajectories
+    return [one for group in file.request.groups for one in group.trajectories] if file.request else []
+
+
+def _digest(request: StepRequest | SFTRequest) -> str:
+    return hashlib.sha256(request.model_dump_json().encode()).hexdigest()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,24 @@ class PolicyModel:
         for name, weight in sorted(self._peft.named_parameters()):
             if mark in name and "lora_" in name:
                 yield name.replace(mark, "."), weight
+
+    @contextmanager
+    def as_peft(self) -> Iterator[PeftModel]:
+        """The model as others know it, for trainers that bring their own rows: plain attention, PEFT's own class.
+
+        What they put into the model is taken out again; the weights that they trained stay.
+        """
+        assert self._peft is not None
+        before = set(vars(self._base))
+        self._base.set_attn_implementation("sdpa")
+        try:
+            yield self._peft
+        finally:
+            self._base.set_attn_implementation(NAME)
+            for name in set(vars(self._base)) - before:  # TRL replaces `forward`, once more with each trainer
+                delattr(self._base, name)
+            self._peft.zero_grad(set_to_none=True)
+            self._peft.train()
 
     def gradient_checkpointing(self, on: bool) -> None:
         """Trades computing for memory: layers are computed again in the backward pass."""

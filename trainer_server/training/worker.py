@@ -21,12 +21,24 @@ from trainer_server.ledger import read_completions
 from trainer_server.training.batch import gather_batch
 from trainer_server.training.checkpoint import load_state, make_optimizer, save_state
 from trainer_server.training.policy import PolicyModel
+from trainer_server.training.sft import warm_start
 from trainer_server.training.step import optimise
-from trainer_server.wire import ARTError, Home, StepResult, TrainingError, Version
+from trainer_server.wire import (
+    ARTError,
+    Home,
+    PolicySpec,
+    SFTRequest,
+    StepRequest,
+    StepResult,
+    TrainingError,
+    Version,
+)
 
 log = logging.getLogger("trainer")
 
 _POLL = 0.02
+_TELL = 0.5
+"""Seconds between two notes of how far a job is."""
 
 
 class Worker:
@@ -36,6 +48,7 @@ class Worker:
         self.home, self.model, self.base_model, self.tokenizer = home, model, base_model, tokenizer
         self.board = JobBoard(home.jobs)
         self.store = AdapterStore(home.policies)
+        self._make = {"create": self._create, "step": self._step, "sft": self._sft}
 
     def run(self) -> None:
         """Works until the starter of this process is gone."""
@@ -45,17 +58,18 @@ class Worker:
             fresh = [job_id for job_id in self.board.ids() if job_id not in done]
             for job_id in fresh:
                 if self.board.trained(job_id) is None:
+                    if not self.board.ready(job_id):
+                        break  # later jobs wait too: the order of a policy's versions is that of its jobs
                     self.do(self.board.file(job_id))
                 done.add(job_id)
-            if not fresh:
-                time.sleep(_POLL)
+            time.sleep(_POLL)
 
     def do(self, job: JobFile) -> None:
         """One job, to its report. A job that cannot be done is reported as failed; this process lives on."""
         started = time.monotonic()
         self.board.start(job.id)
         try:
-            result = self._made(job) or (self._create(job) if job.kind == "create" else self._step(job))
+            result = self._made(job) or self._make[job.kind](job)
             trained = Trained(result=result)
         except ARTError as error:
             log.error("%s failed: %s", job.id, error)
@@ -83,11 +97,10 @@ class Worker:
         return self._publish(job, 0, {}, None)
 
     def _step(self, job: JobFile) -> StepResult:
-        spec = self.store.spec(job.policy)
-        versions = self.store.versions(job.policy)
-        if job.request is None or spec is None or not versions:
-            raise TrainingError(f"there is no policy {job.policy!r} to train")
-        request, version = job.request, versions[-1]
+        request = job.request
+        spec, version = self._newest(job.policy)
+        if not isinstance(request, StepRequest):
+            raise TrainingError(f"{job.id} says nothing about a step")
         ids = [one for group in request.groups for trajectory in group.trajectories for one in trajectory.completions]
         batch = gather_batch(
             request.groups, read_completions(self.home.ledger, ids), request.config, policy=job.policy,
@@ -114,6 +127,31 @@ class Worker:
         if "skipped" in metrics:
             return StepResult(version=version, metrics=metrics)
         return self._publish(job, version + 1, metrics, optimizer)
+
+    def _sft(self, job: JobFile) -> StepResult:
+        spec, version = self._newest(job.policy)
+        given = self.board.rows(job.id)
+        if given is None or not isinstance(job.request, SFTRequest):
+            raise TrainingError(f"{job.id} says nothing about demonstrations")
+        self.model.load(spec, self.store.directory(job.policy, version))
+        told = time.monotonic()
+
+        def tell(done: int, updates: int) -> None:
+            nonlocal told
+            if time.monotonic() - told >= _TELL:
+                self.board.progress(job.id, done / updates)
+                told = time.monotonic()
+
+        metrics = warm_start(self.model, given, job.request.config, self.home.jobs / job.id / "trl", tell)
+        if "skipped" in metrics:
+            return StepResult(version=version, metrics=metrics)
+        return self._publish(job, version + 1, metrics, None)
+
+    def _newest(self, policy: str) -> tuple[PolicySpec, int]:
+        spec, versions = self.store.spec(policy), self.store.versions(policy)
+        if spec is None or not versions:
+            raise TrainingError(f"there is no policy {policy!r} to train")
+        return spec, versions[-1]
 
     def _publish(
         self, job: JobFile, version: int, metrics: dict[str, object], optimizer: torch.optim.AdamW | None

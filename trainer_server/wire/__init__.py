@@ -13,10 +13,12 @@ from trainer_server.wire.errors import (
 )
 from trainer_server.wire.home import DEFAULT_URL, Connection, Home
 from trainer_server.wire.policies import NAME_PATTERN, TARGETS, Policy, PolicySpec, Version
+from trainer_server.wire.sft import Conversation, SFTConfig, SFTRequest
 from trainer_server.wire.steps import (
     GroupRef,
     GRPOConfig,
     Job,
+    JobKind,
     JobStatus,
     StepRequest,
     StepResult,
@@ -32,16 +34,20 @@ __all__ = [
     "CompletionStatus",
     "ConfigError",
     "Connection",
+    "Conversation",
     "EngineError",
     "GRPOConfig",
     "GroupRef",
     "Home",
     "Job",
     "JobFailed",
+    "JobKind",
     "JobStatus",
     "MCPError",
     "Policy",
     "PolicySpec",
+    "SFTConfig",
+    "SFTRequest",
     "Sampling",
     "ServerError",
     "ServerUnreachable",

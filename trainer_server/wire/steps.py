@@ -93,6 +93,10 @@ class StepResult(BaseModel):
     metrics: dict[str, Any] = Field(default_factory=dict)
 
 
+JobKind = Literal["create", "step", "sft"]
+"""What a job makes: version 0, or one more version by policy gradient or by imitation."""
+
+
 class JobStatus(StrEnum):
     """queued → running → succeeded | failed. A job whose process was killed goes back to queued."""
 
@@ -111,12 +115,14 @@ class Job(BaseModel):
 
     id: str
     """Sorts by time of acceptance."""
-    kind: Literal["create", "step"]
+    kind: JobKind
     policy: str
     status: JobStatus
     created: float
     finished: float | None = None
     error: str | None = None
     result: StepResult | None = None
+    progress: float | None = None
+    """Share of the trainer's work that is done, 0 to 1, while it runs and is known."""
     seconds: dict[str, float] = Field(default_factory=dict)
-    """Wall time by phase: `train`, `swap`."""
+    """Wall time by phase: `render` (sft only), `train`, `swap`."""

@@ -1,0 +1,111 @@
+"""Warm start: trl.SFTTrainer on rows of token ids. It renders nothing, and could not: its tokenizer knows no word.
+
+The optimizer lives as long as the job. Its moments belong to another loss and another learning rate: a policy-gradient
+step that follows begins with fresh ones.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainer_server.demonstrations import Demonstrations, Row
+from trainer_server.training.policy import PolicyModel
+from trainer_server.wire import SFTConfig, TrainingError
+
+IGNORED = -100
+"""Label of a token that is context."""
+
+Progress = Callable[[int, int], None]
+"""Takes the updates done, and all that there will be."""
+
+
+def warm_start(
+    model: PolicyModel, given: Demonstrations, config: SFTConfig, scratch: Path, progress: Progress = lambda *_: None
+) -> dict[str, Any]:
+    """Trains the weights that are in place; returns the metrics. Raises TrainingError when they are no good afterwards.
+
+    scratch: a directory that TRL may write into; gone afterwards. On CPU, same rows, weights and seed: same bits.
+    """
+    started = time.monotonic()
+    learnt = {
+        "rows": len(given.rows), "turns": given.turns, "tokens_total": sum(len(row.ids) for row in given.rows),
+        "tokens_trained": sum(row.tokens for row in given.rows), "turns_skipped": given.turns_skipped,
+        "conversations_skipped": given.conversations_skipped, "trajectories_skipped": given.trajectories_skipped,
+    }  # fmt: skip
+    if not given.rows:
+        return {**learnt, "skipped": _why(given)}
+    # Importing TRL takes seconds, and most trainers never need it.
+    import datasets
+    import transformers
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from trl.trainer.sft_config import SFTConfig as Arguments
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
+
+    class Report(transformers.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            progress(state.global_step, state.max_steps)
+
+    arguments = Arguments(
+        output_dir=str(scratch),
+        **config.model_dump(exclude={"lr", "train_on", "min_reward"}),
+        learning_rate=config.lr,
+        optim="adamw_torch",
+        dataset_kwargs={"skip_prepare_dataset": True},
+        use_cpu=model.device.type == "cpu",
+        bf16=False,  # the base model is in its own dtype already, under fp32 adapters: nothing to cast
+        activation_checkpointing=False,
+        logging_strategy="steps",
+        logging_steps=1,
+        logging_first_step=True,
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        push_to_hub=False,
+    )
+    try:
+        with model.as_peft() as peft:
+            trainer = SFTTrainer(
+                peft,
+                arguments,
+                data_collator=DataCollatorForLanguageModeling(pad_token_id=0),  # masked: any id would do
+                train_dataset=datasets.Dataset.from_list([_example(row) for row in given.rows]),
+                processing_class=transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({}, ""))),
+                callbacks=[Report()],
+            )
+            trainer.remove_callback(transformers.PrinterCallback)
+            loaded = time.monotonic()
+            trainer.train()
+            history = [entry for entry in trainer.state.log_history if "loss" in entry]
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    losses = [float(entry["loss"]) for entry in history]
+    if not all(map(math.isfinite, losses)) or not all(w.isfinite().all() for _, w in model.parameters()):
+        raise TrainingError(f"the loss went from {losses[0]} to {losses[-1]}: no version was made; try a smaller lr")
+    return {
+        **learnt,
+        "updates": len(losses),
+        "loss_first": losses[0],
+        "loss_last": losses[-1],
+        "grad_norm": float(history[-1]["grad_norm"]),
+        "seconds": {"render": given.seconds, "prepare": loaded - started, "compute": time.monotonic() - loaded},
+    }
+
+
+def _example(row: Row) -> dict[str, list[int]]:
+    labels = [IGNORED] * len(row.ids)
+    for start, stop in row.learnt:
+        labels[start:stop] = row.ids[start:stop]
+    return {"input_ids": row.ids, "labels": labels}
+
+
+def _why(given: Demonstrations) -> str:
+    """Why there was nothing to imitate, in words."""
+    reasons = {**given.turns_skipped, **given.conversations_skipped, **given.trajectories_skipped}
+    return "nothing to imitate: " + (", ".join(f"{n} {reason}" for reason, n in reasons.items()) or "no answers")

@@ -1,0 +1,136 @@
+"""Warm starts: demonstrations to be imitated, and the configuration of supervised fine-tuning (SFT) on them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from trainer_server.wire.steps import TrajectoryRef
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class SFTConfig(BaseModel):
+    """Configuration of one warm start. Names follow TRL's `SFTConfig`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    lr: float = Field(default=2e-4, gt=0, description="peak learning rate of AdamW")
+    num_train_epochs: int = Field(default=3, ge=1, description="passes over the rows")
+    per_device_train_batch_size: int = Field(default=8, ge=1, description="rows at once, padded to the longest")
+    gradient_accumulation_steps: int = Field(default=1, ge=1, description="such batches in one optimizer update")
+    max_length: int = Field(default=4096, ge=2)
+    """Tokens of a row, prompt and answer. An answer that ends beyond it is skipped, never cut: counted `too_long`."""
+    lr_scheduler_type: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
+    warmup_steps: float = Field(default=0.05, ge=0)
+    """Updates until the peak learning rate; below 1, a share of all updates."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1)
+    adam_epsilon: float = Field(default=1e-8, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    seed: int = Field(default=0, ge=0, lt=2**32, description="order of the rows")
+    train_on: Literal["all", "last"] = "all"
+    """Which answers of a conversation are imitated: every assistant message, or only the last one."""
+    min_reward: float | None = Field(default=None, allow_inf_nan=False)
+    """Only trajectories with at least this reward are imitated; None: all that are given. Conversations have none."""
+
+
+class Conversation(BaseModel):
+    """One demonstration, as in a line of OpenAI's fine-tuning format.
+
+    A `weight` of 0 on an assistant message makes it context that is not imitated.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    tools: list[dict[str, Any]] | None = None
+    """What the model may call: as in a chat request, and as the graph will give them."""
+    parallel_tool_calls: bool | None = None
+    """Part of OpenAI's format; changes nothing here."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """As in a chat request: set here what the graph will set."""
+
+    @field_validator("messages")
+    @classmethod
+    def _well_formed(cls, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for at, message in enumerate(messages):
+            if problem := _problem(message, first=at == 0):
+                raise ValueError(f"message {at} (counted from 0): {problem}")
+        return messages
+
+    @field_validator("tools")
+    @classmethod
+    def _named_tools(cls, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+        for at, tool in enumerate(tools or ()):
+            function = tool.get("function")
+            if tool.get("type") != "function" or not isinstance(function, dict) or not function.get("name"):
+                raise ValueError(
+                    f'tool {at} (counted from 0) must be {{"type": "function", "function": {{"name": …}}}}'
+                )
+        return tools
+
+    def answers(self, train_on: Literal["all", "last"]) -> list[int]:
+        """Places of the assistant messages that are imitated."""
+        found = [at for at, one in enumerate(self.messages) if one["role"] == "assistant" and one.get("weight") != 0]
+        return found if train_on == "all" else found[-1:]
+
+
+class SFTRequest(BaseModel):
+    """What `POST /api/policies/{name}/sft` takes: at least one conversation or trajectory."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    conversations: list[Conversation] = Field(default_factory=list)
+    """Rendered by the engine's chat template: the tokens that the gateway would prompt with, and should get back."""
+    trajectories: list[TrajectoryRef] = Field(default_factory=list)
+    """Completions of the ledger, with the tokens that were sampled. Of any policy, at any temperature."""
+    config: SFTConfig = Field(default_factory=SFTConfig)
+    idempotency_key: str | None = Field(default=None, max_length=200)
+    """As that of a step."""
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.conversations and not self.trajectories:
+            raise ValueError("there is nothing to imitate: give `conversations`, `trajectories`, or both")
+        return self
+
+
+def _problem(message: dict[str, Any], *, first: bool) -> str | None:
+    """What is wrong with a message and what would be right, or None."""
+    role = message.get("role")
+    if role not in ROLES:
+        return f"role {role!r} is none of {', '.join(ROLES)}"
+    content = message.get("content")
+    if isinstance(content, list):
+        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+            return 'a list as content must hold text parts: {"type": "text", "text": "…"}'
+    elif content is not None and not isinstance(content, str):
+        return f"content must be a text, not {type(content).__name__}"
+    if role != "assistant":
+        return None if content is not None else f"a {role} message needs content"
+    if first:
+        return "an answer needs something before it that it answers: put a user message first"
+    if message.get("weight") not in (None, 0, 1):
+        return f"weight must be 0 (context) or 1 (imitated), not {message['weight']!r}"
+    calls = message.get("tool_calls")
+    if calls is not None and not isinstance(calls, list):
+        return "tool_calls must be a list"
+    return next((found for call in calls or () if (found := _call_problem(call))), None)
+
+
+def _call_problem(call: object) -> str | None:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        return 'a tool call must be {"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}'
+    arguments = function.get("arguments")
+    try:
+        whole = isinstance(arguments, str) and isinstance(json.loads(arguments), dict)
+    except ValueError:
+        whole = False
+    if not whole:
+        return f"arguments of {function['name']} must be a JSON object written as a text, not {arguments!r:.80}"
+    return None
