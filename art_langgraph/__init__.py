@@ -2,43 +2,55 @@
 
 from typing import TYPE_CHECKING, Any
 
+from art_langgraph.blends import group_sum, weighted, when_undecided
 from art_langgraph.callback import ARTCallbackHandler
 from art_langgraph.capture import install
 from art_langgraph.chat_model import ChatART
 from art_langgraph.client import TrainerClient
 from art_langgraph.datasets import load_scenarios, save_scenarios
 from art_langgraph.evaluate import Evaluation, evaluate
+from art_langgraph.llm import LLM, Usage
 from art_langgraph.rewards import NodeRewards
 from art_langgraph.rollout import gather, rollout
+from art_langgraph.ruler import Ruler, ruler, ruler_score_group
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.train import train
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
-from trainer_server.wire import ARTError, GRPOConfig, StepResult
+from trainer_server.wire import ARTError, GRPOConfig, LLMError, StepResult
 
 if TYPE_CHECKING:
     from art_langgraph.middleware import ARTMiddleware
 
 __all__ = [
+    "LLM",
     "ARTCallbackHandler",
     "ARTError",
     "ARTMiddleware",
     "ChatART",
     "Evaluation",
     "GRPOConfig",
+    "LLMError",
     "NodeRewards",
+    "Ruler",
     "Scenario",
     "StepResult",
     "TrainerClient",
     "Trajectory",
     "TrajectoryGroup",
     "TrajectoryStore",
+    "Usage",
     "evaluate",
     "gather",
+    "group_sum",
     "install",
     "load_scenarios",
     "rollout",
+    "ruler",
+    "ruler_score_group",
     "save_scenarios",
     "train",
+    "weighted",
+    "when_undecided",
 ]
 
 
