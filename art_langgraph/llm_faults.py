@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ def fault_of(error: Exception) -> Fault:
     """Reads what litellm raised: its classes are those of the openai package, with the HTTP status on them."""
     import litellm.exceptions as known
 
-    message = str(error).removeprefix("litellm.") or type(error).__name__
+    message = re.sub(r"^litellm\..*?Exception - ", "", str(error)) or type(error).__name__  # litellm's own preface
     status = getattr(error, "status_code", None)
     if isinstance(error, known.Timeout) or status in (408, 504):
         return Fault("timeout", message, again=True)

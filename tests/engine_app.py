@@ -3,7 +3,8 @@
 A token is a character of the text. What it answers follows from the last message:
 `call NAME {json}` makes a tool call, `calls [[NAME, {json}], …]` several, `say TEXT` says TEXT, `slow` streams slowly,
 `die` breaks the connection, `no tokens` leaves the token ids out; anything else is echoed. A forced tool is called with
-what would have been said. More than 2,000 characters are over the context.
+what would have been said. More than 2,000 characters are over the context. While a test leaves texts in
+`state["answers"]`, these are said instead, to prompts of any length.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CONTEXT = 2_000
 
 
 def make_app() -> Starlette:
-    state: dict[str, Any] = {"loaded": {}, "requests": [], "aborted": 0}
+    state: dict[str, Any] = {"loaded": {}, "requests": [], "aborted": 0, "answers": []}
 
     async def chat(request: Request) -> Response:
         body = await request.json()
@@ -30,11 +31,14 @@ def make_app() -> Starlette:
         if body["model"] != "base" and body["model"] not in state["loaded"]:
             return JSONResponse({"error": {"message": f"model {body['model']} does not exist", "code": 404}}, 404)
         prompt = "".join(str(message.get("content") or "") for message in body["messages"])
+        scripted = f"say {state['answers'].pop(0)}" if state["answers"] else None
+        if scripted:
+            prompt = ""
         limit = body.get("max_tokens") or CONTEXT - len(prompt)
         if len(prompt) + limit > CONTEXT or limit < 1:
             message = f"This model's maximum context length is {CONTEXT} tokens."
             return JSONResponse({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
-        said = str(body["messages"][-1].get("content") or "")
+        said = scripted or str(body["messages"][-1].get("content") or "")
         text, calls = _answer(said, body)
         tokens = [ord(char) for char in text][:limit]
         choices = [_choice(i, text[:limit], calls, tokens) for i in range(body.get("n") or 1)]
