@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from art_langgraph.autorl import AutoRLReport, autorl
 from art_langgraph.blends import group_sum, weighted, when_undecided
 from art_langgraph.callback import ARTCallbackHandler
 from art_langgraph.capture import install
@@ -16,6 +17,7 @@ from art_langgraph.ruler import Ruler, ruler, ruler_score_group
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.train import train
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
+from art_langgraph.versus import Versus, compare_versions
 from trainer_server.wire import ARTError, GRPOConfig, LLMError, StepResult
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ __all__ = [
     "ARTCallbackHandler",
     "ARTError",
     "ARTMiddleware",
+    "AutoRLReport",
     "ChatART",
     "Evaluation",
     "GRPOConfig",
@@ -39,6 +42,9 @@ __all__ = [
     "TrajectoryGroup",
     "TrajectoryStore",
     "Usage",
+    "Versus",
+    "autorl",
+    "compare_versions",
     "evaluate",
     "gather",
     "group_sum",

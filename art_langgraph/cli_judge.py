@@ -40,12 +40,17 @@ def made_llm(model: str, url: str | None) -> LLM:
 
 def made_ruler(judge: str, url: str | None, rubric: str | None, votes: int) -> Ruler:
     """The judge that the options name. Raises ConfigError for a rubric that cannot be read."""
-    if rubric and rubric.startswith("@"):
-        try:
-            rubric = Path(rubric[1:]).read_text()
-        except OSError as error:
-            raise ConfigError(f"--rubric {rubric}: {error}") from None
-    return Ruler(made_llm(judge, url), rubric or RUBRIC, votes=votes)
+    return Ruler(made_llm(judge, url), rubric_text(rubric) or RUBRIC, votes=votes)
+
+
+def rubric_text(rubric: str | None) -> str | None:
+    """The text, or what is in the file that `@FILE` names. Raises ConfigError."""
+    if rubric is None or not rubric.startswith("@"):
+        return rubric
+    try:
+        return Path(rubric[1:]).read_text()
+    except OSError as error:
+        raise ConfigError(f"--rubric {rubric}: {error}") from None
 
 
 async def judge_runs(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: Ruler, source: str) -> list[Trajectory]:

@@ -124,5 +124,6 @@ def scores(value: Callable[[str], float]) -> Callable[[dict[str, Any]], str]:
 def candidates(body: dict[str, Any]) -> dict[int, str]:
     """The candidates that a judge's prompt shows, by id."""
     prompt = next(str(one["content"]) for one in body["messages"] if one["role"] == "user")
+    prompt = re.split(r"^#\w+ end$", prompt, flags=re.MULTILINE)[0]
     parts = re.split(r"^#\w+ candidate (\d+)$", prompt, flags=re.MULTILINE)
     return {int(number): text for number, text in zip(parts[1::2], parts[2::2], strict=True)}

@@ -29,6 +29,7 @@ from art_langgraph import (
     ruler_score_group,
     train,
 )
+from art_langgraph.capture import flush, install, uninstall
 from art_langgraph.credit import group_refs
 from art_langgraph.trajectory import CompletionCall
 from tests.conftest import TrainerServer
@@ -288,6 +289,32 @@ async def test_a_policy_of_our_own_server_judges(connected: TrainerServer) -> No
     assert sorted(one or 0.0 for one in found.rewards) == [0.1, 0.9]
     assert connected.engine["requests"][-1]["model"] == "agent@0"
     assert len(found.trajectories[0].completions) == 1
+
+
+async def test_a_judge_made_of_langchain_is_no_run_of_anybody(connected: TrainerServer, tmp_path: Path) -> None:
+    model = ChatART(policy="agent", max_tokens=50)
+
+    async def judge_function(runs: Sequence[Trajectory]) -> list[float]:
+        return [float((await model.ainvoke("say 0.5")).text) for _ in runs]
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        judged = await ruler(group("four", "five"), judge_function)
+        assert judged.rewards == [0.5, 0.5]
+        return {"messages": [await model.ainvoke("say done")]}
+
+    graph = StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
+    store = TrajectoryStore(tmp_path / "store.sqlite")
+    install(store)
+    try:
+        (found,) = (await gather(graph, ["a"], 1, progress=False))[0].trajectories
+        await graph.ainvoke({"messages": [("user", "b")]})
+        await ruler(group("four", "five"), judge_function)
+        flush()
+    finally:
+        uninstall()
+    for one in [found, *store.list()]:
+        assert [(call.message or {})["content"] for call in one.completions] == ["done"]
+    assert len(store) == 1
 
 
 async def test_gather_scores_groups_and_keeps_their_scores(connected: TrainerServer, tmp_path: Path) -> None:
