@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from art_langgraph.autorl import AutoRLReport, autorl
+from art_langgraph.blends import group_sum, weighted, when_undecided
 from art_langgraph.callback import ARTCallbackHandler
 from art_langgraph.capture import install
 from art_langgraph.chat_model import ChatART
@@ -9,25 +11,32 @@ from art_langgraph.client import TrainerClient
 from art_langgraph.datasets import load_scenarios, save_scenarios
 from art_langgraph.demonstrations import load_conversations
 from art_langgraph.evaluate import Evaluation, evaluate
+from art_langgraph.llm import LLM, Usage
 from art_langgraph.rewards import NodeRewards
 from art_langgraph.rollout import gather, rollout
+from art_langgraph.ruler import Ruler, ruler, ruler_score_group
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.train import train
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
-from trainer_server.wire import ARTError, Conversation, GRPOConfig, SFTConfig, StepResult
+from art_langgraph.versus import Versus, compare_versions
+from trainer_server.wire import ARTError, Conversation, GRPOConfig, LLMError, SFTConfig, StepResult
 
 if TYPE_CHECKING:
     from art_langgraph.middleware import ARTMiddleware
 
 __all__ = [
+    "LLM",
     "ARTCallbackHandler",
     "ARTError",
     "ARTMiddleware",
+    "AutoRLReport",
     "ChatART",
     "Conversation",
     "Evaluation",
     "GRPOConfig",
+    "LLMError",
     "NodeRewards",
+    "Ruler",
     "SFTConfig",
     "Scenario",
     "StepResult",
@@ -35,14 +44,23 @@ __all__ = [
     "Trajectory",
     "TrajectoryGroup",
     "TrajectoryStore",
+    "Usage",
+    "Versus",
+    "autorl",
+    "compare_versions",
     "evaluate",
     "gather",
+    "group_sum",
     "install",
     "load_conversations",
     "load_scenarios",
     "rollout",
+    "ruler",
+    "ruler_score_group",
     "save_scenarios",
     "train",
+    "weighted",
+    "when_undecided",
 ]
 
 

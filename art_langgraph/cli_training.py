@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from art_langgraph.cli_judge import JudgeOption, RubricOption, UrlOption, VotesOption, judge_runs, made_ruler
 from art_langgraph.cli_trajectories import (
     ErrorOption,
     GraphOption,
@@ -21,6 +22,7 @@ from art_langgraph.cli_trajectories import (
 )
 from art_langgraph.client import TrainerClient
 from art_langgraph.rollout import gather
+from art_langgraph.ruler import Ruler
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.stored_training import compare
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
@@ -41,6 +43,10 @@ def train_command(
         str | None, typer.Option("--graph-object", help="Graph to replay, as module:graph.")
     ] = None,
     reward: Annotated[str | None, typer.Option(help="Reward function for replays, as module:function.")] = None,
+    judge: JudgeOption = None,
+    judge_url: UrlOption = None,
+    rubric: RubricOption = None,
+    votes: VotesOption = 1,
     again: Annotated[bool, typer.Option("--again", help="Also runs that this policy was trained on.")] = False,
     store: StoreOption = None,
     graph: GraphOption = None,
@@ -52,7 +58,8 @@ def train_command(
 
     Runs of the same scenario are compared with one another. A run alone in its scenario is compared with a running
     baseline, the mean reward of the policy's other runs; or, with --replay N, its scenario is run N times anew.
-    Runs without a reward are left out: score them first (`feedback`, `score`).
+    Runs without a reward are left out: score them first (`feedback`, `score`), or with --judge MODEL, which compares
+    the runs of each scenario.
     """
     if not from_store:
         raise ConfigError("say --from-store: runs come from the trajectory store (in Python, `train()` makes its own)")
@@ -60,24 +67,30 @@ def train_command(
     used = set() if again else target.trained(policy)
     everything = target.list(**filters(graph, thread, since, None, None, error))
     mine = [one for one in everything if any(call.policy == policy for call in one.completions)]
-    asyncio.run(_train(policy, target, mine, used, lr, node, replay, graph_object, reward))
+    ruler = None if judge is None else made_ruler(judge, judge_url, rubric, votes)
+    asyncio.run(_train(policy, target, mine, used, lr, node, replay, graph_object, reward, ruler))
 
 
 async def _train(
     policy: str, store: TrajectoryStore, mine: list[Trajectory], used: set[str], lr: float, nodes: list[str] | None,
-    replay: int, graph_object: str | None, reward: str | None,
+    replay: int, graph_object: str | None, reward: str | None, ruler: Ruler | None,
 ) -> None:  # fmt: skip
     runs = [one for one in mine if one.id not in used]
     async with TrainerClient() as trainer:
         if replay:
-            if not graph_object or not reward:
-                raise ConfigError("--replay needs --graph-object module:graph and --reward module:function")
+            if not graph_object or not (reward or ruler):
+                raise ConfigError("--replay needs --graph-object module:graph, and --reward module:function or --judge")
             scenarios = list({one.scenario.id: one.scenario for one in runs}.values())
             print(f"replaying {len(scenarios)} scenarios {replay} times: their runs are compared with one another")
             groups: list[TrajectoryGroup] = await gather(
-                imported(graph_object), scenarios, replay, imported(reward), temperature=1.0, store=store
-            )
+                imported(graph_object), scenarios, replay, imported(reward) if reward else None, group_reward=ruler,
+                temperature=1.0, store=store,
+            )  # fmt: skip
             runs = [one for group in groups for one in group.trajectories]
+        elif ruler:
+            unscored = [one for one in runs if one.reward is None]
+            judged = await judge_runs(store, unscored, ruler, "ruler")
+            runs = [*(one for one in runs if one.reward is not None), *judged]
         chosen = {one.id for one in runs}
         history = [one for one in mine if one.id not in chosen][:_HISTORY]
         found = compare(runs, policy, history=history, nodes=nodes)

@@ -20,6 +20,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.tree import Tree
 
+from art_langgraph.cli_judge import JudgeOption, RubricOption, UrlOption, VotesOption, judge_runs, made_ruler
 from art_langgraph.rewards import score
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import CompletionCall, ToolCall, Trajectory
@@ -156,7 +157,11 @@ def feedback_command(
 
 
 def score_command(
-    reward: Annotated[str, typer.Option(help="Reward function, as module:function.")],
+    reward: Annotated[str | None, typer.Option(help="Reward function, as module:function.")] = None,
+    judge: JudgeOption = None,
+    judge_url: UrlOption = None,
+    rubric: RubricOption = None,
+    votes: VotesOption = 1,
     again: Annotated[bool, typer.Option("--again", help="Also runs that have a reward.")] = False,
     store: StoreOption = None,
     graph: GraphOption = None,
@@ -164,13 +169,25 @@ def score_command(
     since: SinceOption = None,
     error: ErrorOption = None,
 ) -> None:
-    """Score recorded runs with a reward function. A run that cannot be scored gets no reward, and is counted."""
-    function = imported(reward)
+    """Score recorded runs with a reward function, or let a judge compare the runs of each scenario.
+
+    A run that cannot be scored gets no reward, and is counted.
+    """
     target = TrajectoryStore(store)
+    runs = [
+        one for one in target.list(**filters(graph, thread, since, None, None, error)) if one.reward is None or again
+    ]
+    if (reward is None) == (judge is None):
+        raise ConfigError("say either --reward module:function or --judge provider/name")
+    if judge is not None:
+        judged = asyncio.run(judge_runs(target, runs, made_ruler(judge, judge_url, rubric, votes), judge))
+        count = sum(one.reward is not None for one in judged)
+        print(f"{count} scored, {len(judged) - count} failed")
+        return
+    assert reward is not None
+    function = imported(reward)
     scored = failed = 0
-    for one in target.list(**filters(graph, thread, since, None, None, error)):
-        if one.reward is not None and not again:
-            continue
+    for one in runs:
         asyncio.run(score(one, function))
         target.score(one.id, one.reward, one.metrics, error=one.reward_error, source=reward)
         scored, failed = scored + (one.reward is not None), failed + (one.reward is None)

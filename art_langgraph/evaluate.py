@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from art_langgraph.intervals import wilson
+from art_langgraph.intervals import mean_interval, wilson
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.rollout import Graph, Resume, ScenarioLike, gather
 from art_langgraph.store import TrajectoryStore
@@ -44,10 +43,7 @@ class Evaluation:
         rewards = self.rewards
         if rewards and set(rewards) <= {0.0, 1.0}:
             return wilson(int(sum(rewards)), len(rewards))
-        if len(rewards) < 2:
-            return None
-        half = 1.96 * statistics.stdev(rewards) / math.sqrt(len(rewards))
-        return statistics.fmean(rewards) - half, statistics.fmean(rewards) + half
+        return mean_interval(rewards)
 
 
 async def evaluate(

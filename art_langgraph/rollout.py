@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from art_langgraph.callback import ARTCallbackHandler
 from art_langgraph.release import release
-from art_langgraph.rewards import RewardFunction, score
+from art_langgraph.rewards import GroupReward, RewardFunction, score, score_group
 from art_langgraph.scope import Scope, recording
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
@@ -102,11 +102,14 @@ async def gather(
     resume: Resume | None = None,
     version: int | Mapping[str, int] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    group_reward: GroupReward | None = None,
     progress: bool | str = True,
 ) -> list[TrajectoryGroup]:
     """Runs a graph `n` times on each scenario, at most `max_concurrency` at once; one group per scenario, in order.
 
-    progress: show a bar on a terminal, a string labels it. Cancelling it cancels every rollout under way.
+    group_reward: scores the runs of a scenario together, as soon as the last of them has ended and `reward`, if any,
+    has scored each (`Ruler`, `blends`). progress: show a bar on a terminal, a string labels it. Cancelling it cancels
+    every rollout under way.
     Raises ConfigError for n or max_concurrency below 1.
     """
     if n < 1 or max_concurrency < 1:
@@ -117,6 +120,7 @@ async def gather(
     with Progress(*columns, transient=True, disable=not progress) as bar:
         label = progress if isinstance(progress, str) else "rollouts"
         task = bar.add_task(label, total=len(groups) * n)
+        judging = bar.add_task(f"{label}: judged groups", total=len(groups)) if group_reward else None
 
         async def one(group: TrajectoryGroup) -> Trajectory:
             async with limit:
@@ -127,11 +131,21 @@ async def gather(
             bar.advance(task)
             return found
 
+        async def whole(group: TrajectoryGroup) -> TrajectoryGroup:
+            async with asyncio.TaskGroup() as tasks:
+                runs = [tasks.create_task(one(group)) for _ in range(n)]
+            group.trajectories = [run.result() for run in runs]
+            if group_reward is None or judging is None:
+                return group
+            group = await score_group(group, group_reward)
+            if store is not None:
+                await asyncio.to_thread(store.score_group, group)
+            bar.advance(judging)
+            return group
+
         async with asyncio.TaskGroup() as tasks:
-            running = [[tasks.create_task(one(group)) for _ in range(n)] for group in groups]
-    for group, finished in zip(groups, running, strict=True):
-        group.trajectories = [each.result() for each in finished]
-    return groups
+            running = [tasks.create_task(whole(group)) for group in groups]
+    return [each.result() for each in running]
 
 
 async def _resolve(graph: Graph, scenario: Scenario, stack: AsyncExitStack) -> Runnable[Any, Any]:

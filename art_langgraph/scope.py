@@ -76,6 +76,17 @@ def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
         _current.reset(token)
 
 
+@contextmanager
+def apart() -> Iterator[None]:
+    """What runs inside the `with` block belongs to no rollout, though one may be running here: nothing records it."""
+    config = var_child_runnable_config.set(None)
+    try:
+        with recording(Scope(), BaseCallbackHandler()):
+            yield
+    finally:
+        var_child_runnable_config.reset(config)
+
+
 def enclosing_run() -> tuple[UUID | None, dict[str, Any]]:
     """Id and metadata of the node or tool that runs here, for calls that do not say (`model.agenerate`)."""
     config = var_child_runnable_config.get() or {}

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
-from art_langgraph.trajectory import CompletionCall, Trajectory, plain
+from art_langgraph.trajectory import CompletionCall, Trajectory, TrajectoryGroup, plain
 from trainer_server.wire import Home
 
 _SCHEMA = """
@@ -112,6 +112,11 @@ class TrajectoryStore:
                 raise KeyError(trajectory_id)
             row = (trajectory_id, time.time(), reward, error, json.dumps(dict(parts or {})), source)
             db.execute("INSERT INTO scores VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def score_group(self, group: TrajectoryGroup, source: str = "group") -> None:
+        """Keeps the rewards of a group that was scored together, or why there are none. Raises KeyError."""
+        for one in group.trajectories:
+            self.score(one.id, one.reward, one.metrics, error=one.reward_error, source=source)
 
     def mark_trained(self, trajectory_ids: Iterable[str], policy: str, version: int) -> None:
         """Notes that a step which made `version` was given these runs."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from art_langgraph.client import TrainerClient
 from art_langgraph.credit import RetryCredit
-from art_langgraph.rewards import RewardFunction
+from art_langgraph.rewards import GroupReward, RewardFunction
 from art_langgraph.rollout import Graph, ScenarioLike, gather
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import ConfigError, GRPOConfig, StepResult
@@ -36,7 +36,8 @@ async def train(
     scenarios: Sequence[ScenarioLike],
     *,
     policy: str,
-    reward: RewardFunction,
+    reward: RewardFunction | None = None,
+    group_reward: GroupReward | None = None,
     steps: int,
     client: TrainerClient,
     groups_per_step: int = 4,
@@ -56,11 +57,14 @@ async def train(
 
     Step i always takes the same scenarios for a seed, so that a run which goes on at `first_step` sees what it would
     have seen. shuffle: whether they are drawn in random order, or taken in the order given, where you have arranged
-    what belongs in one step. config: of every step, or a function of its number, for schedules. nodes,
-    retry_credit: see TrainerClient.train. run: names the run;
-    its steps are then idempotent, and one that was accepted before a crash is not taken again: its record has no
-    groups. Raises ConfigError for fewer scenarios than groups_per_step.
+    what belongs in one step. reward scores single runs, group_reward the runs of a scenario together (`Ruler`); one of
+    them is needed. config: of every step, or a function of its number, for schedules. nodes, retry_credit: see
+    TrainerClient.train. run: names the run; its steps are then idempotent, and one that was accepted before a crash is
+    not taken again: its record has no groups. Raises ConfigError for fewer scenarios than groups_per_step, and without
+    any reward.
     """
+    if reward is None and group_reward is None:
+        raise ConfigError("train() needs reward=… or group_reward=…: without one there is nothing to learn from")
     if len(scenarios) < groups_per_step:
         raise ConfigError(f"{len(scenarios)} scenarios are fewer than groups_per_step={groups_per_step}")
     for step in range(first_step, steps + 1):
@@ -71,7 +75,7 @@ async def train(
         if job is None:
             chosen = pick(scenarios, groups_per_step, step, seed if shuffle else None)
             groups = await gather(
-                graph, chosen, n, reward, max_concurrency=max_concurrency,
+                graph, chosen, n, reward, group_reward=group_reward, max_concurrency=max_concurrency,
                 temperature=temperature, progress=f"step {step}: rollouts" if progress else False,
             )  # fmt: skip
         rolled = time.monotonic()

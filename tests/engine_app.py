@@ -5,6 +5,7 @@ assistant said, and drops `(hint) …` messages once they are answered. What it 
 `think THOUGHT|TEXT` thinks first, `call NAME {json}` makes a tool call, `calls [[NAME, {json}], …]` several,
 `say TEXT` says TEXT, `slow` streams slowly, `die` breaks the connection, `no tokens` leaves the token ids out; anything
 else is echoed. A forced tool is called with what would have been said. More than 2,000 characters are over the context.
+While a test leaves texts in `state["answers"]`, these are said instead, to prompts of any length.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PARAGRAPH = 256
 
 
 def make_app() -> Starlette:
-    state: dict[str, Any] = {"loaded": {}, "requests": [], "tokenized": [], "aborted": 0}
+    state: dict[str, Any] = {"loaded": {}, "requests": [], "tokenized": [], "aborted": 0, "answers": []}
 
     async def chat(request: Request) -> Response:
         body = await request.json()
@@ -34,11 +35,14 @@ def make_app() -> Starlette:
         if body["model"] != "base" and body["model"] not in state["loaded"]:
             return JSONResponse({"error": {"message": f"model {body['model']} does not exist", "code": 404}}, 404)
         prompt = _render(body["messages"])
+        scripted = f"say {state['answers'].pop(0)}" if state["answers"] else None
+        if scripted:
+            prompt = ""
         limit = body.get("max_tokens") or CONTEXT - len(prompt)
         if len(prompt) + limit > CONTEXT or limit < 1:
             message = f"This model's maximum context length is {CONTEXT} tokens."
             return JSONResponse({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
-        said = str(body["messages"][-1].get("content") or "")
+        said = scripted or str(body["messages"][-1].get("content") or "")
         text, calls = _answer(said, body)
         tokens = [ord(char) for char in text][:limit]
         choices = [_choice(i, text[:limit], calls, tokens) for i in range(body.get("n") or 1)]

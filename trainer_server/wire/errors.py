@@ -13,6 +13,7 @@ class ARTError(Exception):
     ├── ServerUnreachable  nobody answers at the server's address
     ├── EngineError        vLLM could not be installed, started, or asked
     ├── TrainingError      a step cannot be taken with these data
+    ├── LLMError           a model that we ask - a judge, a writer of scenarios - gave no usable answer
     └── MCPError           an MCP server could not be reached or broke its protocol
     """
 
@@ -51,6 +52,18 @@ class EngineError(ARTError):
 
 class TrainingError(ARTError):
     """A training step cannot be taken with these data."""
+
+
+class LLMError(ARTError):
+    """A language model that we ask - a judge, a writer of scenarios - gave no usable answer.
+
+    kind: auth, quota, missing (no such model), refused, too_long, bad_request, malformed, timeout, rate_limit, server,
+    or unreachable. The first six are never retried.
+    """
+
+    def __init__(self, message: str, *, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class MCPError(ARTError):

@@ -1,0 +1,97 @@
+"""Three ways to ask a model for JSON of a schema, and how to read what it says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+T = TypeVar("T", bound=BaseModel)
+Message = Mapping[str, Any]
+"""A chat message, as OpenAI has it."""
+Mode = Literal["schema", "tool", "text"]
+"""response_format with the schema; a forced tool call; the schema in the prompt and JSON in the answer's text."""
+MODES: tuple[Mode, ...] = ("schema", "tool", "text")
+_TOOL = "answer"
+
+
+def request(mode: Mode, messages: Sequence[Message], answer: type[BaseModel]) -> dict[str, Any]:
+    """The part of a request that depends on the mode."""
+    schema = answer.model_json_schema()
+    if mode == "schema":
+        try:
+            wanted = {"name": answer.__name__, "schema": _closed(schema), "strict": True}
+        except _Open:
+            wanted = {"name": answer.__name__, "schema": schema, "strict": False}
+        return {"messages": list(messages), "response_format": {"type": "json_schema", "json_schema": wanted}}
+    if mode == "tool":
+        function = {"name": _TOOL, "description": "Give the answer.", "parameters": schema}
+        return {
+            "messages": list(messages),
+            "tools": [{"type": "function", "function": function}],
+            "tool_choice": {"type": "function", "function": {"name": _TOOL}},
+        }
+    note = f"Answer with one JSON object and nothing else. It must fit this JSON schema:\n{json.dumps(schema)}"
+    first, *rest = messages
+    if first["role"] == "system":
+        return {"messages": [{**first, "content": f"{first['content']}\n\n{note}"}, *rest]}
+    return {"messages": [{"role": "system", "content": note}, *messages]}
+
+
+def said(message: Any) -> str:
+    """What a message of litellm's says, by whichever way it says it."""
+    for call in message.tool_calls or ():
+        if call.function.name == _TOOL:
+            return str(call.function.arguments)
+    return str(message.content or "")
+
+
+def refusal(message: Any, finish_reason: str | None) -> str | None:
+    """Why the model refuses, if it does."""
+    given = getattr(message, "refusal", None) or (getattr(message, "provider_specific_fields", None) or {}).get(
+        "refusal"
+    )
+    if given:
+        return str(given)
+    return "the provider's content filter ended the answer" if finish_reason == "content_filter" else None
+
+
+def parse(text: str, answer: type[T]) -> T:
+    """The value in an answer's text, also where it stands between other words. Raises ValueError with what is wrong."""
+    try:
+        return answer.model_validate_json(text)
+    except ValidationError as error:
+        inner = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL)
+        inner = inner[inner.find("{") : inner.rfind("}") + 1]
+        if not inner or inner == text:
+            raise ValueError(_reasons(error)) from None
+    try:
+        return answer.model_validate_json(inner)
+    except ValidationError as error:
+        raise ValueError(_reasons(error)) from None
+
+
+def _reasons(error: ValidationError) -> str:
+    found = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ") for one in error.errors()]
+    return "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
+
+
+class _Open(ValueError):
+    """A schema with objects of unknown properties."""
+
+
+def _closed(schema: Any) -> Any:
+    """A schema as strict mode wants it: closed objects, every property required. Raises _Open where it cannot be."""
+    if isinstance(schema, list):
+        return [_closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _closed(value) for key, value in schema.items()}
+    if schema.get("type") == "object":
+        if "properties" not in schema or schema.get("additionalProperties"):
+            raise _Open
+        found |= {"additionalProperties": False, "required": list(schema["properties"])}
+    return found

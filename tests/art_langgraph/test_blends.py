@@ -1,0 +1,124 @@
+"""Rewards made of rewards: a part that fails fails the sum; a judge is asked only where a verifier could not decide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from art_langgraph import NodeRewards, Ruler, Scenario, Trajectory, TrajectoryGroup, group_sum, weighted, when_undecided
+from art_langgraph.rewards import UNDECIDED, score, score_group
+from trainer_server.wire import ConfigError
+
+TASK = Scenario(id="sums", input="Two and two?")
+
+
+def run(**fields: object) -> Trajectory:
+    return Trajectory(scenario=TASK, **fields)
+
+
+def group(*runs: Trajectory) -> TrajectoryGroup:
+    return TrajectoryGroup(scenario=TASK, trajectories=list(runs))
+
+
+def half(_run: Trajectory) -> float:
+    return 0.5
+
+
+async def later(_run: Trajectory) -> dict[str, float]:
+    return {"a": 0.25, "b": 0.5}
+
+
+def broken(_run: Trajectory) -> float:
+    raise KeyError("answer")
+
+
+async def test_a_weighted_sum_keeps_its_parts_by_name() -> None:
+    one = run()
+    await score(one, weighted(correct=(2.0, half), brief=(0.2, later)))
+    assert one.reward == pytest.approx(1.15)
+    assert one.metrics == {"correct": 1.0, "brief": pytest.approx(0.15)}
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        (broken, "KeyError: 'answer'"),
+        (lambda _run: math.nan, "nan, not a finite number"),
+        (lambda _run: None, UNDECIDED),
+        (lambda _run: NodeRewards(planner=1.0), "rewards by node"),
+    ],
+)  # fmt: skip
+async def test_a_part_that_fails_fails_the_sum(part: object, why: str) -> None:
+    one = run()
+    await score(one, weighted(correct=(1.0, half), style=(0.0, part)))  # type: ignore[arg-type]
+    assert one.reward is None
+    assert "the part 'style' failed" in str(one.reward_error)
+    assert why in str(one.reward_error)
+    assert one.metrics == {}
+
+
+def test_a_sum_has_parts_and_finite_weights() -> None:
+    with pytest.raises(ConfigError, match="at least one part"):
+        weighted()
+    with pytest.raises(ConfigError, match="'style' is nan"):
+        group_sum(style=(math.nan, Ruler(lambda runs: [])))
+
+
+def rising(runs: Sequence[Trajectory]) -> list[float]:
+    return [at / 4 for at in range(len(runs))]
+
+
+async def test_a_judge_is_added_to_what_the_verifier_gave() -> None:
+    blend = group_sum(style=(0.4, Ruler(rising)), tone=(1.0, Ruler(rising)))
+    given = group(run(reward=1.0, metrics={"exact": 1.0}), run(reward=0.0), run(reward_error="KeyError: 'answer'"))
+    found = await score_group(given, blend)
+    assert found.rewards == [1.0, pytest.approx(0.35), None]
+    assert found.trajectories[0].metrics["exact"] == 1.0
+    assert found.trajectories[1].metrics["style"] == pytest.approx(0.1)
+    assert found.trajectories[1].metrics["independent_reward"] == 0.0
+    assert found.trajectories[2].reward_error == "KeyError: 'answer'"
+
+
+async def test_a_judge_that_fails_fails_the_sum_of_its_group() -> None:
+    found = await score_group(
+        group(run(reward=1.0), run(reward=0.0)), group_sum(style=(0.4, Ruler(lambda runs: [2.0])))
+    )
+    assert found.rewards == [None, None]
+    assert "the part 'style': RULER: the judge function failed" in str(found.trajectories[0].reward_error)
+
+
+async def test_only_what_the_verifier_left_open_is_judged() -> None:
+    asked = []
+
+    def judge(runs: Sequence[Trajectory]) -> list[float]:
+        asked.append(len(runs))
+        return rising(runs)
+
+    reward = when_undecided(Ruler(judge))
+    decided = group(run(reward=1.0), run(reward=0.0))
+    assert (await score_group(decided, reward)) is decided
+    assert asked == []
+    undecided, failed = run(), run(reward_error="KeyError: 'answer'")
+    await score(undecided, lambda _run: None)
+    assert undecided.reward_error == UNDECIDED
+    found = await score_group(group(run(reward=1.0), undecided, failed), reward)
+    assert asked == [3]
+    assert found.rewards == [1.0, 0.25, None]
+    assert found.trajectories[2].reward_error == "KeyError: 'answer'"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (lambda found: found.model_copy(update={"trajectories": found.trajectories[1:]}), "did not return"),
+        (lambda found: group(*[one.model_copy(update={"reward": math.inf}) for one in found.trajectories]), "inf"),
+        (lambda found: 1 / 0, "ZeroDivisionError"),
+        (lambda found: None, "AttributeError"),
+    ],
+)  # fmt: skip
+async def test_a_group_reward_that_breaks_leaves_the_group_unscored(given: object, why: str) -> None:
+    found = await score_group(group(run(reward=1.0), run(reward=0.5)), given)  # type: ignore[arg-type]
+    assert found.rewards == [None, None]
+    assert why in str(found.trajectories[0].reward_error)
