@@ -46,5 +46,23 @@ def pid() -> str:
     return str(os.getpid())
 
 
+@server.resource("memo://first")
+def first() -> str:
+    """The first memo."""
+    return "the beginning"
+
+
+@server.resource("memo://{name}")
+def memo(name: str) -> str:
+    """A memo."""
+    return name
+
+
+@server.prompt()
+def explain(topic: str) -> str:
+    """Explain something."""
+    return f"Explain {topic}."
+
+
 if __name__ == "__main__":
     server.run()
