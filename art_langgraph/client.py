@@ -52,10 +52,10 @@ class TrainerClient:
     """
 
     def __init__(self, base_url: str | None = None, api_key: str | None = None) -> None:
-        self._connection = Connection.find(base_url, api_key)
+        self.connection = Connection.find(base_url, api_key)
         self._http = httpx.AsyncClient(
-            base_url=self._connection.url,
-            headers={"Authorization": f"Bearer {self._connection.api_key}"},
+            base_url=self.connection.url,
+            headers={"Authorization": f"Bearer {self.connection.api_key}"},
             timeout=httpx.Timeout(60.0, connect=5.0),
         )
 
@@ -216,7 +216,7 @@ class TrainerClient:
             except httpx.TransportError as error:
                 if (isinstance(error, httpx.ConnectError) and delay > 0.5) or time.monotonic() > deadline:
                     raise ServerUnreachable(
-                        f"no trainer server answers at {self._connection.url} ({type(error).__name__}). "
+                        f"no trainer server answers at {self.connection.url} ({type(error).__name__}). "
                         "Start one with `art-langgraph serve`, or set ART_BASE_URL and ART_API_KEY."
                     ) from error
                 await asyncio.sleep(delay)

@@ -102,7 +102,7 @@ async def perform(server: Server, steps: Sequence[Step]) -> list[CallResult]:
     return results
 
 
-def resolved(step: Step, results: Sequence[CallResult]) -> dict[str, Any]:
+def resolved(step: Step, results: Sequence[CallResult | Observation]) -> dict[str, Any]:
     """The arguments of a step, with values of earlier results in place. Raises StepFailed."""
     found = {}
     for name, value in step.arguments.items():

@@ -1,0 +1,40 @@
+"""The agent that is trained when no graph is given: a model node and a tool node in a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AnyMessage, SystemMessage
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+
+SYSTEM = "You do tasks with tools. First call the right tools, then answer with what they gave."
+MAX_TURNS = 8
+"""Model calls of one run at most."""
+
+
+def build_agent(
+    model: BaseChatModel, tools: Sequence[BaseTool], system: str = SYSTEM, max_turns: int = MAX_TURNS
+) -> Runnable[Any, Any]:
+    """A compiled graph over MessagesState: nodes `agent` and `tools`. max_turns: model calls of one run at most."""
+    bound = model.bind_tools(tools)
+
+    async def agent(state: MessagesState) -> dict[str, list[AnyMessage]]:
+        return {"messages": [await bound.ainvoke([SystemMessage(system), *state["messages"]])]}
+
+    def after_agent(state: MessagesState) -> str:
+        last = state["messages"][-1]
+        turns = sum(isinstance(message, AIMessage) for message in state["messages"])
+        return "tools" if isinstance(last, AIMessage) and last.tool_calls and turns < max_turns else END
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("agent", agent)
+    graph.add_node("tools", ToolNode(tools, handle_tool_errors=True))
+    graph.add_edge(START, "agent")
+    graph.add_conditional_edges("agent", after_agent, ["tools", END])
+    graph.add_edge("tools", "agent")
+    return graph.compile(name="mcp_agent")
