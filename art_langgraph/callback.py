@@ -192,7 +192,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             self._tools[run_id] = call
             above = self._runs.get(parent_run_id) if parent_run_id else None
             self._runs[run_id] = _Run(parent_run_id, above.namespace if above else "")  # a tool may run a graph
-        self.recorder.tool_started(call)
+        self.recorder.tool_started(call, run_id)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
@@ -205,7 +205,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             call.is_error = call.is_error or output.status == "error"
         if call.result is None:
             call.result = output.text if isinstance(output, BaseMessage) else str(output)
-        self.recorder.tool_ended(call)
+        self.recorder.tool_ended(run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
@@ -213,7 +213,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         if call:
             call.seconds = time.time() - call.started
             call.is_error, call.result = True, f"{type(error).__name__}: {error}"
-            self.recorder.tool_ended(call)
+            self.recorder.tool_ended(run_id)
 
     def _node(self, run_id: UUID) -> NodeRun | None:
         run = self._runs.get(run_id)

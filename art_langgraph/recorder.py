@@ -6,8 +6,12 @@ import json
 import threading
 from collections.abc import Callable, Collection
 from typing import Any, Literal
+from uuid import UUID
 
-from art_langgraph.trajectory import CompletionCall, NodeRun, ToolCall
+from art_langgraph.trajectory import CompletionCall, NodeRun, Place, ToolCall
+
+_OF_THE_TOOL = frozenset({"tool", "arguments", "tool_call_id", "started", "seconds"})
+"""Fields of a tool call that LangChain knows, not the MCP server."""
 
 
 class Recorder:
@@ -18,7 +22,7 @@ class Recorder:
         self.tool_calls: list[ToolCall] = []
         self.nodes: list[NodeRun] = []
         self.on_completion: Callable[[CompletionCall], None] | None = None
-        self._open_tools: list[ToolCall] = []
+        self._open_tools: dict[UUID, ToolCall] = {}
         self._lock = threading.Lock()
 
     def completion(self, call: CompletionCall) -> None:
@@ -29,15 +33,14 @@ class Recorder:
         if self.on_completion:
             self.on_completion(call)
 
-    def tool_started(self, call: ToolCall) -> None:
+    def tool_started(self, call: ToolCall, run_id: UUID) -> None:
         with self._lock:
             self.tool_calls.append(call)
-            self._open_tools.append(call)
+            self._open_tools[run_id] = call
 
-    def tool_ended(self, call: ToolCall) -> None:
+    def tool_ended(self, run_id: UUID) -> None:
         with self._lock:
-            if call in self._open_tools:
-                self._open_tools.remove(call)
+            self._open_tools.pop(run_id, None)
 
     def tool_refused(self, call: ToolCall) -> None:
         """Adds a call that the model made and no tool answered, with the model's arguments; unless it is known."""
@@ -51,14 +54,21 @@ class Recorder:
                         call.arguments = _arguments(asked["function"]["arguments"])
             self.tool_calls.append(call)
 
-    def mcp_call(self, call: ToolCall) -> None:
-        """Adds what is known of a call over MCP to the LangChain tool call that made it, or as a call of its own."""
+    def mcp_call(self, call: ToolCall, run_id: UUID | None = None) -> None:
+        """Adds what is known of a call over MCP to the LangChain tool call that made it, or as a call of its own.
+
+        run_id: of the tool that makes it. A tool of another name may make several; they get its place and id.
+        """
         with self._lock:
-            for known in self._open_tools:
+            above = self._open_tools.get(run_id) if run_id else None
+            for known in [above] if above else list(self._open_tools.values()):
                 if known.server is None and known.tool == call.tool and known.arguments == call.arguments:
-                    known.server, known.structured = call.server, call.structured
-                    known.result, known.is_error = call.result, call.is_error
+                    for name in ToolCall.model_fields.keys() - Place.model_fields.keys() - _OF_THE_TOOL:
+                        setattr(known, name, getattr(call, name))
                     return
+            if above:
+                place = {name: getattr(above, name) for name in Place.model_fields}
+                call = call.model_copy(update={**place, "tool_call_id": above.tool_call_id})
             self.tool_calls.append(call)
 
     def node(self, run: NodeRun) -> None:

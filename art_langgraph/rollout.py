@@ -67,6 +67,7 @@ async def rollout(
     try:
         with recording(scope, ARTCallbackHandler(scope)):
             async with AsyncExitStack() as stack, asyncio.timeout(timeout):
+                scope.exits = stack
                 runnable = await _resolve(graph, scenario, stack)
                 whole = _own_thread(config, runnable, scope)
                 trajectory.metadata |= _identity(runnable, whole)

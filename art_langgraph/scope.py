@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -23,7 +23,8 @@ class Scope:
     rollout_id: what ChatART tells the gateway, so that all completions of the rollout come from one version.
     temperature: overrides what the graph's models ask for; None: leave them. version: of the policies that ChatART
     asks, for all or by name; None: the newest. servers: address and key of every trainer
-    server that was asked, so that the rollout's hold on a policy version can be released.
+    server that was asked, so that the rollout's hold on a policy version can be released. exits: what is closed when
+    the rollout's graph has ended; None where nobody waits for that end (`art_langgraph.capture`).
     """
 
     rollout_id: str = field(default_factory=lambda: f"ro-{uuid4().hex}")
@@ -31,6 +32,7 @@ class Scope:
     temperature: float | None = None
     version: int | Mapping[str, int] | None = None
     servers: set[tuple[str, str]] = field(default_factory=set)
+    exits: AsyncExitStack | None = None
 
     def model(self, policy: str) -> str:
         """What to ask the gateway for, where a graph asks for `policy`."""

@@ -98,11 +98,18 @@ class ToolCall(Place):
     """Text of the result, or of the error."""
     structured: Any = None
     """Structured content, where an MCP server gave some."""
+    content: list[dict[str, Any]] = Field(default_factory=list)
+    """What an MCP server answered besides text: `type`, and of binary content `mimeType`, `bytes` and `sha256`."""
     is_error: bool = False
+    failure: str | None = None
+    """Why an MCP server gave no answer: `closed`, `timeout`, `protocol` or `missing`, as in `MCPError`."""
+    progress: list[dict[str, Any]] = Field(default_factory=list)
+    """What an MCP server said while it worked: `progress`, `total`, `message`. The first hundred."""
     tool_call_id: str | None = None
     """Id of the model's tool call that this answers."""
     server: str | None = None
     """Name of the MCP server, when it went to one."""
+    server_version: str | None = None
     started: float
     seconds: float = 0.0
 

@@ -1,99 +1,147 @@
-"""A session with an MCP server: any stdio command, or any streamable-HTTP URL."""
+"""A connection with an MCP server: any stdio command, any streamable-HTTP URL, or a cassette of one."""
 
 from __future__ import annotations
 
-import asyncio
 import shlex
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from langchain_core.tools import BaseTool
-from mcp.client import Client
-from mcp.client.stdio import StdioServerParameters
 
-from art_mcp.capture import CallResult, record
+from art_mcp.capture import Record
+from art_mcp.cassette import Cassette
+from art_mcp.result import MAX_RESULT, CallResult
+from art_mcp.sdk import Http, Stdio, Target
+from art_mcp.session import Isolation, Live, Source
 from art_mcp.tools import as_langchain_tool
-from trainer_server.wire import MCPError
+from trainer_server.wire import ConfigError, MCPError
 
 TIMEOUT = 30.0
 """Seconds for one answer of a server."""
 
+START_TIMEOUT = 60.0
+"""Seconds until a server introduces itself."""
+
+MAX_PAGES = 1_000
+"""Pages of one list: a server whose cursor never ends must not hold up anybody."""
+
 
 class Server:
-    """An open session. Many rollouts may use it at once."""
+    """An MCP server that is connected. Many rollouts may use it at once."""
 
-    def __init__(self, client: Client, timeout: float) -> None:
-        self._client = client
-        self._timeout = timeout
-        info = client.server_info
-        self.name = str(info.name) if info else "unknown"
-        self.version = str(info.version) if info else ""
+    def __init__(self, source: Source, info: Mapping[str, Any], max_result: int) -> None:
+        self._source = source
+        self._max_result = max_result
+        self._tools: dict[str, dict[str, Any]] | None = None
+        told = info.get("serverInfo") or {}
+        self.name = str(told.get("name") or "unknown")
+        self.version = str(told.get("version") or "")
+        self.instructions = str(info.get("instructions") or "")
+        self.capabilities: dict[str, Any] = dict(info.get("capabilities") or {})
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallResult:
         """Invokes a tool, and records it. What goes wrong is a result with `is_error`, never a hang or a crash."""
-        started = time.time()
+        record = Record(self.name, self.version, tool, arguments)
         try:
-            async with asyncio.timeout(self._timeout):
-                answer = await self._client.call_tool(tool, arguments)
-        except TimeoutError:
-            result = CallResult(f"{self.name} did not answer within {self._timeout:g} s", None, True)
-        except Exception as error:  # the edge to a foreign process: whatever it does is an error of the tool
-            result = CallResult(f"{type(error).__name__}: {error}", None, True)
-        else:
-            texts = [part.text if part.type == "text" else f"[{part.type}]" for part in answer.content]
-            result = CallResult("\n".join(texts), answer.structured_content, bool(answer.is_error))
-        record(self.name, tool, arguments, result, started)
+            await self._still_has(tool)
+            params = {"name": tool, "arguments": arguments}
+            answer = await self._source.request("tools/call", params, record.progress)
+            result = CallResult.of(answer, self._max_result)
+        except MCPError as error:
+            result = CallResult.failed(error, self.name)
+        record.end(result)
         return result
 
     async def tools(self) -> list[BaseTool]:
         """The server's tools as LangChain tools, with their input schemas whole. Raises MCPError."""
-        found: list[BaseTool] = []
-        cursor: str | None = None
-        try:
-            async with asyncio.timeout(self._timeout):
-                while True:
-                    page = await self._client.list_tools(cursor=cursor)
-                    found += [as_langchain_tool(self.call, tool) for tool in page.tools]
-                    if not (cursor := page.next_cursor):
-                        return found
-        except TimeoutError:
-            raise MCPError(f"{self.name} did not list its tools within {self._timeout:g} s") from None
+        return [as_langchain_tool(self.call, tool) for tool in await self.listing("tools/list")]
+
+    async def listing(self, method: str) -> list[dict[str, Any]]:
+        """All pages of `tools/list`, `resources/list`, `resources/templates/list` or `prompts/list`, as the server
+        gave them; nothing where it has no such list. Raises MCPError."""
+        kind = method.split("/")[0]
+        if self.capabilities and kind not in self.capabilities:
+            return []
+        key = {"resources/templates/list": "resourceTemplates"}.get(method, kind)
+        found: list[dict[str, Any]] = []
+        params: dict[str, Any] = {}
+        for _ in range(MAX_PAGES):
+            page = await self._source.request(method, params)
+            found += page.get(key, ())
+            if not page.get("nextCursor"):
+                break
+            params = {"cursor": page["nextCursor"]}
+        if method == "tools/list":
+            self._tools = {tool["name"]: tool for tool in found}
+        return found
+
+    async def read(self, uri: str) -> list[dict[str, Any]]:
+        """Contents of a resource: `uri`, `mimeType`, `text` or `blob`. Raises MCPError."""
+        answer = await self._source.request("resources/read", {"uri": uri})
+        return list(answer.get("contents", ()))
+
+    def tools_changed(self) -> None:
+        """The server said that its tools are others now: the next call looks at them first."""
+        self._tools = {}
+
+    async def _still_has(self, tool: str) -> None:
+        if self._tools == {}:  # changed since they were listed
+            await self.listing("tools/list")
+            if self._tools and tool not in self._tools:
+                names = ", ".join(sorted(self._tools))
+                raise MCPError(f"it has changed its tools, and {tool} is gone. Its tools are now: {names}")
 
 
 @asynccontextmanager
 async def connect(
-    server: str | Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = TIMEOUT
+    server: str | Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    auth: Any = None,
+    timeout: float = TIMEOUT,
+    start_timeout: float = START_TIMEOUT,
+    isolation: Isolation = "shared",
+    cassette: Cassette | None = None,
+    max_result: int = MAX_RESULT,
 ) -> AsyncIterator[Server]:
-    """Opens a session with an MCP server, and ends it, with its process, when the block is left.
+    """Connects to an MCP server; its sessions end, with their processes, when the block is left.
 
-    server: an http(s) URL, or a command as a string or a list. env: added to the environment of a command.
-    timeout: seconds for each answer. Raises MCPError when the server cannot be started or reached.
+    server: an http(s) URL, or a command as a string or a list. env, cwd: of a command; the environment is added to
+    HOME, PATH and the like. headers, auth: of a URL. timeout: seconds for each answer. start_timeout: seconds until
+    a server introduces itself, which includes what `npx` or `uvx` downloads.
+    isolation: "shared", one session for all; or "session", one for every rollout, opened by its first call and closed
+    at its end, for servers with a state. Outside of `rollout` and `gather` all share one.
+    cassette: records the answers, or gives recorded ones; then a replay needs no server.
+    max_result: characters of a result that are kept. Raises MCPError when the server cannot be started or reached.
     """
-    target: str | StdioServerParameters
-    if isinstance(server, str) and server.startswith(("http://", "https://")):
-        target = server
-    else:
-        words = shlex.split(server) if isinstance(server, str) else list(server)
-        if not words:
-            raise MCPError("the command of the MCP server is empty")
-        target = StdioServerParameters(command=words[0], args=words[1:], env=dict(env) if env else None)
-    client = Client(target)
+    target = target_of(server, env, cwd, headers, auth)
+    live = Live(target, (start_timeout, timeout), isolation, lambda: connected.tools_changed())
+    source: Source = cassette.over(live) if cassette else live
     try:
-        async with asyncio.timeout(timeout):  # not wait_for: the session must be entered and left in one task
-            await client.__aenter__()
-    except TimeoutError:
-        raise MCPError(f"the MCP server {server!r} did not answer within {timeout:g} s") from None
-    except Exception as error:  # the edge to a foreign process or host
-        raise MCPError(f"the MCP server {server!r} cannot be used: {_root(error)}") from error
-    try:
-        yield Server(client, timeout)
+        connected = Server(source, await source.request("initialize", {}), max_result)
+        yield connected
     finally:
-        await client.__aexit__(None, None, None)
+        await source.close()
 
 
-def _root(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
+def target_of(
+    server: str | Sequence[str],
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    auth: Any = None,
+) -> Target:
+    """Where a server is. Raises ConfigError for options that do not go with it, and for an empty command."""
+    if isinstance(server, str) and server.startswith(("http://", "https://")):
+        if env or cwd:
+            raise ConfigError(f"env and cwd are for commands; {server!r} is a URL")
+        return Http(server, dict(headers or {}), auth)
+    if headers or auth:
+        raise ConfigError(f"headers and auth are for URLs; {server!r} is a command")
+    words = shlex.split(server) if isinstance(server, str) else list(server)
+    if not words:
+        raise ConfigError("the command of the MCP server is empty")
+    return Stdio(tuple(words), dict(env or {}), cwd)

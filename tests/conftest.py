@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,34 +13,14 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from tests.engine_app import make_app
+from tests.serving import serving
 from trainer_server.app import create_app
 from trainer_server.config import ServerConfig
 from trainer_server.wire import Home
 
 TOKEN = "test-token"
-
-
-@contextmanager
-def serving(app: Any) -> Iterator[str]:
-    """Serves an ASGI app on a real socket, in a thread."""
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2))
-    thread = threading.Thread(target=asyncio.run, args=(server.serve(sockets=[listener]),), daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 30
-    while not server.started and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert server.started
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        listener.close()
 
 
 @dataclass(slots=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import time
 
-from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
+try:
+    from mcp.server import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+except ImportError:  # SDK 1, in an environment of its own
+    from mcp.server.fastmcp import FastMCP as MCPServer
+    from mcp.server.fastmcp.exceptions import ToolError
 
-server = MCPServer("tested", version="1.2.3", log_level="CRITICAL")
+server = MCPServer("tested", log_level="CRITICAL")
 
 
 @server.tool()
@@ -24,9 +28,9 @@ def fail() -> str:
 
 
 @server.tool()
-def hang() -> str:
+async def hang() -> str:
     """Answer late."""
-    time.sleep(3)
+    await asyncio.sleep(3)
     return "late"
 
 
@@ -40,6 +44,24 @@ def crash() -> str:
 def pid() -> str:
     """Process id of the server."""
     return str(os.getpid())
+
+
+@server.resource("memo://first")
+def first() -> str:
+    """The first memo."""
+    return "the beginning"
+
+
+@server.resource("memo://{name}")
+def memo(name: str) -> str:
+    """A memo."""
+    return name
+
+
+@server.prompt()
+def explain(topic: str) -> str:
+    """Explain something."""
+    return f"Explain {topic}."
 
 
 if __name__ == "__main__":

@@ -67,4 +67,13 @@ class LLMError(ARTError):
 
 
 class MCPError(ARTError):
-    """An MCP server could not be reached, or broke its protocol."""
+    """An MCP server could not be reached, or broke its protocol.
+
+    failure: "closed" (could not be reached, or ended), "timeout", "protocol" (an error of JSON-RPC, or an answer that
+    is none) or "missing" (no answer in a cassette). code: of JSON-RPC, where the server gave one.
+    """
+
+    def __init__(self, message: str, *, failure: str = "protocol", code: int | None = None) -> None:
+        super().__init__(message)
+        self.failure = failure
+        self.code = code

@@ -1,0 +1,153 @@
+"""The MCP SDK, major 1 or 2: the one module that knows which. Answers leave it as the protocol's own JSON."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, TextIO
+
+import anyio
+import mcp.types
+from mcp import StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
+from pydantic import AnyUrl, BaseModel, ValidationError
+
+from trainer_server.wire import MCPError
+
+MAJOR = int(version("mcp").partition(".")[0])
+
+LISTS = {
+    "tools/list": "list_tools",
+    "resources/list": "list_resources",
+    "resources/templates/list": "list_resource_templates",
+    "prompts/list": "list_prompts",
+}
+"""Methods that list something, a page at a time, and what both SDKs call them."""
+
+MAX_EVENT = 256 * 1024 * 1024
+"""Bytes of one answer over HTTP, where the SDK has a limit. What is kept of an answer is cut elsewhere."""
+
+Progress = Callable[[float, float | None, str | None], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stdio:
+    """A server that is a child process. env: added to HOME, PATH and the few other names that the SDK passes on."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+
+    def __str__(self) -> str:
+        return " ".join(self.command)
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """A server at a streamable-HTTP URL. auth: what the SDK's HTTP client takes, such as its OAuthClientProvider."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    auth: Any = None
+
+    def __str__(self) -> str:
+        return self.url
+
+
+Target = Stdio | Http
+
+
+class Channel:
+    """An open session of the SDK. info: `serverInfo`, `instructions` and `capabilities`, as the server gave them."""
+
+    def __init__(self, session: Any, info: dict[str, Any]) -> None:
+        self._session = session
+        self.info = info
+
+    async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None) -> dict[str, Any]:
+        """Asks for `tools/call`, `resources/read`, `initialize`, or one of LISTS. Raises MCPError."""
+        try:
+            answer = await self._ask(method, params, progress)
+        except ValidationError as error:
+            raise MCPError(f"the answer to {method} breaks the protocol: {error.errors()[0]['msg']}") from error
+        except Exception as error:  # the edge to a foreign process: the SDK lets many kinds through
+            raise failure_of(error) from error
+        return wire(answer) if isinstance(answer, BaseModel) else answer
+
+    async def _ask(self, method: str, params: Mapping[str, Any], progress: Progress | None) -> Any:
+        if method == "initialize":
+            return self.info
+        if method == "tools/call":
+            return await self._session.call_tool(params["name"], params["arguments"], progress_callback=progress)
+        if method == "resources/read":
+            return await self._session.read_resource(params["uri"] if MAJOR > 1 else AnyUrl(params["uri"]))
+        ask = getattr(self._session, LISTS[method])
+        if MAJOR > 1:
+            return await ask(cursor=params.get("cursor"), cache_mode="refresh")
+        page = mcp.types.PaginatedRequestParams(cursor=params["cursor"]) if params.get("cursor") else None
+        return await ask(params=page)
+
+
+@asynccontextmanager
+async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) -> AsyncIterator[Channel]:
+    """A session with a server: entered and left in one task. on_change: called when the server's tools changed."""
+
+    async def hear(message: Any) -> None:
+        message = getattr(message, "root", message)  # SDK 1 wraps notifications
+        if getattr(message, "method", None) == "notifications/tools/list_changed":
+            on_change()
+
+    async with AsyncExitStack() as stack:
+        transport: Any
+        if isinstance(target, Stdio):
+            parameters = StdioServerParameters(
+                command=target.command[0], args=list(target.command[1:]), env=dict(target.env), cwd=target.cwd,
+                encoding_error_handler="replace",  # garbage on stdout must not end the session
+            )  # fmt: skip
+            transport = stdio_client(parameters, errlog=errlog)
+        else:
+            http = await stack.enter_async_context(create_mcp_http_client(dict(target.headers), auth=target.auth))
+
+            async def note(response: Any) -> None:  # the SDK says "an error response", and not which
+                if response.status_code >= 400:
+                    print(f"HTTP {response.status_code} {response.reason_phrase}", file=errlog, flush=True)
+
+            http.event_hooks = {"response": [note]}
+            limit: dict[str, Any] = {"max_sse_event_size": MAX_EVENT} if MAJOR > 1 else {}
+            transport = streamable_http_client(target.url, http_client=http, **limit)
+        if MAJOR > 1:
+            from mcp.client import Client
+
+            client = await stack.enter_async_context(Client(transport, message_handler=hear))
+            told = {"serverInfo": client.server_info, "capabilities": client.server_capabilities}
+            info = {name: wire(one) for name, one in told.items() if one}
+            yield Channel(client, {**info, **({"instructions": client.instructions} if client.instructions else {})})
+        else:
+            from mcp import ClientSession
+
+            streams = await stack.enter_async_context(transport)
+            session = await stack.enter_async_context(ClientSession(streams[0], streams[1], message_handler=hear))
+            yield Channel(session, wire(await session.initialize()))
+
+
+def wire(answer: BaseModel) -> dict[str, Any]:
+    """An object of either SDK as the protocol's JSON. Nulls inside schemas and structured content stay."""
+    found: dict[str, Any] = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return found
+
+
+def failure_of(error: Exception) -> MCPError:
+    """What a call that raised tells of the server."""
+    if isinstance(error, MCPError):
+        return error
+    data = getattr(error, "error", None)  # McpError of SDK 1, MCPError of SDK 2
+    code = getattr(data, "code", None)
+    gone = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, OSError)
+    if code == mcp.types.CONNECTION_CLOSED or isinstance(error, gone) or "ConnectError" in type(error).__name__:
+        return MCPError("the connection was closed", failure="closed", code=code)
+    text = str(error) or type(error).__name__
+    return MCPError(text if code is not None else f"{type(error).__name__}: {text}", code=code)

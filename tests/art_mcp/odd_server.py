@@ -1,0 +1,91 @@
+"""A server that speaks the protocol by hand, and breaks it in the way its argument names."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+KIND = sys.argv[1] if len(sys.argv) > 1 else ""
+TOOLS = ["echo", "count", "big", "picture", "grow", "leave_child", "slow_steps", "stop", "pid"]
+state = {"count": 0}
+
+
+def send(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
+
+
+def text(value: object) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": str(value)}]}
+
+
+def call(name: str, arguments: dict[str, Any], token: Any) -> dict[str, Any]:
+    match name:
+        case "echo":
+            return {**text(arguments["text"]), "structuredContent": {"echo": arguments["text"]}}
+        case "count":
+            state["count"] += 1
+            return text(state["count"])
+        case "big":
+            return {**text("x" * int(arguments["size"])), "structuredContent": {"all": "y" * int(arguments["size"])}}
+        case "picture":
+            image = {"type": "image", "mimeType": "image/png", "data": base64.b64encode(b"picture").decode()}
+            note = {"type": "resource", "resource": {"uri": "memo://1", "text": "a note"}}
+            return {"content": [image, note]}
+        case "grow":
+            TOOLS.remove("echo")
+            TOOLS.append("fresh")
+            send({"method": "notifications/tools/list_changed"})
+            return text("changed")
+        case "leave_child":
+            return text(subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).pid)
+        case "slow_steps":
+            for step in range(3):
+                where = {"progressToken": token, "progress": step, "total": 3, "message": f"step {step}"}
+                send({"method": "notifications/progress", "params": where})
+            return text("done")
+        case "stop":
+            print("out of coffee", file=sys.stderr, flush=True)
+            os._exit(3)
+        case "pid":
+            return text(os.getpid())
+        case _:
+            raise KeyError(name)
+
+
+def main() -> None:
+    if KIND == "deaf":
+        time.sleep(600)
+    for line in sys.stdin:
+        message = json.loads(line)
+        method, params, number = message["method"], message.get("params") or {}, message.get("id")
+        if number is None:
+            continue
+        if KIND == "garbage":
+            sys.stdout.buffer.write(b"\xff\xfe this is no JSON\n[1, 2\n\n")
+            sys.stdout.flush()
+        if method == "initialize":
+            info = {"name": "odd", "version": "0.9"}
+            capabilities = {"tools": {"listChanged": True}}
+            version = params["protocolVersion"]
+            send({"id": number, "result": {"protocolVersion": version, "capabilities": capabilities,
+                                           "serverInfo": info, "instructions": "Handle with care."}})  # fmt: skip
+        elif method == "tools/list":
+            one_page = int(params.get("cursor") or 0)
+            names = TOOLS[one_page : one_page + 4]
+            more = {"nextCursor": str(one_page + 4)} if KIND == "endless" or one_page + 4 < len(TOOLS) else {}
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+            send({"id": number, "result": {"tools": tools, **more}})
+        elif method == "tools/call" and params["name"] in TOOLS:
+            token = (params.get("_meta") or {}).get("progressToken")
+            send({"id": number, "result": call(params["name"], params.get("arguments") or {}, token)})
+        else:
+            send({"id": number, "error": {"code": -32601, "message": f"no {method} {params.get('name', '')}"}})
+
+
+main()
