@@ -4,8 +4,12 @@ from art_mcp.capture import CaptureInterceptor, capture
 from art_mcp.cassette import Cassette
 from art_mcp.catalog import Catalog, read_catalog
 from art_mcp.connect import Server, connect
+from art_mcp.generate import generate_scenarios
+from art_mcp.measure import measure_difficulty
 from art_mcp.result import CallResult
 from art_mcp.scenarios import MCPScenario, ScenarioSet
+from art_mcp.values import load_tables
+from art_mcp.verify import verify
 from trainer_server.wire import MCPError
 
 __all__ = [
@@ -19,5 +23,9 @@ __all__ = [
     "Server",
     "capture",
     "connect",
+    "generate_scenarios",
+    "load_tables",
+    "measure_difficulty",
     "read_catalog",
+    "verify",
 ]

@@ -26,6 +26,8 @@ START_TIMEOUT = 60.0
 MAX_PAGES = 1_000
 """Pages of one list: a server whose cursor never ends must not hold up anybody."""
 
+METHOD_NOT_FOUND = -32601
+
 
 class Server:
     """An MCP server that is connected. Many rollouts may use it at once."""
@@ -67,7 +69,12 @@ class Server:
         found: list[dict[str, Any]] = []
         params: dict[str, Any] = {}
         for _ in range(MAX_PAGES):
-            page = await self._source.request(method, params)
+            try:
+                page = await self._source.request(method, params)
+            except MCPError as error:
+                if error.code == METHOD_NOT_FOUND:  # of those that announce resources, some have no templates
+                    return []
+                raise
             found += page.get(key, ())
             if not page.get("nextCursor"):
                 break

@@ -149,19 +149,20 @@ class ScenarioSet:
         """The set divided anew, by tool combination; the seed alone decides how. validation: the share aimed at.
 
         Combinations are held out whose every tool is trained in another one: the agent is measured on new ways to use
-        tools that it knows. Where there are none, calls are held out: the same tools with other arguments. A note says
-        which of the two it is.
+        tools that it knows. Where they are too few, calls are held out as well: the same tools with other arguments.
+        Notes say which of the two it is.
         """
         rng = random.Random(f"split-{seed}")
         order = rng.sample(self.scenarios, len(self.scenarios))
         wanted = round(validation * len(order)) if len(order) > 1 else 0
         held = self._combinations(order, wanted)
-        note = f"held out by tool combination: {', '.join(sorted('+'.join(one) for one in held))}"
         out = {one.id for one in order if combination(one) in held}
-        if not held and wanted:
-            note = "held out by arguments: no tool combination is left whose tools are all trained in another one"
-            out = {one.id for one in order[: max(wanted, 1)]}
-        notes = [*(one for one in self.notes if not one.startswith("held out by ")), *([note] if out else [])]
+        notes = [one for one in self.notes if not one.startswith("held out by ")]
+        if held:
+            notes.append(f"held out by tool combination: {', '.join(sorted('+'.join(one) for one in held))}")
+        if len(out) < wanted / 2:
+            out |= set(_repeated(order, held)[: wanted - len(out)])
+            notes.append("held out by arguments: too few tool combinations have tools that others train as well")
         divided = [one.with_plan(split="validation" if one.id in out else "train") for one in self.scenarios]
         return ScenarioSet(divided, self.dropped, self.offered, notes)
 
@@ -231,19 +232,37 @@ def combination(scenario: MCPScenario) -> tuple[str, ...]:
     return tuple(sorted(set(scenario.tools)))
 
 
-def balanced(scenarios: Iterable[MCPScenario]) -> list[MCPScenario]:
-    """All of them, in an order in which every beginning uses the tools about equally often."""
-    left = defaultdict(list)
+def balanced(scenarios: Iterable[MCPScenario], after: Sequence[MCPScenario] = ()) -> list[MCPScenario]:
+    """All of them, in an order in which every beginning, with those before it (`after`), has about as many of each
+    difficulty, and within that uses the tools about equally often."""
+    left: dict[tuple[int, tuple[str, ...]], list[MCPScenario]] = defaultdict(list)
     for one in scenarios:
-        left[combination(one)].append(one)
-    used: Counter[str] = Counter()
+        left[one.plan.difficulty, combination(one)].append(one)
+    levels = Counter(one.plan.difficulty for one in after)
+    used = Counter(tool for one in after for tool in combination(one))
+
+    def rarity(kind: tuple[int, tuple[str, ...]]) -> tuple[int, float]:
+        return levels[kind[0]], sum(used[tool] for tool in kind[1]) / len(kind[1])
+
     found: list[MCPScenario] = []
     while left:
-        rarest = min(left, key=lambda tools: (sum(used[tool] for tool in tools) / len(tools), len(tools)))
+        rarest = min(left, key=rarity)
         found.append(left[rarest].pop(0))
-        used.update(rarest)
+        levels[rarest[0]] += 1
+        used.update(rarest[1])
         if not left[rarest]:
             del left[rarest]
+    return found
+
+
+def _repeated(order: Sequence[MCPScenario], held: set[tuple[str, ...]]) -> list[str]:
+    """Ids of scenarios whose combination stays in training by another one; in order."""
+    left = Counter(combination(one) for one in order)
+    found = []
+    for one in order:
+        if combination(one) not in held and left[combination(one)] > 1:
+            left[combination(one)] -= 1
+            found.append(one.id)
     return found
 
 

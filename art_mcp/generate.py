@@ -1,0 +1,181 @@
+"""A server in, scenarios out: drafted, executed, without duplicates, balanced over the tools, split."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from art_mcp.catalog import Catalog, read_catalog
+from art_mcp.connect import Server, connect
+from art_mcp.execute import StepFailed, execute, perform
+from art_mcp.observe import parsed
+from art_mcp.scenarios import Dropped, MCPScenario, ScenarioSet, Step, balanced, drop
+from art_mcp.templates import Templates, signature
+from art_mcp.values import NoValue, Tables, Values, load_tables
+from trainer_server.wire import ConfigError
+
+log = logging.getLogger("art_mcp")
+
+DRAFTS = 6
+"""Drafts for each scenario that is wanted: some fail, and the rest are chosen from for balance."""
+
+ROUNDS = 3
+"""Rounds of looking around: what one tool gives, another one may take."""
+
+LOOKS = 4
+"""Calls of one tool in a round; one that takes longer than SLOW is called once."""
+
+SLOW = 2.0
+"""Seconds."""
+
+
+async def generate_scenarios(
+    server: Server | Catalog | str | Sequence[str],
+    n: int = 24,
+    *,
+    model: str | None = None,
+    difficulty: tuple[int, int] = (1, 5),
+    seed: int = 0,
+    instructions: str | None = None,
+    resources: Tables | str | Path | Sequence[str | Path] | None = None,
+    allow_destructive: bool = False,
+    validation: float = 0.25,
+    progress: bool = True,
+) -> ScenarioSet:
+    """Invents tasks for a server, does each of them, and keeps those that work.
+
+    server: a connected one, or what `connect` takes; a bare catalog gives drafts that nobody has executed, and a note
+    that says so. n: scenarios to keep at most. model: None drafts them from schemas alone. difficulty: least and
+    greatest, of 1 to 5. resources: values by the name of a parameter, or files of them (`load_tables`).
+    allow_destructive: also call tools that may destroy something. validation: the share that is held out.
+    The same seed gives the same scenarios, where the server answers the same.
+    Raises ConfigError for settings that cannot be, MCPError for a server that cannot be used.
+    """
+    if isinstance(server, str) or not isinstance(server, Server | Catalog):
+        async with connect(server) as connected:
+            return await generate_scenarios(
+                connected, n, model=model, difficulty=difficulty, seed=seed, instructions=instructions,
+                resources=resources, allow_destructive=allow_destructive, validation=validation, progress=progress,
+            )  # fmt: skip
+    low, high = difficulty
+    if n < 1 or not 1 <= low <= high <= 5 or not 0 <= validation < 1:
+        raise ConfigError(f"n={n}, difficulty={difficulty}, validation={validation}: n ≥ 1, 1 ≤ low ≤ high ≤ 5, 0 to 1")
+    if model is not None:
+        raise ConfigError(f"model={model!r}: scenarios written by a model are not available here; use model=None")
+    catalog = server if isinstance(server, Catalog) else await read_catalog(server)
+    live = server if isinstance(server, Server) else None
+    rng = random.Random(f"scenarios-{seed}")
+    values = Values(catalog, _tables(resources), rng)
+    tools = [tool for tool in catalog.tools if allow_destructive or not tool.destructive]
+    templates = Templates(catalog, tools, values, rng)
+    if live and tools:
+        await _look_around(live, catalog, templates, values)
+    drafts = islice(templates.drafts(low, high), DRAFTS * n) if tools else iter(())
+    found = await finish(live, catalog, drafts, n, allow_destructive=allow_destructive, progress=progress)
+    if withheld := [tool.name for tool in catalog.tools if tool not in tools]:
+        found.notes.append(f"not called, as they may destroy something: {', '.join(withheld)}")
+    return found.split(validation, seed)
+
+
+async def finish(
+    server: Server | None,
+    catalog: Catalog,
+    drafts: Iterable[MCPScenario],
+    n: int,
+    *,
+    allow_destructive: bool = False,
+    progress: bool = True,
+) -> ScenarioSet:
+    """From drafts to a set: duplicates out, executed until `n` are good, tools used about equally often.
+
+    server: None leaves them unexecuted. The set is not split yet.
+    """
+    kept: list[MCPScenario] = []
+    failed: list[MCPScenario] = []
+    unique, dropped = distinct(drafts)
+    waiting = balanced(unique)
+    notes = []
+    if server is None:
+        kept, waiting = waiting[:n], waiting[n:]
+        notes.append("not executed: a catalog answers nothing, so only calls are checked, and some may fail")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, transient=True, disable=not progress) as bar:
+        task = bar.add_task("executing scenarios", total=2 * n)
+        while server and waiting and len(kept) < n:
+            order = balanced(waiting, after=[*kept, *failed])  # not the tools again and again that fail
+            batch, waiting = order[: n - len(kept)], order[n - len(kept) :]
+            good, bad = await execute(
+                server, batch, catalog, allow_destructive=allow_destructive, on_done=lambda: bar.advance(task)
+            )
+            kept += good
+            dropped += bad
+            ids = {one.id for one in good}
+            failed += [one for one in batch if one.id not in ids]
+            bar.update(task, completed=2 * len(kept))
+    dropped += [drop(one, "surplus", f"{n} scenarios are enough") for one in waiting]
+    if len(kept) < n:
+        notes.append(f"{len(kept)} of {n} scenarios: no more could be found; more values (resources) give more")
+    return ScenarioSet(kept, dropped, [tool.name for tool in catalog.tools], notes)
+
+
+def distinct(drafts: Iterable[MCPScenario]) -> tuple[list[MCPScenario], list[Dropped]]:
+    """Without near-duplicates: those that ask for the same calls, and those with the same words."""
+    kept: list[MCPScenario] = []
+    dropped: list[Dropped] = []
+    seen: dict[str, MCPScenario] = {}
+    for one in drafts:
+        said = " ".join("".join(c if c.isalnum() else " " for c in one.task.casefold()).split())
+        for key in (f"calls {signature(one)}", f"text {said}"):
+            if key in seen and one not in kept:
+                dropped.append(drop(one, "duplicate", f"as {seen[key].task!r}"))
+                break
+        else:
+            kept.append(one)
+            seen[f"calls {signature(one)}"] = seen[f"text {said}"] = one
+    return kept, dropped
+
+
+async def _look_around(server: Server, catalog: Catalog, templates: Templates, values: Values) -> None:
+    """Calls tools that only read, with arguments that are known to be right, to learn values for the others."""
+    looked: set[str] = set()
+    for _ in range(ROUNDS):
+        for tool in catalog.tools:
+            if tool.destructive or tool.annotations.get("readOnlyHint") is False:
+                continue
+            for _ in range(LOOKS):
+                try:
+                    arguments = values.arguments(tool, guess=False)
+                except NoValue:
+                    break
+                step = Step(tool=tool.name, arguments=arguments)
+                if (key := step.model_dump_json()) in looked:
+                    continue
+                looked.add(key)
+                started = time.monotonic()
+                try:
+                    [result] = await perform(server, [step])
+                except StepFailed as failed:
+                    log.debug("looking around: %s", failed)
+                    continue
+                value = parsed(result.text, result.structured)
+                values.learn(tool.name, value)
+                templates.observed.setdefault(tool.name, []).append((arguments, value))
+                if time.monotonic() - started > SLOW:
+                    break
+
+
+def _tables(resources: Tables | str | Path | Sequence[str | Path] | None) -> dict[str, list[Any]]:
+    if resources is None:
+        return {}
+    if isinstance(resources, str | Path):
+        return load_tables(resources)
+    if isinstance(resources, Sequence):
+        return load_tables(*resources)
+    return {name: list(values) for name, values in resources.items()}
