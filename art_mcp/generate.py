@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from art_langgraph.llm import LLM
 from art_mcp.catalog import Catalog, read_catalog
 from art_mcp.connect import Server, connect
 from art_mcp.execute import StepFailed, execute, perform
@@ -19,7 +20,8 @@ from art_mcp.observe import parsed
 from art_mcp.scenarios import Dropped, MCPScenario, ScenarioSet, Step, balanced, drop
 from art_mcp.templates import Templates, signature
 from art_mcp.values import NoValue, Tables, Values, load_tables
-from trainer_server.wire import ConfigError
+from art_mcp.writer import Writer
+from trainer_server.wire import ConfigError, LLMError
 
 log = logging.getLogger("art_mcp")
 
@@ -40,48 +42,91 @@ async def generate_scenarios(
     server: Server | Catalog | str | Sequence[str],
     n: int = 24,
     *,
-    model: str | None = None,
+    model: str | LLM | None = None,
     difficulty: tuple[int, int] = (1, 5),
     seed: int = 0,
     instructions: str | None = None,
     resources: Tables | str | Path | Sequence[str | Path] | None = None,
     allow_destructive: bool = False,
     validation: float = 0.25,
+    rounds: int = 4,
+    budget: float | None = None,
     progress: bool = True,
 ) -> ScenarioSet:
     """Invents tasks for a server, does each of them, and keeps those that work.
 
     server: a connected one, or what `connect` takes; a bare catalog gives drafts that nobody has executed, and a note
-    that says so. n: scenarios to keep at most. model: None drafts them from schemas alone. difficulty: least and
+    that says so. n: scenarios to keep at most. model: writes them ("provider/name", or an LLM), asked again until there
+    are enough, `rounds` are over, or `budget` USD are spent; None drafts them from schemas alone. difficulty: least and
     greatest, of 1 to 5. resources: values by the name of a parameter, or files of them (`load_tables`).
     allow_destructive: also call tools that may destroy something. validation: the share that is held out.
     The same seed gives the same scenarios, where the server answers the same.
-    Raises ConfigError for settings that cannot be, MCPError for a server that cannot be used.
+    Raises ConfigError for settings that cannot be, MCPError for a server that cannot be used, LLMError for a model that
+    fails before anything was kept.
     """
     if isinstance(server, str) or not isinstance(server, Server | Catalog):
         async with connect(server) as connected:
             return await generate_scenarios(
                 connected, n, model=model, difficulty=difficulty, seed=seed, instructions=instructions,
-                resources=resources, allow_destructive=allow_destructive, validation=validation, progress=progress,
+                resources=resources, allow_destructive=allow_destructive, validation=validation, rounds=rounds,
+                budget=budget, progress=progress,
             )  # fmt: skip
     low, high = difficulty
     if n < 1 or not 1 <= low <= high <= 5 or not 0 <= validation < 1:
         raise ConfigError(f"n={n}, difficulty={difficulty}, validation={validation}: n ≥ 1, 1 ≤ low ≤ high ≤ 5, 0 to 1")
-    if model is not None:
-        raise ConfigError(f"model={model!r}: scenarios written by a model are not available here; use model=None")
     catalog = server if isinstance(server, Catalog) else await read_catalog(server)
     live = server if isinstance(server, Server) else None
     rng = random.Random(f"scenarios-{seed}")
-    values = Values(catalog, _tables(resources), rng)
+    tables = _tables(resources)
+    values = Values(catalog, tables, rng)
     tools = [tool for tool in catalog.tools if allow_destructive or not tool.destructive]
     templates = Templates(catalog, tools, values, rng)
     if live and tools:
         await _look_around(live, catalog, templates, values)
-    drafts = islice(templates.drafts(low, high), DRAFTS * n) if tools else iter(())
-    found = await finish(live, catalog, drafts, n, allow_destructive=allow_destructive, progress=progress)
+    options: dict[str, Any] = {"allow_destructive": allow_destructive, "progress": progress}
+    if model is None or not tools:
+        drafts = islice(templates.drafts(low, high), DRAFTS * n) if tools else iter(())
+        found = await finish(live, catalog, drafts, n, **options)
+    else:
+        llm = LLM(model) if isinstance(model, str) else model
+        writer = Writer(llm, catalog, tools, difficulty, seed, instructions, templates.observed, tables)
+        found = await _written(writer, live, n, rounds, budget, **options)
     if withheld := [tool.name for tool in catalog.tools if tool not in tools]:
         found.notes.append(f"not called, as they may destroy something: {', '.join(withheld)}")
     return found.split(validation, seed)
+
+
+async def _written(
+    writer: Writer, server: Server | None, n: int, rounds: int, budget: float | None, **options: Any
+) -> ScenarioSet:
+    """Rounds of drafts, each finished, until `n` are good."""
+    found = ScenarioSet(offered=[tool.name for tool in writer.catalog.tools])
+    usage, why = writer.llm.usage, ""
+    while len(found) < n and not why:
+        try:
+            drafts, invalid = await writer.drafts(n - len(found), found.scenarios, found.dropped)
+        except LLMError as error:
+            if not found.scenarios:
+                raise
+            why = str(error)
+            break
+        unique, repeated = distinct([*found.scenarios, *drafts])
+        more = await finish(server, writer.catalog, unique[len(found) :], n - len(found), **options)
+        found.scenarios += more.scenarios
+        found.dropped += [*invalid, *repeated, *more.dropped]
+        found.notes = [note for note in more.notes if note.startswith("not executed")]
+        if budget is not None and (usage.cost is None or usage.cost >= budget):
+            price = f"the budget of {budget:g} USD is spent"
+            why = (
+                price if usage.cost is not None else f"no price of {writer.llm.model} is known, to hold it to a budget"
+            )
+        elif writer.rounds >= rounds:
+            why = f"{rounds} rounds are over"
+    if len(found) < n:
+        found.notes.append(f"{len(found)} of {n} scenarios: {why}")
+    times = "1 round" if writer.rounds == 1 else f"{writer.rounds} rounds"
+    found.notes.append(f"written by {writer.llm.model} in {times}: {usage}")
+    return found
 
 
 async def finish(
@@ -133,7 +178,7 @@ def distinct(drafts: Iterable[MCPScenario]) -> tuple[list[MCPScenario], list[Dro
     for one in drafts:
         said = " ".join("".join(c if c.isalnum() else " " for c in one.task.casefold()).split())
         for key in (f"calls {signature(one)}", f"text {said}"):
-            if key in seen and one not in kept:
+            if key in seen:
                 dropped.append(drop(one, "duplicate", f"as {seen[key].task!r}"))
                 break
         else:
