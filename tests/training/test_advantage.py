@@ -34,3 +34,14 @@ def test_a_baseline_takes_the_place_of_the_mean() -> None:
     assert advantages([[1.0, 2.0]], "none", [1.0]) == [[0.0, 1.0]]
     assert not zero_variance([1.0], 0.25)
     assert zero_variance([0.25, 0.25], 0.25)
+
+
+def test_a_reward_can_be_compared_with_the_mean_of_the_others() -> None:
+    """As TRL's RLOOTrainer: r − (Σ r − r) / (n − 1)."""
+    assert advantages([[1.0, 2.0, 6.0]], "none", group_baseline="leave_one_out") == [
+        pytest.approx([1 - 8 / 2, 2 - 7 / 2, 6 - 3 / 2])
+    ]
+    (scaled,) = advantages([[0.0, 1.0]], "group", group_baseline="leave_one_out")
+    assert scaled == pytest.approx([-1 / (0.5**0.5 + EPSILON), 1 / (0.5**0.5 + EPSILON)])
+    assert advantages([[1.0]], "none", group_baseline="leave_one_out") == [[0.0]]
+    assert advantages([[1.0, 3.0]], "none", [0.5], "leave_one_out") == [[0.5, 2.5]]

@@ -13,9 +13,8 @@ from trainer_server.training.loss import Readouts, grpo_loss, shares
 from trainer_server.wire import GRPOConfig
 
 LENGTHS = (5, 1, 4)
-CASES = list(
-    itertools.product(("grpo", "dr_grpo", "dapo", "bnpo"), ("token", "sequence"), (0.0, 0.1), (None, 1.5), (None, 2.0))
-)
+LOSS_TYPES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo")
+CASES = list(itertools.product(LOSS_TYPES, ("token", "sequence"), (0.0, 0.1), (None, 1.5), (None, 2.0)))
 
 
 def flat(padded: torch.Tensor) -> torch.Tensor:
@@ -33,7 +32,10 @@ def trl_loss(config: GRPOConfig, data: dict[str, torch.Tensor]) -> torch.Tensor:
         vllm_importance_sampling_correction=True, max_completion_length=config.max_completion_length,
         current_gradient_accumulation_steps=1, aux_loss_enabled=False, _entropy_bonus_enabled=False,
         use_adaptive_entropy=False, entropy_coef=0.0,
-        args=SimpleNamespace(delta=config.delta, use_bias_correction_kl=False, steps_per_generation=1),
+        args=SimpleNamespace(
+            delta=config.delta, use_bias_correction_kl=False, steps_per_generation=1,
+            sapo_temperature_pos=config.sapo_temperature_pos, sapo_temperature_neg=config.sapo_temperature_neg,
+        ),
         model=SimpleNamespace(training=True),
         accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
         _metrics={"train": __import__("collections").defaultdict(list)},
@@ -85,7 +87,7 @@ def test_loss_and_gradient_equal_trl(
 ) -> None:
     config = GRPOConfig(
         loss_type=loss_type, importance_sampling_level=level, beta=beta, delta=delta, importance_sampling_cap=cap,
-        max_completion_length=7,
+        max_completion_length=7, **({"epsilon_high": 1.2} if loss_type == "cispo" else {}),
     )  # fmt: skip
     for seed in range(3):
         data = batch(seed)
@@ -97,7 +99,7 @@ def test_loss_and_gradient_equal_trl(
         assert torch.allclose(gradient * data["mask"], expected_gradient * data["mask"], atol=1e-6)
 
 
-@pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo", "dapo", "bnpo"])
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_micro_batches_add_up_to_the_whole_batch(loss_type: Any) -> None:
     config, data = GRPOConfig(loss_type=loss_type), batch(1)
     parts = ours(config, data, slice(0, 1)) + ours(config, data, slice(1, 3))
@@ -110,3 +112,38 @@ def test_on_policy_the_loss_is_the_mean_negative_advantage() -> None:
     nan = torch.full((3,), float("nan"))
     given = Readouts(nan, nan, torch.tensor([2.0, -1.0, 0.5]), torch.full((3,), 1 / 3), torch.tensor([0, 1, 2]))
     assert grpo_loss(torch.tensor([-1.0, -2.0, -3.0]), given, config).loss.item() == pytest.approx(-0.5)
+
+
+def test_cispo_caps_weights_and_keeps_every_gradient() -> None:
+    """Closed form: −min(ratio, cap) · advantage · logp, and its gradient −min(ratio, cap) · advantage everywhere."""
+    config = GRPOConfig(loss_type="cispo", epsilon_high=2.0, importance_sampling_cap=None)
+    logp = torch.tensor([-1.0, -1.0, -2.0], requires_grad=True)
+    advantage, share = torch.tensor([1.0, -1.0, 0.5]), torch.full((3,), 1 / 3)
+    old = logp.detach() - torch.tensor([3.0, 0.5, 0.1]).log()  # ratios 3, 0.5, 0.1
+    given = Readouts(old, torch.full((3,), float("nan")), advantage, share, torch.tensor([0, 0, 0]))
+    result = grpo_loss(logp, given, config)
+    result.loss.backward()  # type: ignore[no-untyped-call]
+    assert logp.grad is not None
+    assert logp.grad.tolist() == pytest.approx([-2.0 / 3, 0.5 / 3, -0.05 / 3])
+    assert result.loss.item() == pytest.approx((2.0 - 0.5 + 0.1) / 3)
+    assert result.clipped_R.tolist() == [1.0, 0.0, 0.0]
+
+
+def test_sapo_on_policy_has_the_gradient_of_the_plain_objective() -> None:
+    """At ratio 1 the sigmoid's slope is 1 whatever its steepness."""
+    config = GRPOConfig(loss_type="sapo", importance_sampling_cap=None, sapo_temperature_pos=3.0)
+    logp = torch.tensor([-1.0, -2.0], requires_grad=True)
+    nan = torch.full((2,), float("nan"))
+    given = Readouts(nan, nan, torch.tensor([2.0, -1.0]), torch.full((2,), 0.5), torch.tensor([0, 1]))
+    grpo_loss(logp, given, config).loss.backward()  # type: ignore[no-untyped-call]
+    assert logp.grad is not None
+    assert logp.grad.tolist() == pytest.approx([-1.0, 0.5])
+
+
+def test_the_cap_of_cispo_is_a_ratio() -> None:
+    assert GRPOConfig(loss_type="cispo").epsilon_high == 5.0
+    assert GRPOConfig().epsilon_high == 0.28
+    assert GRPOConfig.model_validate(GRPOConfig(loss_type="cispo").model_dump()).epsilon_high == 5.0
+    for wrong in (0.28, None):
+        with pytest.raises(ValueError, match="cispo caps the ratio"):
+            GRPOConfig(loss_type="cispo", epsilon_high=wrong)

@@ -76,8 +76,9 @@ def gather_batch(
         else:
             compared.append((scored, rewards, group.baseline))
     values = advantages(
-        [rewards for _, rewards, _ in compared], config.scale_rewards, [baseline for *_, baseline in compared]
-    )
+        [rewards for _, rewards, _ in compared], config.scale_rewards, [baseline for *_, baseline in compared],
+        config.group_baseline,
+    )  # fmt: skip
     for (scored, *_), group_values in zip(compared, values, strict=True):
         for trajectory, advantage in zip(scored, group_values, strict=True):
             for one in dict.fromkeys(trajectory.completions):

@@ -45,11 +45,11 @@ class LossResult:
 def shares(lengths_S: torch.Tensor, config: GRPOConfig) -> torch.Tensor:
     """Weight of one token of each completion, so that micro-batches add up to the loss of the whole batch.
 
-    lengths_S: trained tokens of every completion of the batch. grpo: 1/(S·length); dapo, bnpo: 1/(all tokens);
-    dr_grpo: 1/(S·max_completion_length).
+    lengths_S: trained tokens of every completion of the batch. grpo, sapo: 1/(S·length); dapo, bnpo, cispo: 1/(all
+    tokens); dr_grpo: 1/(S·max_completion_length).
     """
     lengths = lengths_S.to(torch.float64).clamp(min=1.0)
-    if config.loss_type == "grpo":
+    if config.loss_type in ("grpo", "sapo"):
         return 1.0 / (lengths * len(lengths))
     if config.loss_type == "dr_grpo":
         return torch.full_like(lengths, 1.0 / (len(lengths) * config.max_completion_length))
@@ -57,16 +57,17 @@ def shares(lengths_S: torch.Tensor, config: GRPOConfig) -> torch.Tensor:
 
 
 def grpo_loss(logp_R: torch.Tensor, given: Readouts, config: GRPOConfig) -> LossResult:
-    """Clipped policy-gradient loss; with beta > 0 plus beta times the k3 estimate of KL(policy ‖ version 0)."""
+    """Policy-gradient loss on clipped, capped or softened ratios.
+
+    With beta > 0, plus beta times the k3 estimate of KL(policy ‖ version 0).
+    """
     old_R = torch.where(given.old_logp_R.isnan(), logp_R.detach(), given.old_logp_R)
     log_ratio_R = logp_R - old_R
     if config.importance_sampling_level == "sequence":
         log_ratio_R = _mean_by_completion(log_ratio_R, given.completion_R)
     ratio_R = log_ratio_R.exp()
-    high = config.epsilon if config.epsilon_high is None else config.epsilon_high
-    clipped_R = ratio_R.clamp(1 - config.epsilon, 1 + high)
-    bounded_R = ratio_R if config.delta is None else ratio_R.clamp(max=config.delta)
-    token_loss_R = -torch.minimum(bounded_R * given.advantage_R, clipped_R * given.advantage_R)
+    gain_R, lost_R = _gain(ratio_R, logp_R, given.advantage_R, config)
+    token_loss_R = -gain_R
     correction_R = torch.ones_like(old_R)
     if config.importance_sampling_cap is not None:
         gap_R = torch.where(given.sampled_logp_R.isnan(), torch.zeros_like(old_R), old_R - given.sampled_logp_R)
@@ -79,9 +80,6 @@ def grpo_loss(logp_R: torch.Tensor, given: Readouts, config: GRPOConfig) -> Loss
         log_gap_R = given.reference_logp_R - logp_R
         kl_R = log_gap_R.exp() - log_gap_R - 1
         token_loss_R = token_loss_R + config.beta * kl_R
-    lost_R = ((ratio_R < 1 - config.epsilon) & (given.advantage_R < 0)) | (
-        (ratio_R > 1 + high) & (given.advantage_R > 0)
-    )
     return LossResult(
         (token_loss_R * given.share_R.to(token_loss_R.dtype)).sum(),
         ratio_R.detach(),
@@ -89,6 +87,23 @@ def grpo_loss(logp_R: torch.Tensor, given: Readouts, config: GRPOConfig) -> Loss
         correction_R.detach(),
         None if kl_R is None else kl_R.detach(),
     )
+
+
+def _gain(
+    ratio_R: torch.Tensor, logp_R: torch.Tensor, advantage_R: torch.Tensor, config: GRPOConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is maximised at each token, and whether its clip or cap is active there."""
+    high = config.epsilon if config.epsilon_high is None else config.epsilon_high
+    if config.loss_type == "cispo":  # arXiv:2506.13585: every token keeps its gradient
+        return ratio_R.clamp(max=high).detach() * advantage_R * logp_R, (ratio_R > high) & (advantage_R > 0)
+    if config.loss_type == "sapo":  # arXiv:2511.20347
+        sharp_R = torch.where(advantage_R > 0, config.sapo_temperature_pos, config.sapo_temperature_neg)
+        soft_R = torch.sigmoid(sharp_R * (ratio_R - 1)) * 4 / sharp_R
+        return soft_R * advantage_R, torch.zeros_like(ratio_R, dtype=torch.bool)
+    clipped_R = ratio_R.clamp(1 - config.epsilon, 1 + high)
+    bounded_R = ratio_R if config.delta is None else ratio_R.clamp(max=config.delta)
+    lost_R = ((ratio_R < 1 - config.epsilon) & (advantage_R < 0)) | ((ratio_R > 1 + high) & (advantage_R > 0))
+    return torch.minimum(bounded_R * advantage_R, clipped_R * advantage_R), lost_R
 
 
 def _mean_by_completion(values_R: torch.Tensor, completion_R: torch.Tensor) -> torch.Tensor:

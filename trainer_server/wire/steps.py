@@ -15,19 +15,27 @@ class GRPOConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     lr: float = Field(default=1e-4, gt=0, description="learning rate of AdamW")
-    loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo"] = "dapo"
-    """How per-token losses are averaged: per sequence then over sequences (grpo), over all tokens of the batch
-    (dapo, bnpo), over a constant length (dr_grpo)."""
+    loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo"] = "dapo"
+    """How a token is weighed, and how tokens are averaged. Clipped ratios: averaged per sequence, then over sequences
+    (grpo), over all tokens of the batch (dapo, bnpo), over a constant length (dr_grpo). Capped ratios as weights
+    without a gradient, over all tokens (cispo). A sigmoid instead of a clip, per sequence (sapo). GSPO is grpo with
+    `importance_sampling_level="sequence"`."""
     max_completion_length: int = Field(default=1024, gt=0)
     """The constant of dr_grpo, in tokens."""
     epsilon: float = Field(default=0.2, gt=0)
     epsilon_high: float | None = Field(default=0.28, gt=0)
-    """Upper clip range; None: the same as epsilon."""
+    """Upper clip range; None: the same as epsilon. Of cispo it is the cap of the ratio itself, 5 unless it is set."""
     delta: float | None = Field(default=None, gt=0)
     """Upper bound of the ratio in the unclipped term (two-sided clipping); None: off."""
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL penalty (k3) against version 0."""
+    sapo_temperature_pos: float = Field(default=1.0, gt=0)
+    """Steepness of sapo's sigmoid for tokens with a positive advantage."""
+    sapo_temperature_neg: float = Field(default=1.05, gt=0)
+    """The same for all other tokens."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
+    group_baseline: Literal["mean", "leave_one_out"] = "mean"
+    """What a reward is compared with: the mean of its group, or that of the others in it, as TRL's RLOOTrainer does."""
     importance_sampling_level: Literal["token", "sequence"] = "token"
     importance_sampling_cap: float | None = Field(default=2.0, gt=0)
     """Truncated importance sampling for the sampler-trainer gap, per token; None: no correction."""
@@ -42,7 +50,12 @@ class GRPOConfig(BaseModel):
 
     @model_validator(mode="after")
     def _clip_range(self) -> Self:
-        if self.delta is not None and self.delta <= 1 + (self.epsilon_high or self.epsilon):
+        if self.loss_type == "cispo":
+            if "epsilon_high" not in self.model_fields_set:
+                self.epsilon_high = 5.0  # ScaleRL's; the clip range of the others would scale the loss down
+            if self.epsilon_high is None or self.epsilon_high < 1:
+                raise ValueError(f"epsilon_high={self.epsilon_high}: cispo caps the ratio itself there; give 1 or more")
+        elif self.delta is not None and self.delta <= 1 + (self.epsilon_high or self.epsilon):
             raise ValueError(f"delta={self.delta} must exceed 1 + epsilon_high, or it clips inside the trust region")
         return self
 
