@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from safetensors.torch import load_file
 
 from tests.training.test_step import groups, make_worker, step
 from trainer_server.demonstrations import Demonstrations, Row
+from trainer_server.training.attention import NAME
 from trainer_server.training.sft import warm_start
 from trainer_server.training.worker import Worker
 from trainer_server.wire import Conversation, PolicySpec, SFTConfig, SFTRequest, TrainingError
@@ -39,9 +42,17 @@ def sft(worker: Worker, rows: list[Row] = ROWS, config: SFTConfig = CONFIG) -> A
     return worker.board.trained(job.id)
 
 
+@contextmanager
+def plain_attention(worker: Worker) -> Iterator[Any]:
+    with worker.model.as_peft() as peft:
+        peft.base_model.model.set_attn_implementation("sdpa")
+        yield peft
+        peft.base_model.model.set_attn_implementation(NAME)
+
+
 def logps(worker: Worker, row: Row) -> torch.Tensor:
     """Log-probability of every token of a row but the first, by the plain model."""
-    with torch.no_grad(), worker.model.as_peft() as peft:
+    with torch.no_grad(), plain_attention(worker) as peft:
         logits = peft(input_ids=torch.tensor([row.ids])).logits[0, :-1].log_softmax(-1)
     return logits.gather(1, torch.tensor(row.ids[1:])[:, None])[:, 0]
 

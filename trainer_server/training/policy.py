@@ -97,17 +97,13 @@ class PolicyModel:
 
     @contextmanager
     def as_peft(self) -> Iterator[PeftModel]:
-        """The model as others know it, for trainers that bring their own rows: plain attention, PEFT's own class.
-
-        What they put into the model is taken out again; the weights that they trained stay.
-        """
+        """PEFT's own class, for trainers of others. What they put into the model is taken out again; the weights that
+        they trained stay. Its attention still needs a tree: compute with `logprobs`."""
         assert self._peft is not None
         before = set(vars(self._base))
-        self._base.set_attn_implementation("sdpa")
         try:
             yield self._peft
         finally:
-            self._base.set_attn_implementation(NAME)
             for name in set(vars(self._base)) - before:  # TRL replaces `forward`, once more with each trainer
                 delattr(self._base, name)
             self._peft.zero_grad(set_to_none=True)

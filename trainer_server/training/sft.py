@@ -1,5 +1,8 @@
 """Warm start: trl.SFTTrainer on rows of token ids. It renders nothing, and could not: its tokenizer knows no word.
 
+Loop, optimizer, schedule and loss are TRL's; log-probabilities come from the prefix tree, as in a step: what the
+demonstrations of a batch have in common is computed once, and logits exist at learnt tokens only.
+
 The optimizer lives as long as the job. Its moments belong to another loss and another learning rate: a policy-gradient
 step that follows begins with fresh ones.
 """
@@ -13,7 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from trainer_server.demonstrations import Demonstrations, Row
+from trainer_server.training import tree
 from trainer_server.training.policy import PolicyModel
 from trainer_server.wire import SFTConfig, TrainingError
 
@@ -47,6 +54,13 @@ def warm_start(
     from trl.trainer.sft_config import SFTConfig as Arguments
     from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
 
+    class Tree(SFTTrainer):  # type: ignore[misc]
+        def compute_loss(self, _peft: Any, inputs: Any, *_: Any, num_items_in_batch: Any = None, **__: Any) -> Any:
+            """Mean negative log-probability of the learnt tokens of the whole update (`num_items_in_batch`)."""
+            logps = [model.logprobs(row, torch.ones(len(row.target_R)))[0] for row in _packed(inputs, model.share)]
+            count = sum(map(len, logps)) if num_items_in_batch is None else num_items_in_batch
+            return -sum(logp_R.sum() for logp_R in logps) / count
+
     class Report(transformers.TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             progress(state.global_step, state.max_steps)
@@ -71,7 +85,7 @@ def warm_start(
     )
     try:
         with model.as_peft() as peft:
-            trainer = SFTTrainer(
+            trainer = Tree(
                 peft,
                 arguments,
                 data_collator=DataCollatorForLanguageModeling(pad_token_id=0),  # masked: any id would do
@@ -103,6 +117,18 @@ def _example(row: Row) -> dict[str, list[int]]:
     for start, stop in row.learnt:
         labels[start:stop] = row.ids[start:stop]
     return {"input_ids": row.ids, "labels": labels}
+
+
+def _packed(inputs: Any, share: bool) -> tuple[tree.Row, ...]:
+    """The rows of a batch, padded on the right, as a prefix tree: one path for each learnt span."""
+    prompts, answers = [], []
+    for ids_T, labels_T in zip(inputs["input_ids"].cpu().numpy(), inputs["labels"].cpu().numpy(), strict=True):
+        learnt_T = np.concatenate([[False], labels_T != IGNORED, [False]])
+        (starts,) = np.nonzero(learnt_T[1:] & ~learnt_T[:-1])
+        (stops,) = np.nonzero(learnt_T[:-1] & ~learnt_T[1:])
+        prompts += [ids_T[:start] for start in starts]
+        answers += [ids_T[start:stop] for start, stop in zip(starts, stops, strict=True)]
+    return tree.pack(prompts, answers, budget=inputs["input_ids"].numel(), share=share).rows
 
 
 def _why(given: Demonstrations) -> str:
