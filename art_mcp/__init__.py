@@ -8,6 +8,7 @@ from art_mcp.generate import generate_scenarios
 from art_mcp.measure import measure_difficulty
 from art_mcp.result import CallResult
 from art_mcp.scenarios import MCPScenario, ScenarioSet
+from art_mcp.specialize import Specialization, specialize
 from art_mcp.values import load_tables
 from art_mcp.verify import verify
 from trainer_server.wire import MCPError
@@ -21,11 +22,13 @@ __all__ = [
     "MCPScenario",
     "ScenarioSet",
     "Server",
+    "Specialization",
     "capture",
     "connect",
     "generate_scenarios",
     "load_tables",
     "measure_difficulty",
     "read_catalog",
+    "specialize",
     "verify",
 ]

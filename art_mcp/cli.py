@@ -69,6 +69,8 @@ def scenarios_command(
     found.save(output)
     print(found.report())
     print(f"written to {output}")
+    if not len(found):
+        raise typer.Exit(1)
 
 
 def specialize_command(
