@@ -58,7 +58,7 @@ def get_broken(name: str) -> str:
 @server.tool()
 def remove_item(item_id: str) -> str:
     """Removes an item."""
-    raise SystemExit(f"the test removed {item_id}")
+    raise ToolError(f"{item_id} was to be removed")
 
 
 @server.tool(annotations=ToolAnnotations.model_validate({"readOnlyHint": False, "destructiveHint": False}))

@@ -9,10 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
 
-from art_mcp import Cassette, Catalog, MCPScenario, ScenarioSet, connect, generate_scenarios, load_tables, read_catalog
+from art_langgraph import rollout
+from art_mcp import (
+    Cassette,
+    Catalog,
+    MCPScenario,
+    ScenarioSet,
+    Server,
+    connect,
+    demonstration,
+    generate_scenarios,
+    load_tables,
+    read_catalog,
+    verify,
+)
 from art_mcp.execute import execute
 from art_mcp.scenarios import Plan, Step
+from art_mcp.verify import solved
 from trainer_server.wire import ConfigError
 
 SHOP = [sys.executable, str(Path(__file__).with_name("shop_server.py"))]
@@ -80,6 +96,31 @@ def test_no_two_ask_for_the_same_and_tools_are_used_alike(found: ScenarioSet) ->
     assert {one.plan.difficulty for one in found.scenarios} >= {1, 2, 3}
 
 
+async def test_a_run_like_the_reference_is_a_success_and_worth_one_where_there_are_facts(found: ScenarioSet) -> None:
+    """On another server: what was observed once must hold again."""
+    again = [one for one in found.scenarios if "add_note" not in one.tools]  # the second time, that is an error
+    assert len(again) > 10
+    async with connect(SHOP) as server:
+        for one in again:
+            messages = demonstration(one)
+            asked = [call["function"] for message in messages for call in message.get("tool_calls", ())]
+            calls = [(call["name"], json.loads(call["arguments"])) for call in asked]
+            ran = await rollout(answering(server, calls, messages[-1]["content"]), one, verify())
+            assert solved(ran), (one.task, ran.metrics, ran.tool_calls)
+            assert ran.reward == pytest.approx(1.0) or not one.plan.facts
+
+
+def answering(server: Server, calls: list[tuple[str, dict[str, Any]]], answer: str) -> Any:
+    """A graph that makes calls and then says something."""
+
+    async def act(state: MessagesState) -> dict[str, list[AIMessage]]:
+        for tool, arguments in calls:
+            await server.call(tool, arguments)
+        return {"messages": [AIMessage(answer)]}
+
+    return StateGraph(MessagesState).add_node("act", act).add_edge(START, "act").compile()
+
+
 async def test_the_same_seed_gives_the_same_scenarios_offline(found: ScenarioSet, cassette: Path) -> None:
     nobody = [sys.executable, "-c", "raise SystemExit"]
     async with connect(nobody, cassette=Cassette(cassette, "replay")) as server:
@@ -106,6 +147,7 @@ async def test_a_destructive_tool_is_called_only_when_that_is_asked_for() -> Non
         assert (await server.call("list_items", {})).structured
         kept, [dropped] = await execute(server, [remove], catalog, allow_destructive=True)
         assert (kept, dropped.kind) == ([], "error")
+        assert "was to be removed" in dropped.reason
 
 
 @pytest.mark.parametrize(
