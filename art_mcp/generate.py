@@ -134,7 +134,7 @@ def distinct(drafts: Iterable[MCPScenario]) -> tuple[list[MCPScenario], list[Dro
     for one in drafts:
         said = " ".join("".join(c if c.isalnum() else " " for c in one.task.casefold()).split())
         for key in (f"calls {signature(one)}", f"text {said}"):
-            if key in seen and one not in kept:
+            if key in seen:
                 dropped.append(drop(one, "duplicate", f"as {seen[key].task!r}"))
                 break
         else:
