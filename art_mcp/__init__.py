@@ -4,6 +4,7 @@ from art_mcp.capture import CaptureInterceptor, capture
 from art_mcp.cassette import Cassette
 from art_mcp.catalog import Catalog, read_catalog
 from art_mcp.connect import Server, connect
+from art_mcp.demonstrations import demonstration, demonstrations
 from art_mcp.generate import generate_scenarios
 from art_mcp.measure import measure_difficulty
 from art_mcp.result import CallResult
@@ -25,6 +26,8 @@ __all__ = [
     "Specialization",
     "capture",
     "connect",
+    "demonstration",
+    "demonstrations",
     "generate_scenarios",
     "load_tables",
     "measure_difficulty",

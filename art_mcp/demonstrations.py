@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from art_mcp.agent import SYSTEM
 from art_mcp.canonical import canonical
-from art_mcp.execute import resolved
+from art_mcp.execute import StepFailed, resolved
 from art_mcp.observe import leaves, parsed
 from art_mcp.scenarios import MCPScenario, Observation
 from art_mcp.verify import mentions
-from trainer_server.wire import Conversation
+from trainer_server.wire import ConfigError, Conversation
 
 _TELLING = 80
 """Characters of a value that an answer repeats."""
@@ -23,32 +24,33 @@ _TELLING = 80
 def demonstrations(
     scenarios: Iterable[MCPScenario], tools: Sequence[BaseTool], system: str = SYSTEM
 ) -> list[Conversation]:
-    """One conversation for each executed scenario: its task, the calls of its reference with what they gave, an answer.
-
-    Tools and prompt are as `build_agent` sends them, so that what is imitated is what will be asked. Scenarios that
-    nobody executed are left out: nothing is known that an answer could say.
-    """
+    """One conversation for each executed scenario, with tools and prompt as `build_agent` sends them: what is imitated
+    is what will be asked. Scenarios that nobody executed are left out."""
     described = [convert_to_openai_tool(tool) for tool in tools]
-    return [
-        Conversation(messages=_messages(one, system), tools=described)
-        for one in scenarios
-        if len(one.plan.observations) == len(one.plan.reference)
-    ]
+    prompt = {"role": "system", "content": system}
+    executed = (one for one in scenarios if len(one.plan.observations) == len(one.plan.reference))
+    return [Conversation(messages=[prompt, *demonstration(one)], tools=described) for one in executed]
 
 
-def _messages(scenario: MCPScenario, system: str) -> list[dict[str, object]]:
+def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
+    """Messages in OpenAI's form: the task, a tool call and its result for each step, and an answer with all facts.
+
+    The results are those observed when the reference was executed. Raises ConfigError for one that was not, or whose
+    results lack what its steps take.
+    """
     plan = scenario.plan
-    found: list[dict[str, object]] = [
-        {"role": "system", "content": system},
-        {"role": "user", "content": scenario.task},
-    ]
+    if len(plan.observations) != len(plan.reference):
+        raise ConfigError(f"scenario {scenario.id} was not executed: there are no results to show")
+    messages: list[dict[str, Any]] = [{"role": "user", "content": scenario.task}]
     for index, (step, seen) in enumerate(zip(plan.reference, plan.observations, strict=True)):
-        arguments = json.dumps(resolved(step, plan.observations[:index]), ensure_ascii=False)
+        try:
+            arguments = json.dumps(resolved(step, plan.observations[:index]), ensure_ascii=False)
+        except StepFailed as failed:  # somebody has edited it
+            raise ConfigError(f"scenario {scenario.id} cannot be shown: {failed}") from None
         call = {"id": f"call_{index}", "type": "function", "function": {"name": step.tool, "arguments": arguments}}
-        found.append({"role": "assistant", "content": "", "tool_calls": [call]})
-        found.append({"role": "tool", "tool_call_id": f"call_{index}", "content": seen.text})
-    found.append({"role": "assistant", "content": _answer(scenario, plan.observations[-1])})
-    return found
+        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": f"call_{index}", "content": seen.text})
+    return [*messages, {"role": "assistant", "content": _answer(scenario, plan.observations[-1])}]
 
 
 def _answer(scenario: MCPScenario, last: Observation) -> str:

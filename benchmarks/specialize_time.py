@@ -39,7 +39,7 @@ TIMES = [f"{hour:02}:{minute:02}" for hour in range(24) for minute in (0, 15, 30
 
 
 async def run(url: str, key: str, options: argparse.Namespace, output: Path) -> Specialization:
-    command = [str(environment("time", f"{SERVER}=={VERSION}") / "bin" / SERVER), "--local-timezone", "UTC"]
+    command = [str(environment("time", f"{SERVER}=={VERSION}") / SERVER), "--local-timezone", "UTC"]
     tables = {"timezone": ZONES, "source_timezone": ZONES, "target_timezone": ZONES, "time": TIMES}
     async with TrainerClient(url, key) as client:
         await client.create_policy("time", rank=8)

@@ -1,32 +1,38 @@
-"""Environments of their own, for what cannot live beside the tests: made once, kept in the cache."""
+"""Virtual environments of their own for tests: made once, kept under the cache, made anew when their recipe changes."""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import shutil
 import site
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 from trainer_server.wire import Home
 
 
-def environment(name: str, *requirements: str, overlay: bool = False) -> Path:
-    """The directory of a virtual environment that holds `requirements`; made if it is missing or holds others.
+def environment(name: str, *packages: str, marker: str = "", overlay: bool = False) -> Path:
+    """The `bin` directory of an environment that has `packages`. marker: whatever else it was made from. overlay: what
+    the packages do not bring is found where the tests' own are.
 
-    overlay: what the requirements do not bring is found where the tests' own packages are.
+    Several test runs may ask at once: one makes it, the others wait.
     """
-    where = Home.find().cache / "test-envs" / name
-    done = where / ".installed"
-    wanted = "\n".join(requirements)
-    if not done.exists() or done.read_text() != wanted:
-        shutil.rmtree(where, ignore_errors=True)
-        venv.create(where, with_pip=True)
-        if overlay:
-            (packages,) = where.glob("lib/python*/site-packages")
-            (packages / "zz_tests.pth").write_text("\n".join(site.getsitepackages()))
-        command = [where / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *requirements]
-        subprocess.run(command, check=True, timeout=600, stdout=sys.stderr)
-        done.write_text(wanted)
-    return where
+    root = Home.find().cache / "test-envs"
+    root.mkdir(parents=True, exist_ok=True)
+    where, recipe = root / name, json.dumps([sys.version, *packages, marker])
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ready = where / ".ready"
+        if not ready.exists() or ready.read_text() != recipe:
+            shutil.rmtree(where, ignore_errors=True)
+            subprocess.run([sys.executable, "-m", "venv", str(where)], check=True, timeout=120)
+            if overlay:
+                (packages_dir,) = where.glob("lib/python*/site-packages")
+                (packages_dir / "zz_tests.pth").write_text("\n".join(site.getsitepackages()))
+            pip = [str(where / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+            done = subprocess.run([*pip, *packages], capture_output=True, text=True, timeout=900)
+            assert done.returncode == 0, done.stderr[-3000:]
+            ready.write_text(recipe)
+    return where / "bin"

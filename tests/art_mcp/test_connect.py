@@ -227,6 +227,38 @@ async def test_a_cancelled_rollout_leaves_no_process() -> None:
         await gone(seen[1])
 
 
+async def test_nothing_is_opened_for_a_connection_that_was_left() -> None:
+    async with connect(ODD, isolation="session") as server:
+        opening = asyncio.create_task(rollout(calling(server, ("pid", {})), "x"))
+        await asyncio.sleep(0.05)
+    assert (await server.call("pid", {})).failure == "closed"
+    late = (await opening).tool_calls[0]
+    if late.failure is None:  # it was quicker
+        await gone(int(str(late.result)))
+    assert [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE] == []
+
+
+async def test_a_server_ends_when_its_client_is_killed() -> None:
+    """By SIGKILL, which nothing can clean up after."""
+    code = (
+        "import asyncio, sys\n"
+        "from art_mcp import connect\n"
+        "async def main():\n"
+        "    async with connect(sys.argv[1:]) as server:\n"
+        "        print((await server.call('leave_child', {})).text, (await server.call('pid', {})).text, flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    client = await asyncio.create_subprocess_exec(sys.executable, "-c", code, *ODD, stdout=asyncio.subprocess.PIPE)
+    assert client.stdout
+    pids = [int(one) for one in (await asyncio.wait_for(client.stdout.readline(), 60)).split()]
+    assert len(pids) == 2
+    client.kill()
+    await client.wait()
+    for pid in pids:
+        await gone(pid)
+
+
 async def test_arguments_of_any_name_reach_the_tool() -> None:
     async with connect(ODD) as server:
         echo = next(tool for tool in await server.tools() if tool.name == "echo")

@@ -21,7 +21,7 @@ OLDEST = (
 @pytest.mark.vllm
 @pytest.mark.timeout(900)
 def test_completions_are_found_with_the_oldest_versions() -> None:
-    python = environment("oldest-langchain", *OLDEST, overlay=True) / "bin" / "python"
+    python = environment("oldest-langchain", *OLDEST, overlay=True) / "python"
     tests = ["tests/art_langgraph/test_chat_model.py", "tests/art_langgraph/test_shapes.py"]
     # LangChain 1.0 imports transformers where it can; LangGraph 1.0 forks and resumes elsewhere in another way.
     newer = "not imports_no_torch and not time_travel and not resume_elsewhere"

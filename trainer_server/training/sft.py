@@ -55,7 +55,9 @@ def warm_start(
     from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
 
     class Tree(SFTTrainer):  # type: ignore[misc]
-        def compute_loss(self, _peft: Any, inputs: Any, *_: Any, num_items_in_batch: Any = None, **__: Any) -> Any:
+        def compute_loss(
+            self, _: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Any:
             """Mean negative log-probability of the learnt tokens of the whole update (`num_items_in_batch`)."""
             logps = [model.logprobs(row, torch.ones(len(row.target_R)))[0] for row in _packed(inputs, model.share)]
             count = sum(map(len, logps)) if num_items_in_batch is None else num_items_in_batch
