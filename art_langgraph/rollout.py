@@ -79,6 +79,7 @@ async def rollout(
     except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
         trajectory.error = f"{type(error).__name__}: {error}"
     finally:
+        scope.exits = None  # what a stray task still opens must not wait for an end that has passed
         await _release(scope)
     trajectory.seconds = time.monotonic() - started
     trajectory.completions = recorder.completions

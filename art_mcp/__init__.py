@@ -4,6 +4,7 @@ from art_mcp.capture import CaptureInterceptor, capture
 from art_mcp.cassette import Cassette
 from art_mcp.catalog import Catalog, read_catalog
 from art_mcp.connect import Server, connect
+from art_mcp.demonstrate import demonstration
 from art_mcp.generate import generate_scenarios
 from art_mcp.measure import measure_difficulty
 from art_mcp.result import CallResult
@@ -23,6 +24,7 @@ __all__ = [
     "Server",
     "capture",
     "connect",
+    "demonstration",
     "generate_scenarios",
     "load_tables",
     "measure_difficulty",

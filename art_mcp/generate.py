@@ -32,10 +32,12 @@ ROUNDS = 3
 """Rounds of looking around: what one tool gives, another one may take."""
 
 LOOKS = 4
-"""Calls of one tool in a round; one that takes longer than SLOW is called once."""
+"""Calls of one tool in a round; one that took longer than SLOW is not called again."""
 
 SLOW = 2.0
 """Seconds."""
+
+_COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
 
 
 async def generate_scenarios(
@@ -81,8 +83,8 @@ async def generate_scenarios(
     values = Values(catalog, tables, rng)
     tools = [tool for tool in catalog.tools if allow_destructive or not tool.destructive]
     templates = Templates(catalog, tools, values, rng)
-    if live and tools:
-        await _look_around(live, catalog, templates, values)
+    if live:
+        await _look_around(live, catalog, templates, values, progress)
     options: dict[str, Any] = {"allow_destructive": allow_destructive, "progress": progress}
     if model is None or not tools:
         drafts = islice(templates.drafts(low, high), DRAFTS * n) if tools else iter(())
@@ -150,8 +152,7 @@ async def finish(
     if server is None:
         kept, waiting = waiting[:n], waiting[n:]
         notes.append("not executed: a catalog answers nothing, so only calls are checked, and some may fail")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, transient=True, disable=not progress) as bar:
+    with Progress(*_COLUMNS, transient=True, disable=not progress) as bar:
         task = bar.add_task("executing scenarios", total=2 * n)
         while server and waiting and len(kept) < n:
             order = balanced(waiting, after=[*kept, *failed])  # not the tools again and again that fail
@@ -187,20 +188,21 @@ def distinct(drafts: Iterable[MCPScenario]) -> tuple[list[MCPScenario], list[Dro
     return kept, dropped
 
 
-async def _look_around(server: Server, catalog: Catalog, templates: Templates, values: Values) -> None:
+async def _look_around(server: Server, catalog: Catalog, templates: Templates, values: Values, progress: bool) -> None:
     """Calls tools that only read, with arguments that are known to be right, to learn values for the others."""
     looked: set[str] = set()
-    for _ in range(ROUNDS):
-        for tool in catalog.tools:
-            if tool.destructive or tool.annotations.get("readOnlyHint") is False:
-                continue
+    slow: set[str] = set()
+    reading = [
+        tool for tool in catalog.tools if not (tool.destructive or tool.annotations.get("readOnlyHint") is False)
+    ]
+    with Progress(*_COLUMNS, transient=True, disable=not progress) as bar:
+        for tool in bar.track(reading * ROUNDS, description="looking around"):
             for _ in range(LOOKS):
                 try:
-                    arguments = values.arguments(tool, guess=False)
+                    step = Step(tool=tool.name, arguments=values.arguments(tool, guess=False))
                 except NoValue:
                     break
-                step = Step(tool=tool.name, arguments=arguments)
-                if (key := step.model_dump_json()) in looked:
+                if (key := step.model_dump_json()) in looked or tool.name in slow:
                     continue
                 looked.add(key)
                 started = time.monotonic()
@@ -209,11 +211,12 @@ async def _look_around(server: Server, catalog: Catalog, templates: Templates, v
                 except StepFailed as failed:
                     log.debug("looking around: %s", failed)
                     continue
+                finally:
+                    if time.monotonic() - started > SLOW:
+                        slow.add(tool.name)
                 value = parsed(result.text, result.structured)
                 values.learn(tool.name, value)
-                templates.observed.setdefault(tool.name, []).append((arguments, value))
-                if time.monotonic() - started > SLOW:
-                    break
+                templates.observed.setdefault(tool.name, []).append((step.arguments, value))
 
 
 def _tables(resources: Tables | str | Path | Sequence[str | Path] | None) -> dict[str, list[Any]]:

@@ -227,6 +227,27 @@ async def test_a_cancelled_rollout_leaves_no_process() -> None:
         await gone(seen[1])
 
 
+async def test_a_server_ends_when_its_client_is_killed() -> None:
+    """By SIGKILL, which nothing can clean up after."""
+    code = (
+        "import asyncio, sys\n"
+        "from art_mcp import connect\n"
+        "async def main():\n"
+        "    async with connect(sys.argv[1:]) as server:\n"
+        "        print((await server.call('leave_child', {})).text, (await server.call('pid', {})).text, flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    client = await asyncio.create_subprocess_exec(sys.executable, "-c", code, *ODD, stdout=asyncio.subprocess.PIPE)
+    assert client.stdout
+    pids = [int(one) for one in (await asyncio.wait_for(client.stdout.readline(), 60)).split()]
+    assert len(pids) == 2
+    client.kill()
+    await client.wait()
+    for pid in pids:
+        await gone(pid)
+
+
 async def test_arguments_of_any_name_reach_the_tool() -> None:
     async with connect(ODD) as server:
         echo = next(tool for tool in await server.tools() if tool.name == "echo")

@@ -1,0 +1,60 @@
+"""Scenarios for servers that nobody here wrote, each in an environment of its own; and our client on both SDKs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.art_mcp.real_servers import HEADER, SERVERS, RealServer, Row, try_out
+from tests.environments import environment
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(1200)]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def rows(request: pytest.FixtureRequest) -> Iterator[list[Row]]:
+    """Collects what the tests found, and prints it as a table."""
+    found: list[Row] = []
+    yield found
+    if terminal := request.config.pluginmanager.get_plugin("terminalreporter"):
+        terminal.write_line("\n" + "\n".join([HEADER, *map(str, found)]))
+
+
+@pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
+async def test_scenarios_for_a_real_server(server: RealServer, tmp_path: Path, rows: list[Row]) -> None:
+    if server.needs == "npx" and shutil.which("npx") is None:
+        pytest.skip(f"{server.name} comes from npm, and npx is missing")
+    row = await try_out(server, tmp_path)
+    rows.append(row)
+    assert row.tools >= server.tools
+    assert len(row.found) >= server.kept, row.found.report()
+    assert row.found.train
+    assert row.found.validation
+    for one in row.found.scenarios:
+        assert len(one.plan.observations) == len(one.plan.reference)
+
+
+@pytest.mark.parametrize("sdk", ["mcp==1.24.0", "mcp<2", "mcp>=2"])
+def test_the_client_works_on_every_sdk(sdk: str) -> None:
+    packages = [sdk, str(ROOT), "pytest", "pytest-asyncio", "pytest-timeout", "psutil", "uvicorn"]
+    if sdk == "mcp<2":
+        packages.append("langchain-mcp-adapters==0.3.2")  # 0.3.1 wants mcp 2 and fails on import
+    name = "client-" + re.sub(r"[^\w.]+", "-", sdk)
+    python = environment(name, *packages, marker=(ROOT / "pyproject.toml").read_text()) / "python"
+    done = subprocess.run(
+        [str(python), "-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-m", "not servers", "-q",
+         "-o", "filterwarnings=default", "tests/art_mcp"],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed
+    assert int(passed[1]) > 100
