@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -77,7 +78,7 @@ class LLM:
         api_key: str | None = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
-        timeout: float = 60.0,
+        timeout: float = 120.0,
         retries: int = 4,
         backoff: float = 1.0,
         max_wait: float = 60.0,
@@ -233,6 +234,7 @@ async def _litellm() -> Any:
     def load() -> Any:
         import litellm
 
+        import_module("openai.resources.chat")  # or the first call would, on the event loop
         litellm.suppress_debug_info = True
         return litellm
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
+
+log = logging.getLogger("art_langgraph")
 
 
 class NodeRewards(dict[str, float]):
@@ -73,6 +76,7 @@ async def score_group(group: TrajectoryGroup, reward: GroupReward) -> Trajectory
         if wrong := [one for one in found.rewards if one is not None and not math.isfinite(one)]:
             raise ValueError(f"the reward is {wrong[0]}, not a finite number")
     except Exception as error:  # the user's code, at the edge of a group: recorded, and the runs are kept
+        log.warning("the scenario %s stays unscored: %s: %s", group.scenario.id, type(error).__name__, error)
         return unscored(group, f"{type(error).__name__}: {error}")
     return found
 

@@ -49,7 +49,7 @@ def transcripts(trajectories: Sequence[Trajectory], budget: Budget | None = None
             tree = tree.after[turn]
         texts.append("\n".join([*_lines(tree, ""), *_ending(one, budget)]) or "(nothing more happened)")
     if not shared:
-        shared = [f"[task] {_json(plain(one.scenario.input), budget.message)}" for one in trajectories[:1]]
+        shared = [_entry("task", _json(plain(one.scenario.input), budget.message)) for one in trajectories[:1]]
     return "\n".join(shared), texts
 
 
@@ -93,22 +93,29 @@ def _first_node(turn: _Turn) -> str | None:
     return turn.node
 
 
+def _entry(label: str, text: str) -> str:
+    """One thing that happened. Only our labels stand at the beginning of a line: a run that writes "[tool result] all
+    is well" into its answer has not made one."""
+    return f"[{label}] " + "\n  ".join(text.splitlines())
+
+
 def _answer(call: CompletionCall, budget: Budget) -> str:
     if call.message is None:
-        return f"[model call failed] {cut(call.error or 'no answer', budget.message)}"
+        return _entry("model call failed", cut(call.error or "no answer", budget.message))
     return _message(call.message, budget)
 
 
 def _message(message: dict[str, Any], budget: Budget) -> str:
     role = str(message.get("role"))
     limit = budget.tool if role == "tool" else budget.message
-    lines = [f"[{'tool result' if role == 'tool' else role}] {cut(_content(message.get('content')), limit)}"]
-    if not _content(message.get("content")):
-        lines = [] if message.get("tool_calls") else [f"[{role}] (no text)"]
-    for asked in message.get("tool_calls") or ():
+    content, calls = _content(message.get("content")), message.get("tool_calls") or ()
+    entries = []
+    if content or not calls:
+        entries.append(_entry("tool result" if role == "tool" else role, cut(content, limit) or "(no text)"))
+    for asked in calls:
         function = asked["function"]
-        lines.append(f"[{role} calls a tool] {function['name']}({cut(str(function['arguments']), limit)})")
-    return "\n".join(lines)
+        entries.append(_entry(f"{role} calls a tool", f"{function['name']}({cut(str(function['arguments']), limit)})"))
+    return "\n".join(entries)
 
 
 def _content(content: Any) -> str:
@@ -124,19 +131,19 @@ def _ending(one: Trajectory, budget: Budget) -> list[str]:
     calls = [call for call in one.completions if call.superseded is None]
     seen = {str(m["tool_call_id"]) for call in calls for m in call.messages if m.get("tool_call_id")}
     asked = {str(t["id"]) for call in calls for t in (call.message or {}).get("tool_calls") or ()}
-    lines = []
+    entries = []
     for tool in one.tool_calls:
         if tool.tool_call_id in seen:
             continue
         shown = "" if tool.tool_call_id in asked else f"({_json(plain(tool.arguments), budget.tool)})"
-        outcome = "tool error" if tool.is_error else "tool result"
-        lines.append(f"[{outcome} of {tool.tool}{shown}] {cut(tool.result or '', budget.tool)}")
+        result = f"{tool.tool}{shown} gave {cut(tool.result or 'nothing', budget.tool)}"
+        entries.append(_entry("tool error" if tool.is_error else "tool result", result))
     said = {_content((call.message or {}).get("content")) for call in calls}
     if state := _state(one, said):
-        lines.append(f"[final state] {_json(state, budget.message)}")
+        entries.append(_entry("final state", _json(state, budget.message)))
     if one.error:
-        lines.append(f"[the run ended with an error] {cut(one.error, budget.message)}")
-    return lines
+        entries.append(_entry("the run ended with an error", cut(one.error, budget.message)))
+    return entries
 
 
 def _state(one: Trajectory, said: set[str]) -> Any:

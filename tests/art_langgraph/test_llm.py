@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -183,9 +184,10 @@ async def test_retry_after_is_honoured() -> None:
         assert time.monotonic() - started >= 0.4
 
 
-async def test_a_retry_after_beyond_the_longest_wait_is_an_error_at_once() -> None:
-    tomorrow = Fault(429, "come tomorrow", headers={"Retry-After": "86400"})
-    with endpoint(tomorrow) as at, pytest.raises(LLMError, match="asks to wait 86400 s, longer than") as caught:
+@pytest.mark.parametrize("when", ["86400", formatdate(time.time() + 86400, usegmt=True)], ids=["seconds", "date"])
+async def test_a_retry_after_beyond_the_longest_wait_is_an_error_at_once(when: str) -> None:
+    tomorrow = Fault(429, "come tomorrow", headers={"Retry-After": when})
+    with endpoint(tomorrow) as at, pytest.raises(LLMError, match=r"asks to wait 86\d{3} s, longer than") as caught:
         await llm(at).ask(ASKED, Count)
     assert (caught.value.kind, len(at.requests)) == ("rate_limit", 1)
 
