@@ -27,7 +27,9 @@ PARAGRAPH = 256
 
 
 def make_app() -> Starlette:
-    state: dict[str, Any] = {"loaded": {}, "requests": [], "tokenized": [], "aborted": 0, "answers": []}
+    state: dict[str, Any] = {
+        "loaded": {}, "requests": [], "tokenized": [], "aborted": 0, "unready": 0, "answers": [],
+    }  # fmt: skip
 
     async def chat(request: Request) -> Response:
         body = await request.json()
@@ -68,6 +70,9 @@ def make_app() -> Starlette:
     async def tokenize(request: Request) -> Response:
         body = await request.json()
         state["tokenized"].append(body)
+        if state["unready"]:
+            state["unready"] -= 1
+            return JSONResponse({"error": {"message": "starting", "code": 503}}, 503)
         if "prompt" in body:
             return JSONResponse({"tokens": _tokens(body["prompt"])})
         if any("unrenderable" in str(message.get("content")) for message in body["messages"]):

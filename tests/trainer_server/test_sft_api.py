@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,13 @@ def test_a_conversation_that_the_engine_cannot_render_fails_the_job_by_name(serv
     assert start(server, [fine], "w4")["result"]["version"] == 1
 
 
+def test_rendering_waits_for_an_engine_that_is_away(server: TrainerServer) -> None:
+    server.engine["unready"] = 2
+    job = start(server, [{"messages": [said("user", "hi"), said("assistant", "ho")]}], "w6")
+    assert job["status"] == "succeeded"
+    assert server.engine["unready"] == 0
+
+
 def test_tokenizing_is_not_offered_to_clients(server: TrainerServer) -> None:
     with server.http() as http:
         for path in ("/tokenize", "/detokenize", "/v1/tokenize"):
@@ -238,6 +246,25 @@ def test_a_killed_trainer_comes_back_and_finishes(tmp_path: Path, base_model: Pa
         environment = Path(f"/proc/{json.loads((tmp_path / 'trainer.json').read_text())['pid']}/environ").read_bytes()
         assert b"HF_HUB_DISABLE_TELEMETRY=1" in environment
         assert b"HF_HUB_OFFLINE=1" in environment
+
+
+def test_a_trainer_killed_in_the_middle_begins_again_and_makes_one_version(tmp_path: Path, base_model: Path) -> None:
+    lines = [{"messages": [said("user", f"{n}?"), said("assistant", f"{n}!")]} for n in range(8)]
+    with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
+        http.post("/api/policies", json={"name": "p"})
+        body = {"conversations": lines, "config": {**CONFIG, "num_train_epochs": 15}}
+        job = http.post("/api/policies/p/sft", json=body)
+        progress = None
+        deadline = time.monotonic() + 60
+        while progress is None and time.monotonic() < deadline:
+            progress = http.get(f"/api/jobs/{job.json()['id']}", params={"wait": 0.1}).json()["progress"]
+        assert progress is not None
+        assert 0 < progress < 1
+        os.kill(json.loads((tmp_path / "trainer.json").read_text())["pid"], signal.SIGKILL)
+        done = finish(http, job)
+        assert done["result"]["version"] == 1
+        assert done["result"]["metrics"]["updates"] == 60
+        assert [one["version"] for one in http.get("/api/policies/p/versions").json()["versions"]] == [0, 1]
 
 
 def test_a_restarted_server_renders_what_was_not_rendered(tmp_path: Path, base_model: Path) -> None:

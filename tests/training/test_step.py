@@ -215,6 +215,14 @@ def test_older_versions_and_constraints(worker: Worker) -> None:
     assert trained.result.metrics["ratio_mean"] != pytest.approx(1.0, abs=1e-3)  # c0-c2 carry made-up log-probs
 
 
+def test_the_reference_of_the_kl_penalty_is_a_version(worker: Worker) -> None:
+    step(worker, groups(1.0, 0.0, 0.3), lr=1e-2)
+    assert step(worker, groups(1.0, 0.0, 0.3), beta=0.1).result.metrics["kl"] > 0
+    third = step(worker, groups(1.0, 0.0, 0.3), beta=0.1, reference_version=2)
+    assert third.result.metrics["kl"] == pytest.approx(0.0, abs=1e-9)  # the version that is trained: nothing between
+    assert "reference_version=9" in step(worker, groups(1.0, 0.0, 0.3), beta=0.1, reference_version=9).error
+
+
 def test_stores_share_nothing_but_files(worker: Worker) -> None:
     assert AdapterStore(worker.home.policies).versions("p") == [0]
     assert JobBoard(worker.home.jobs).open_ids() == worker.board.open_ids()

@@ -18,7 +18,7 @@ class Readouts:
 
     old_logp_R: log-probs that ratios are taken against; NaN: the current ones (ratio 1).
     sampled_logp_R: what the sampler said; NaN: no correction (constrained sampling, or old_logp is the sampler's own).
-    reference_logp_R: of version 0, when beta > 0.
+    reference_logp_R: of the reference version, when beta > 0.
     share_R: weight of the token in the batch's loss, see `shares`.
     completion_R: index of the completion, 0 ≤ · < S.
     """
@@ -59,7 +59,7 @@ def shares(lengths_S: torch.Tensor, config: GRPOConfig) -> torch.Tensor:
 def grpo_loss(logp_R: torch.Tensor, given: Readouts, config: GRPOConfig) -> LossResult:
     """Policy-gradient loss on clipped, capped or softened ratios.
 
-    With beta > 0, plus beta times the k3 estimate of KL(policy ‖ version 0).
+    With beta > 0, plus beta times the k3 estimate of KL(policy ‖ reference).
     """
     old_R = torch.where(given.old_logp_R.isnan(), logp_R.detach(), given.old_logp_R)
     log_ratio_R = logp_R - old_R

@@ -46,7 +46,13 @@ def optimise(
     if not kept or not metrics["tokens_trained"]:
         return {**metrics, "skipped": _why(batch)}
     share_of = dict(zip(kept, shares(trained, config).tolist(), strict=True))
-    reference = _logps_under(model, packing, samples, 0, under) if config.beta > 0 else None
+    reference = None
+    if config.beta > 0:
+        reference = _logps_under(model, packing, samples, config.reference_version, under)
+        if reference is None:
+            raise TrainingError(
+                f"reference_version={config.reference_version}: the policy has no such version any more"
+            )
     packed = time.monotonic()
 
     optimizer.zero_grad(set_to_none=True)

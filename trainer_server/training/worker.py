@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import os
 import shutil
 import time
@@ -134,7 +135,7 @@ class Worker:
         if given is None or not isinstance(job.request, SFTRequest):
             raise TrainingError(f"{job.id} says nothing about demonstrations")
         self.model.load(spec, self.store.directory(job.policy, version))
-        told = time.monotonic()
+        told = -math.inf
 
         def tell(done: int, updates: int) -> None:
             nonlocal told

@@ -28,7 +28,9 @@ class GRPOConfig(BaseModel):
     delta: float | None = Field(default=None, gt=0)
     """Upper bound of the ratio in the unclipped term (two-sided clipping); None: off."""
     beta: float = Field(default=0.0, ge=0)
-    """Weight of the KL penalty (k3) against version 0."""
+    """Weight of the KL penalty (k3) against the reference version."""
+    reference_version: int = Field(default=0, ge=0)
+    """What the KL penalty holds the policy to: 0 is untrained; after a warm start, take the version that it made."""
     sapo_temperature_pos: float = Field(default=1.0, gt=0)
     """Steepness of sapo's sigmoid for tokens with a positive advantage."""
     sapo_temperature_neg: float = Field(default=1.05, gt=0)
