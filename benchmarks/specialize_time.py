@@ -45,7 +45,9 @@ async def run(url: str, key: str, options: argparse.Namespace, output: Path) -> 
         await client.create_policy("time", rank=8)
         return await specialize(
             command, policy="time", client=client, n=options.scenarios, resources=tables, warm_start="reference",
-            sft=SFTConfig(lr=options.sft_lr, num_train_epochs=options.epochs, seed=options.seed), steps=options.steps,
+            sft=SFTConfig(
+                lr=options.sft_lr, num_train_epochs=options.epochs, per_device_train_batch_size=4, seed=options.seed
+            ), steps=options.steps,
             config=GRPOConfig(lr=options.lr), measure=0, max_tokens=96, seed=options.seed, output=output,
             progress=False, on_stage=lambda text: print(f"  {text}", file=sys.stderr, flush=True),
         )  # fmt: skip
@@ -55,8 +57,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--scenarios", type=int, default=128, help="a quarter is held out (128)")
-    parser.add_argument("--epochs", type=int, default=3, help="of the warm start (3)")
+    parser.add_argument("--scenarios", type=int, default=96, help="a quarter is held out (96)")
+    parser.add_argument("--epochs", type=int, default=1, help="of the warm start (1)")
     parser.add_argument("--sft-lr", type=float, default=2e-3)
     parser.add_argument("--steps", type=int, default=6, help="GRPO steps of 4 scenarios × 8 runs (6)")
     parser.add_argument("--lr", type=float, default=3e-4)
