@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +11,7 @@ from art_langgraph.inputs import input_schema, invent
 from art_langgraph.llm import LLM, Usage
 from art_langgraph.rollout import Graph, ScenarioLike
 from art_langgraph.ruler import RUBRIC, Ruler
+from art_langgraph.stages import Stages
 from art_langgraph.train import StepRecord, train
 from art_langgraph.trajectory import Scenario
 from art_langgraph.versus import Versus, compare_versions
@@ -106,58 +106,46 @@ async def autorl(
     judging = LLM(judge) if isinstance(judge, str) else judge
     writing = judging if writer is None else LLM(writer) if isinstance(writer, str) else writer
     notes: list[str] = []
-    clock = _Clock(on_stage)
+    stages = Stages(on_stage)
     if policy not in {one.name for one in await client.policies()}:
         await client.create_policy(policy)
     first = (await client.versions(policy))[-1].version
     if scenarios is None:
-        clock.begin("inputs", f"inventing {inputs} inputs")
-        wanted = schema or input_schema(graph)
-        invented = await invent(
-            task, inputs, writing, schema=wanted, examples=[Scenario.of(one) for one in examples],
-            instructions=instructions, seed=seed, progress=progress,
-        )  # fmt: skip
+        with stages.stage("inputs", f"inventing {inputs} of them"):
+            wanted = schema or input_schema(graph)
+            invented = await invent(
+                task, inputs, writing, schema=wanted, examples=[Scenario.of(one) for one in examples],
+                instructions=instructions, seed=seed, progress=progress,
+            )  # fmt: skip
         chosen = invented.scenarios
         notes.append(f"{len(chosen)} of {inputs} inputs after {invented.rounds} rounds, {invented.repeated} repeated")
     else:
         chosen = [Scenario.of(one) for one in scenarios]
     training, held = _split(chosen, held_out, groups_per_step, seed)
     ruler = Ruler(judging, _RUBRIC.format(task=task, rubric=rubric or RUBRIC), votes=votes, seed=seed)
-    clock.begin("train", f"training {policy} on {len(training)} inputs, {steps} steps")
     records = []
-    async for record in train(
-        graph, training, policy=policy, group_reward=ruler, steps=steps, client=client, groups_per_step=groups_per_step,
-        n=n, config=config, temperature=temperature, max_concurrency=max_concurrency, seed=seed, progress=progress,
-    ):  # fmt: skip
-        _check(record, policy)
-        records.append(record)
-        on_stage(f"step {record.step}: version {record.result.version}, mean score {record.reward}")
+    with stages.stage("train", f"{policy} on {len(training)} inputs, {steps} steps"):
+        async for record in train(
+            graph, training, policy=policy, group_reward=ruler, steps=steps, client=client, n=n, config=config,
+            groups_per_step=groups_per_step, temperature=temperature, max_concurrency=max_concurrency, seed=seed,
+            progress=progress,
+        ):  # fmt: skip
+            _check(record, policy)
+            records.append(record)
+            stages.tell(f"step {record.step}: version {record.result.version}, mean score {record.reward}")
     last = records[-1].result.version if records else first
-    clock.begin("compare", f"comparing versions {first} and {last} on {len(held)} held-out inputs")
-    comparison = await compare_versions(
-        graph, held, ruler, policy=policy, versions=(first, last), max_concurrency=max_concurrency, progress=progress
-    )
-    clock.end()
+    with stages.stage("compare", f"versions {first} and {last} on {len(held)} held-out inputs"):
+        comparison = await compare_versions(
+            graph,
+            held,
+            ruler,
+            policy=policy,
+            versions=(first, last),
+            max_concurrency=max_concurrency,
+            progress=progress,
+        )
     usage = {"judge": judging.usage} | ({"writer": writing.usage} if writing is not judging else {})
-    return AutoRLReport(task, training, held, comparison, records, usage, clock.seconds, notes)
-
-
-class _Clock:
-    """Wall time by stage."""
-
-    def __init__(self, on_stage: Callable[[str], None]) -> None:
-        self.seconds: dict[str, float] = {}
-        self._on_stage = on_stage
-        self._stage, self._since = "", 0.0
-
-    def begin(self, stage: str, text: str) -> None:
-        self.end()
-        self._stage, self._since = stage, time.monotonic()
-        self._on_stage(text)
-
-    def end(self) -> None:
-        if self._stage:
-            self.seconds[self._stage] = time.monotonic() - self._since
+    return AutoRLReport(task, training, held, comparison, records, usage, stages.seconds, notes)
 
 
 def _split(
