@@ -49,7 +49,7 @@ class Evaluation:
 async def evaluate(
     graph: Graph,
     scenarios: Sequence[ScenarioLike],
-    reward: RewardFunction,
+    reward: RewardFunction | None = None,
     *,
     version: int | Mapping[str, int] | None = None,
     n: int = 1,
@@ -62,8 +62,9 @@ async def evaluate(
 ) -> Evaluation:
     """Runs a graph `n` times on each scenario under one version, at a temperature of its own.
 
-    version: of the policies that ChatART asks, for all or by name; None: whatever the graph names. The trajectories are
-    marked, and no training step takes them, whatever their temperature.
+    reward: None leaves the runs unscored, to look at. version: of the policies that ChatART asks, for all or by name;
+    None: whatever the graph names. The trajectories are marked, and no training step takes them, whatever their
+    temperature.
     """
     groups = await gather(
         graph, scenarios, n, reward, max_concurrency=max_concurrency, temperature=temperature, timeout=timeout,
