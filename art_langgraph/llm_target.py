@@ -15,7 +15,8 @@ from trainer_server.wire import ConfigError, Connection, LLMError
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What litellm is told. own: our own server, which bills nobody. fixed: the model never changes under this name, so that its answers can be kept."""
+    """What litellm is told. own: our own server, which bills nobody. fixed: the model never changes
+    under this name, so that its answers can be kept."""
 
     model: str
     base_url: str | None
