@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from art_mcp.execute import resolved
+from art_mcp.execute import StepFailed, resolved
 from art_mcp.result import CallResult
 from art_mcp.scenarios import MCPScenario
 from trainer_server.wire import ConfigError
@@ -17,7 +17,8 @@ ANSWER = 400
 def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
     """Messages in OpenAI's form: the task, a tool call and its result for each step, and an answer with all facts.
 
-    The results are those observed when the reference was executed. Raises ConfigError for one that was not.
+    The results are those observed when the reference was executed. Raises ConfigError for one that was not,
+    or whose results lack what its steps take.
     """
     plan = scenario.plan
     if len(plan.observations) != len(plan.reference):
@@ -25,7 +26,10 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
     results = [CallResult(one.text, one.structured) for one in plan.observations]
     messages: list[dict[str, Any]] = [{"role": "user", "content": scenario.task}]
     for index, step in enumerate(plan.reference):
-        arguments = json.dumps(resolved(step, results[:index]), ensure_ascii=False)
+        try:
+            arguments = json.dumps(resolved(step, results[:index]), ensure_ascii=False)
+        except StepFailed as failed:  # somebody has edited it
+            raise ConfigError(f"scenario {scenario.id} cannot be shown: {failed}") from None
         call = {"id": f"call_{index}", "type": "function", "function": {"name": step.tool, "arguments": arguments}}
         messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
         messages.append({"role": "tool", "tool_call_id": call["id"], "content": results[index].text})

@@ -21,7 +21,7 @@ APART = 1.2
 """Seconds between the two executions of a reference: clocks that show seconds have moved on."""
 
 SAMPLE = 2_000
-"""Characters of a result that a scenario keeps."""
+"""Characters of a result that a scenario keeps, where no later step takes a value from it."""
 
 
 class StepFailed(Exception):
@@ -62,7 +62,8 @@ async def execute(
             again = await perform(server, one.plan.reference)
         except StepFailed:
             again = None
-        observations = [_observation(result) for result in results]
+        needed = {need for step in one.plan.reference for need in step.needs}
+        observations = [_observation(result, index in needed) for index, result in enumerate(results)]
         kept.append(one.with_plan(observations=observations, facts=_facts(one.plan.reference, results, again)))
         on_done()
     return kept, dropped
@@ -136,6 +137,9 @@ def _values(arguments: dict[str, Any]) -> list[Any]:
     return [one for value in arguments.values() for one in (value if isinstance(value, list) else [value])]
 
 
-def _observation(result: CallResult) -> Observation:
+def _observation(result: CallResult, whole: bool) -> Observation:
+    """whole: later steps take something from it, so that it must not be cut."""
+    if whole:
+        return Observation(text=result.text, structured=result.structured)
     keep = result.structured if len(str(result.structured)) <= SAMPLE else None
     return Observation(text=result.text[:SAMPLE], structured=keep)

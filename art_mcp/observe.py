@@ -21,6 +21,9 @@ _SAME = {
 }  # fmt: skip
 """Words that name the same thing."""
 
+_WRAPPERS = frozenset({"result", "content"})
+"""The key under which servers put what is no object."""
+
 MAX_FACTS = 3
 """Facts of one result that an answer must mention."""
 
@@ -28,7 +31,9 @@ MAX_FACT = 80
 """Characters of a fact: nobody repeats a page."""
 
 _ERROR = re.compile(r"\s*(\w+ ){0,2}(error|exception|traceback)\b.{0,20}:", re.IGNORECASE)
-_NOTHING = re.compile(r"\s*(no|none|nothing|0) ?(\w+ ){0,3}(found|available|exist|results?|matches)?\W*", re.IGNORECASE)
+_NOTHING = re.compile(
+    r"\W*(none|nothing( \w+){0,2}|no( \w+){1,4}|0 (\w+ ){0,2}(found|results?|matches))\W*", re.IGNORECASE
+)
 _LINE = re.compile(r"\s*(?:[-*•]\s*)?(?:(?P<key>[A-Za-z][\w ]{0,30}):\s+)?(?P<value>\S.*?)\s*")
 _TOKEN = re.compile(r"[\"'`]([^\"'`\n]{2,60})[\"'`]|(?<![\w.])((?:[A-Za-z]+[_./-]?)*-?\d[\w./:%-]*\w|\d)(?!\w)")
 _PATH = re.compile(r"(?<![\w/:])/(?:[\w.@+-]+/)*[\w.@+-]+")
@@ -36,10 +41,7 @@ _PATH = re.compile(r"(?<![\w/:])/(?:[\w.@+-]+/)*[\w.@+-]+")
 
 def parsed(text: str, structured: Any = None) -> Any:
     """The value of a result: its structured content, or its text read as JSON or as a Python literal, or the text."""
-    if isinstance(structured, dict) and set(structured) in (
-        {"result"},
-        {"content"},
-    ):  # how the SDK wraps what is no object
+    if isinstance(structured, dict) and len(structured) == 1 and structured.keys() <= _WRAPPERS:
         structured = next(iter(structured.values()))
         return parsed(structured) if isinstance(structured, str) else structured
     if structured is not None:

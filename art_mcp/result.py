@@ -35,7 +35,8 @@ class CallResult:
     @classmethod
     def of(cls, answer: dict[str, Any], limit: int = MAX_RESULT) -> Self:
         """From the protocol's JSON. Text is cut to `limit` characters, larger structured content is left out."""
-        texts, content = [], []
+        texts: list[str] = []
+        content: list[dict[str, Any]] = []
         for part in answer.get("content", ()):
             inner = part.get("resource", part)
             if isinstance(inner.get("text"), str):
@@ -47,6 +48,8 @@ class CallResult:
         structured = answer.get("structuredContent")
         if structured is not None and len(json.dumps(structured)) > limit:
             structured = None
+        if not texts and structured is not None:  # the protocol asks for text beside it, not every server gives it
+            texts = [json.dumps(structured, ensure_ascii=False)]
         return cls(_cut("\n".join(texts), limit), structured, bool(answer.get("isError")), content)
 
     @classmethod

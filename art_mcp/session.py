@@ -128,7 +128,10 @@ class Session:
 
 @dataclass(slots=True)
 class _Slot:
+    """Place of one session. ended: its rollout, or the whole connection, is over."""
+
     session: Session | None = None
+    ended: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -143,15 +146,19 @@ class Live:
         self._isolation = isolation
         self._on_change = on_change
         self._slots: dict[str, _Slot] = {}
+        self._closed = False
 
     async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
         session = await self._session()
         return await session.request(method, params, progress)
 
     async def close(self) -> None:
+        self._closed = True
         await asyncio.gather(*map(self._end, list(self._slots)))
 
     async def _session(self) -> Session:
+        if self._closed:
+            raise MCPError("its connection has been left", failure="closed")
         rollout = ending_rollout() if self._isolation == "session" else None
         key = rollout.rollout_id if rollout else ""
         if key not in self._slots:
@@ -164,11 +171,16 @@ class Live:
                 session = Session(self._target, self._timeouts, self._on_change)
                 await session.open()
                 slot.session = session
+                if slot.ended:  # while it was opened
+                    await session.close()
+                    raise MCPError("the rollout that called it is over", failure="closed")
             return slot.session
 
     async def _end(self, key: str) -> None:
-        if (slot := self._slots.pop(key, None)) and slot.session:
-            await slot.session.close()
+        if slot := self._slots.pop(key, None):
+            slot.ended = True
+            if slot.session:
+                await slot.session.close()
 
 
 def ending_rollout() -> Scope | None:
