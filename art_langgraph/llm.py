@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
-import httpx
-
 from art_langgraph.llm_cache import AnswerCache, question
 from art_langgraph.llm_faults import REMEDY, Fault, fault_of
 from art_langgraph.llm_modes import MODES, Message, Mode, T, parse, refusal, request, said
-from trainer_server.wire import ConfigError, Connection, LLMError
+from art_langgraph.llm_target import Target, find_target, load_litellm
+from trainer_server.wire import ConfigError, LLMError
 
 log = logging.getLogger("art_langgraph")
 
@@ -44,17 +41,6 @@ class Usage:
         cost = "cost unknown" if self.cost is None else f"{self.cost:.4f} USD"
         tokens = f"{self.prompt_tokens} + {self.completion_tokens} tokens"
         return f"{self.calls} calls ({self.retries} retries, {self.cached} from the cache), {tokens}, {cost}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """What litellm is told. fixed: the model never changes under this name, so that its answers can be kept."""
-
-    model: str
-    base_url: str | None
-    api_key: str | None
-    own: bool = False
-    fixed: bool = True
 
 
 class LLM:
@@ -95,7 +81,7 @@ class LLM:
         self._max_concurrency = max_concurrency
         self._cache = AnswerCache(None if cache is True else cache) if cache else None
         self._limits: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-        self._found: _Target | None = None
+        self._found: Target | None = None
 
     async def ask(
         self, messages: Sequence[Message], answer: type[T], *, check: Callable[[T], None] | None = None, sample: int = 0
@@ -105,7 +91,7 @@ class LLM:
         check: raises ValueError for a value that cannot be used; the model is told why and asked again. sample: tells
         several answers to one question apart in the cache. Raises LLMError, and ConfigError for an unknown provider.
         """
-        target = self._found = self._found or await self._target()
+        target = self._found = self._found or await find_target(self.model, self._base_url, self._api_key)
         asked: list[Message] = [dict(one) for one in messages]
         facts = {"model": target.model, "url": target.base_url, "messages": asked, **self._options, "sample": sample}
         digest = question({**facts, "schema": answer.model_json_schema()})
@@ -125,7 +111,7 @@ class LLM:
         return value
 
     async def _until_good(
-        self, target: _Target, messages: list[Message], answer: type[T], check: Callable[[T], None] | None
+        self, target: Target, messages: list[Message], answer: type[T], check: Callable[[T], None] | None
     ) -> T:
         where = (target.model, target.base_url)
         mode = _works.get(where, MODES[0])
@@ -160,9 +146,9 @@ class LLM:
             if malformed % _TIMES_PER_MODE == 0 and mode != MODES[-1]:
                 mode, correction = _next(mode), []
 
-    async def _once(self, target: _Target, body: dict[str, Any]) -> str | Fault:
+    async def _once(self, target: Target, body: dict[str, Any]) -> str | Fault:
         """What the model says to one request, or what went wrong."""
-        litellm = await _litellm()
+        litellm = await load_litellm()
         self.usage.calls += 1
         try:
             async with asyncio.timeout(self._timeout):
@@ -182,7 +168,7 @@ class LLM:
             return Fault("malformed", "the answer was cut off at the length limit: raise max_tokens=…", again=True)
         return said(choice.message)
 
-    def _count(self, target: _Target, response: Any) -> None:
+    def _count(self, target: Target, response: Any) -> None:
         usage = getattr(response, "usage", None)
         self.usage.prompt_tokens += getattr(usage, "prompt_tokens", None) or 0
         self.usage.completion_tokens += getattr(usage, "completion_tokens", None) or 0
@@ -200,56 +186,9 @@ class LLM:
         longest = min(self._backoff * 2 ** (failures - 1), self._max_wait)
         await asyncio.sleep(fault.wait if fault.wait is not None else longest * random.uniform(0.5, 1.0))
 
-    async def _target(self) -> _Target:
-        provider, _, name = self.model.partition("/")
-        if provider == "art":
-            server = Connection.find(self._base_url, self._api_key)
-            fixed = name == "base" or "@" in name or "/" in name  # a policy's name has neither
-            if name == "base":
-                name = await _base_model(server)
-            return _Target(f"openai/{name}", f"{server.url}/v1", server.api_key, own=True, fixed=fixed)
-        litellm = await _litellm()
-        if self._base_url:
-            model = self.model if provider in litellm.provider_list else f"openai/{self.model}"
-            return _Target(model, self._base_url, self._api_key or "none")
-        try:
-            litellm.get_llm_provider(self.model)
-        except litellm.BadRequestError:
-            raise ConfigError(
-                f"no provider is known for the model {self.model!r}: write it as provider/name, such as "
-                "openai/gpt-4o-mini, or name an OpenAI-compatible endpoint with base_url=…"
-            ) from None
-        return _Target(self.model, None, self._api_key)
-
 
 def _next(mode: Mode) -> Mode:
     return MODES[MODES.index(mode) + 1]
-
-
-async def _litellm() -> Any:
-    """litellm, imported when it is first needed: that takes seconds. Left alone it fetches a price list, and chats."""
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    os.environ.setdefault("LITELLM_LOG", "ERROR")
-
-    def load() -> Any:
-        import litellm
-
-        import_module("openai.resources.chat")  # or the first call would, on the event loop
-        litellm.suppress_debug_info = True
-        return litellm
-
-    return await asyncio.to_thread(load)
-
-
-async def _base_model(server: Connection) -> str:
-    """The name of the base model of our server: the first that it lists. Raises LLMError."""
-    headers = {"Authorization": f"Bearer {server.api_key}"}
-    try:
-        async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=10.0) as http:
-            answer = (await http.get("/v1/models")).raise_for_status()
-    except httpx.HTTPError as error:
-        raise LLMError(f"art/base: {error!r}. Is the trainer server up at {server.url}?", kind="unreachable") from None
-    return str(answer.json()["data"][0]["id"])
 
 
 def _checked(text: str, answer: type[T], check: Callable[[T], None] | None) -> T:

@@ -62,16 +62,29 @@ def refusal(message: Any, finish_reason: str | None) -> str | None:
 def parse(text: str, answer: type[T]) -> T:
     """The value in an answer's text, also where it stands between other words. Raises ValueError with what is wrong."""
     try:
-        return answer.model_validate_json(text)
+        return _only(text, answer)
     except ValidationError as error:
         inner = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL)
         inner = inner[inner.find("{") : inner.rfind("}") + 1]
         if not inner or inner == text:
             raise ValueError(_reasons(error)) from None
     try:
-        return answer.model_validate_json(inner)
+        return _only(inner, answer)
     except ValidationError as error:
         raise ValueError(_reasons(error)) from None
+
+
+def _only(text: str, answer: type[T]) -> T:
+    """The value, where nothing in it is said twice: JSON readers would take the last and say nothing."""
+
+    def once(pairs: list[tuple[str, Any]]) -> None:
+        names = [name for name, _ in pairs]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"{twice[0]!r} is given twice")
+
+    value = answer.model_validate_json(text)
+    json.loads(text, object_pairs_hook=once)
+    return value
 
 
 def _reasons(error: ValidationError) -> str:

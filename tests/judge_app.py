@@ -113,12 +113,14 @@ def scores(value: Callable[[str], float]) -> Callable[[dict[str, Any]], str]:
     """A judge that gives each candidate of the prompt the score that its text deserves."""
 
     def answer(body: dict[str, Any]) -> str:
-        found = candidates(body)
-        return json.dumps(
-            {"scores": [{"id": one, "reason": "so", "score": value(text)} for one, text in found.items()]}
-        )
+        return verdict({one: value(text) for one, text in candidates(body).items()})
 
     return answer
+
+
+def verdict(given: Mapping[int, float]) -> str:
+    """A judge's answer: the score of each candidate."""
+    return json.dumps({f"candidate_{one}": {"reason": "so", "score": score} for one, score in given.items()})
 
 
 def candidates(body: dict[str, Any]) -> dict[int, str]:

@@ -13,7 +13,7 @@ from art_langgraph import LLM, GRPOConfig, LLMError, Ruler, TrainerClient, autor
 from tests.art_langgraph.test_cli_judge import art
 from tests.art_langgraph.test_ruler import counting
 from tests.conftest import TrainerServer
-from tests.judge_app import Endpoint, Fault, candidates, endpoint
+from tests.judge_app import Endpoint, Fault, candidates, endpoint, verdict
 from trainer_server.wire import ConfigError
 
 pytestmark = pytest.mark.usefixtures("connected")
@@ -34,8 +34,7 @@ def writes_and_judges(judged: str | Fault | None = None) -> Any:
             return judged
         said = {one: int(text.split()[-1]) for one, text in candidates(body).items()}
         best = max(said.values())
-        given = [{"id": one, "reason": "so", "score": value / best} for one, value in said.items()]
-        return json.dumps({"scores": given})
+        return verdict({one: value / best for one, value in said.items()})
 
     return answer
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from art_langgraph import TrainerClient, TrajectoryStore, gather
 from art_langgraph.cli import build
 from tests.art_langgraph.test_ruler import counting
 from tests.conftest import TrainerServer
-from tests.judge_app import Fault, candidates, endpoint, scores
+from tests.judge_app import Fault, candidates, endpoint, scores, verdict
 
 
 @pytest.fixture
@@ -60,8 +59,7 @@ async def test_a_judge_that_fails_leaves_stored_runs_unscored(home: Path) -> Non
 
 async def test_a_step_from_the_store_may_ask_a_judge(home: Path) -> None:
     def spread(body: dict[str, Any]) -> str:
-        given = [{"id": one, "reason": "so", "score": 0.2 * one} for one in candidates(body)]
-        return json.dumps({"scores": given})
+        return verdict({one: 0.2 * one for one in candidates(body)})
 
     async with TrainerClient() as client:
         await client.create_policy("from-store")

@@ -33,7 +33,7 @@ from art_langgraph.capture import flush, install, uninstall
 from art_langgraph.credit import group_refs
 from art_langgraph.trajectory import CompletionCall
 from tests.conftest import TrainerServer
-from tests.judge_app import Endpoint, Fault, Step, candidates, endpoint, scores
+from tests.judge_app import Endpoint, Fault, Step, candidates, endpoint, scores, verdict
 from trainer_server.wire import ConfigError
 
 TASK = Scenario(id="sums", input="Two and two?")
@@ -106,7 +106,7 @@ async def test_text_of_runs_is_fenced_by_what_they_cannot_know() -> None:
 async def test_votes_are_averaged_and_their_disagreement_is_told() -> None:
     def wavering(body: dict[str, Any]) -> str:
         asked = len(at.requests)
-        return json.dumps({"scores": [{"id": one, "reason": "r", "score": 0.2 * asked} for one in candidates(body)]})
+        return verdict(dict.fromkeys(candidates(body), 0.2 * asked))
 
     with endpoint(wavering) as at:
         found = await ruler(group("four", "five"), judge(at, max_concurrency=1), votes=3)
@@ -155,20 +155,19 @@ async def test_what_was_known_of_a_run_survives() -> None:
 
 
 def some(*pairs: tuple[int, object]) -> str:
-    return json.dumps({"scores": [{"id": one, "reason": "r", "score": score} for one, score in pairs]})
-
-
-BOTH = some((1, 1), (2, 0))
+    """An answer, which may name a candidate twice."""
+    given = (f'"candidate_{one}": {json.dumps({"reason": "r", "score": score})}' for one, score in pairs)
+    return "{" + ", ".join(given) + "}"
 
 
 @pytest.mark.parametrize(
     ("fault", "why", "requests"),
     [
-        ('{"scores": [{"id": 1,', "malformed after 3 requests: Invalid JSON", 3),
+        ('{"candidate_1": {', "malformed after 3 requests: Invalid JSON", 3),
         ("Candidate 1 is better.", "malformed after 3 requests: Invalid JSON", 3),
-        (some((1, 0.5)), r"malformed.*no score for \[2\]", 3),
-        (some((1, 0.5), (2, 0.5), (3, 0.5)), r"malformed.*no such candidates: \[3\]", 3),
-        (some((1, 0.5), (1, 0.6), (2, 0.1)), r"malformed.*scored more than once: \[1\]", 3),
+        (some((1, 0.5)), "malformed.*candidate_2: Field required", 3),
+        (some((1, 0.5), (2, 0.5), (3, 0.5)), "malformed.*candidate_3: Extra inputs", 3),
+        (some((1, 0.5), (1, 0.6), (2, 0.1)), "malformed.*'candidate_1' is given twice", 3),
         (some((1, 0.5), (2, 7)), "malformed.*less than or equal to 1", 3),
         (some((1, 0.5), (2, float("nan"))), "malformed.*finite", 3),
         (some((1, 0.5), (2, None)), "malformed.*valid number", 3),
