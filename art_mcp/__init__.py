@@ -5,10 +5,10 @@ from art_mcp.cassette import Cassette
 from art_mcp.catalog import Catalog, read_catalog
 from art_mcp.connect import Server, connect
 from art_mcp.demonstrations import demonstration, demonstrations
-from art_mcp.generate import generate_scenarios
 from art_mcp.measure import measure_difficulty
+from art_mcp.plan import MCPScenario, ScenarioSet
 from art_mcp.result import CallResult
-from art_mcp.scenarios import MCPScenario, ScenarioSet
+from art_mcp.scenarios import generate_scenarios
 from art_mcp.specialize import Specialization, specialize
 from art_mcp.values import load_tables
 from art_mcp.verify import verify

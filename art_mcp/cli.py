@@ -14,8 +14,8 @@ from rich.console import Console
 from art_langgraph.cli_judge import made_llm
 from art_langgraph.cli_trajectories import imported
 from art_mcp.connect import connect
-from art_mcp.generate import generate_scenarios
-from art_mcp.scenarios import ScenarioSet
+from art_mcp.plan import ScenarioSet
+from art_mcp.scenarios import generate_scenarios
 from art_mcp.specialize import Specialization, specialize
 from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
 

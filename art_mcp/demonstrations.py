@@ -13,7 +13,7 @@ from art_mcp.agent import SYSTEM
 from art_mcp.canonical import canonical
 from art_mcp.execute import StepFailed, resolved
 from art_mcp.observe import leaves, parsed
-from art_mcp.scenarios import MCPScenario, Observation
+from art_mcp.plan import MCPScenario, Observation
 from art_mcp.verify import mentions
 from trainer_server.wire import ConfigError, Conversation
 

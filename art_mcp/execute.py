@@ -14,8 +14,8 @@ from art_langgraph.scope import Scope, recording
 from art_mcp.catalog import Catalog
 from art_mcp.connect import Server
 from art_mcp.observe import at, parsed, problem, stable_facts
+from art_mcp.plan import Dropped, MCPScenario, Observation, Step, drop, is_reference
 from art_mcp.result import CallResult
-from art_mcp.scenarios import Dropped, MCPScenario, Observation, Step, drop, is_reference
 
 APART = 1.2
 """Seconds between the two executions of a reference: clocks that show seconds have moved on."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from art_langgraph.evaluate import evaluate
 from art_langgraph.rollout import Graph, Resume
 from art_langgraph.store import TrajectoryStore
-from art_mcp.scenarios import ScenarioSet
+from art_mcp.plan import ScenarioSet
 from art_mcp.verify import solved, verify
 
 

@@ -9,7 +9,7 @@ import jsonschema
 from pydantic import BaseModel, Field
 
 from art_mcp.catalog import CatalogTool
-from art_mcp.scenarios import is_reference
+from art_mcp.plan import is_reference
 
 
 class ProposedCall(BaseModel):

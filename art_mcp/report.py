@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from art_langgraph.trajectory import Trajectory
 from art_mcp.canonical import canonical
-from art_mcp.scenarios import MCPScenario
+from art_mcp.plan import MCPScenario
 from art_mcp.verify import answer, solved
 
 if TYPE_CHECKING:

@@ -1,292 +1,229 @@
-"""Tasks for an agent with MCP tools, each with a reference that was executed; sets of them, as JSONL to edit."""
+"""A server in, scenarios out: drafted, executed, without duplicates, balanced over the tools, split."""
 
 from __future__ import annotations
 
-import json
+import logging
 import random
-from collections import Counter, defaultdict
+import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from art_langgraph.trajectory import Scenario
-from trainer_server.wire import ConfigError
+from art_langgraph.llm import LLM
+from art_mcp.catalog import Catalog, read_catalog
+from art_mcp.connect import Server, connect
+from art_mcp.execute import StepFailed, execute, perform
+from art_mcp.observe import parsed
+from art_mcp.plan import Dropped, MCPScenario, ScenarioSet, Step, balanced, drop
+from art_mcp.templates import Templates, signature
+from art_mcp.values import NoValue, Tables, Values, load_tables
+from art_mcp.writer import Writer
+from trainer_server.wire import ConfigError, LLMError
 
-Split = Literal["train", "validation"]
+log = logging.getLogger("art_mcp")
+
+DRAFTS = 6
+"""Drafts for each scenario that is wanted: some fail, and the rest are chosen from for balance."""
+
+ROUNDS = 3
+"""Rounds of looking around: what one tool gives, another one may take."""
+
+LOOKS = 4
+"""Calls of one tool in a round; one that took longer than SLOW is not called again."""
+
+SLOW = 2.0
+"""Seconds."""
+
+_COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
 
 
-class Step(BaseModel):
-    """One call of a reference.
+async def generate_scenarios(
+    server: Server | Catalog | str | Sequence[str],
+    n: int = 24,
+    *,
+    model: str | LLM | None = None,
+    difficulty: tuple[int, int] = (1, 5),
+    seed: int = 0,
+    instructions: str | None = None,
+    resources: Tables | str | Path | Sequence[str | Path] | None = None,
+    allow_destructive: bool = False,
+    validation: float = 0.25,
+    rounds: int = 4,
+    budget: float | None = None,
+    progress: bool = True,
+) -> ScenarioSet:
+    """Invents tasks for a server, does each of them, and keeps those that work.
 
-    arguments: an argument may be a value of an earlier step's result: `{"$step": 0, "path": ["items", 0, "id"]}`; the
-    path leads through the structured content, or through the text where that is JSON; an empty path is the whole text.
-    defaults: what the schema fills in for arguments that are left out.
+    server: a connected one, or what `connect` takes; a bare catalog gives drafts that nobody has executed, and a note
+    that says so. n: scenarios to keep at most. model: writes them ("provider/name", or an LLM), asked again until there
+    are enough, `rounds` are over, or `budget` USD are spent; None drafts them from schemas alone. difficulty: least and
+    greatest, of 1 to 5. resources: values by the name of a parameter, or files of them (`load_tables`).
+    allow_destructive: also call tools that may destroy something. validation: the share that is held out.
+    The same seed gives the same scenarios, where the server answers the same.
+    Raises ConfigError for settings that cannot be, MCPError for a server that cannot be used, LLMError for a model that
+    fails before anything was kept.
     """
-
-    model_config = ConfigDict(extra="forbid")
-
-    tool: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    defaults: dict[str, Any] = Field(default_factory=dict)
-
-    @property
-    def needs(self) -> list[int]:
-        """Earlier steps whose results it takes."""
-        return [value["$step"] for value in self.arguments.values() if is_reference(value)]
-
-
-class Observation(BaseModel):
-    """What a step gave when the reference was executed; text and structured content are cut to a sample."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    text: str
-    structured: Any = None
-
-
-class Plan(BaseModel):
-    """How a scenario is solved, and how it is checked. Kept as JSON in the scenario's `metadata["mcp"]`.
-
-    server: name of the MCP server. difficulty: 1 to 5, as the generator says. reference: the calls that solve it.
-    observations: what they gave, one for each; empty before execution. facts: what the answer must mention, each seen
-    in two executions; empty where nothing was stable: then only calls are checked. measured: the share of a policy's
-    rollouts that solved it; None: not measured. origin: who wrote it.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    server: str = ""
-    difficulty: int = Field(default=1, ge=1, le=5)
-    reference: list[Step] = Field(min_length=1)
-    observations: list[Observation] = Field(default_factory=list)
-    facts: list[str] = Field(default_factory=list)
-    measured: float | None = None
-    split: Split = "train"
-    origin: str = "schema"
+    if isinstance(server, str) or not isinstance(server, Server | Catalog):
+        async with connect(server) as connected:
+            return await generate_scenarios(
+                connected, n, model=model, difficulty=difficulty, seed=seed, instructions=instructions,
+                resources=resources, allow_destructive=allow_destructive, validation=validation, rounds=rounds,
+                budget=budget, progress=progress,
+            )  # fmt: skip
+    low, high = difficulty
+    if n < 1 or not 1 <= low <= high <= 5 or not 0 <= validation < 1:
+        raise ConfigError(f"n={n}, difficulty={difficulty}, validation={validation}: n ≥ 1, 1 ≤ low ≤ high ≤ 5, 0 to 1")
+    catalog = server if isinstance(server, Catalog) else await read_catalog(server)
+    live = server if isinstance(server, Server) else None
+    rng = random.Random(f"scenarios-{seed}")
+    tables = _tables(resources)
+    values = Values(catalog, tables, rng)
+    tools = [tool for tool in catalog.tools if allow_destructive or not tool.destructive]
+    templates = Templates(catalog, tools, values, rng)
+    if live:
+        await _look_around(live, catalog, templates, values, progress)
+    options: dict[str, Any] = {"allow_destructive": allow_destructive, "progress": progress}
+    if model is None or not tools:
+        drafts = islice(templates.drafts(low, high), DRAFTS * n) if tools else iter(())
+        found = await finish(live, catalog, drafts, n, **options)
+    else:
+        llm = LLM(model) if isinstance(model, str) else model
+        writer = Writer(llm, catalog, tools, difficulty, seed, instructions, templates.observed, tables)
+        found = await _written(writer, live, n, rounds, budget, **options)
+    if withheld := [tool.name for tool in catalog.tools if tool not in tools]:
+        found.notes.append(f"not called, as they may destroy something: {', '.join(withheld)}")
+    return found.split(validation, seed)
 
 
-class MCPScenario(Scenario):
-    """A task with a plan. A `Scenario` like any other for `rollout`, `gather`, stores and files."""
-
-    @classmethod
-    def make(cls, task: str, plan: Plan) -> Self:
-        """task: what the user asks. Its id depends on the task alone."""
-        return cls(input={"messages": [["user", task]]}, metadata={"mcp": plan.model_dump(mode="json")})
-
-    @classmethod
-    def of_scenario(cls, scenario: Scenario) -> Self:
-        """Raises ConfigError for a scenario without a plan."""
-        found = cls(id=scenario.id, input=scenario.input, metadata=scenario.metadata)
-        if "mcp" not in found.metadata:
-            raise ConfigError(f"scenario {found.id} has no plan in metadata['mcp']: it is not one of an MCP server")
+async def _written(
+    writer: Writer, server: Server | None, n: int, rounds: int, budget: float | None, **options: Any
+) -> ScenarioSet:
+    """Rounds of drafts, each finished, until `n` are good."""
+    found = ScenarioSet(offered=[tool.name for tool in writer.catalog.tools])
+    usage, why = writer.llm.usage, ""
+    while len(found) < n and not why:
         try:
-            Plan.model_validate(found.metadata["mcp"])
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ConfigError(f"the plan of scenario {found.id} is wrong at {where}: {first['msg']}") from None
-        return found
-
-    @property
-    def task(self) -> str:
-        message = self.input["messages"][0]
-        return str(message["content"] if isinstance(message, dict) else message[1])
-
-    @property
-    def plan(self) -> Plan:
-        return Plan.model_validate(self.metadata["mcp"])
-
-    @property
-    def tools(self) -> tuple[str, ...]:
-        """Tools of its reference, in order."""
-        return tuple(step["tool"] for step in self.metadata["mcp"]["reference"])
-
-    def with_plan(self, **changes: Any) -> Self:
-        """The same task with another plan."""
-        plan = self.plan.model_copy(update=changes)
-        return self.model_copy(update={"metadata": {**self.metadata, "mcp": plan.model_dump(mode="json")}})
-
-
-class Dropped(BaseModel):
-    """A task that was not kept, and why. kind: the reason as one word, for counting."""
-
-    task: str
-    tools: list[str]
-    kind: Literal["destructive", "error", "empty", "duplicate", "surplus", "invalid", "unlearnable"]
-    reason: str
-
-
-@dataclass(slots=True)
-class ScenarioSet:
-    """Scenarios of one server. offered: names of all its tools. notes: what a reader of the report should know."""
-
-    scenarios: list[MCPScenario] = field(default_factory=list)
-    dropped: list[Dropped] = field(default_factory=list)
-    offered: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.scenarios)
-
-    @property
-    def train(self) -> list[MCPScenario]:
-        return [one for one in self.scenarios if one.plan.split == "train"]
-
-    @property
-    def validation(self) -> list[MCPScenario]:
-        return [one for one in self.scenarios if one.plan.split == "validation"]
-
-    @property
-    def coverage(self) -> dict[str, int]:
-        """Scenarios that use a tool, for every tool that the server offers."""
-        used = Counter(tool for one in self.scenarios for tool in set(one.tools))
-        return {tool: used[tool] for tool in dict.fromkeys([*self.offered, *used])}
-
-    def split(self, validation: float = 0.25, seed: int = 0) -> ScenarioSet:
-        """The set divided anew, by tool combination; the seed alone decides how. validation: the share aimed at.
-
-        Combinations are held out whose every tool is trained in another one: the agent is measured on new ways to use
-        tools that it knows. Where they are too few, calls are held out as well: the same tools with other arguments.
-        Notes say which of the two it is.
-        """
-        rng = random.Random(f"split-{seed}")
-        order = rng.sample(self.scenarios, len(self.scenarios))
-        wanted = round(validation * len(order)) if len(order) > 1 else 0
-        held = self._combinations(order, wanted)
-        out = {one.id for one in order if combination(one) in held}
-        notes = [one for one in self.notes if not one.startswith("held out by ")]
-        if held:
-            notes.append(f"held out by tool combination: {', '.join(sorted('+'.join(one) for one in held))}")
-        if len(out) < wanted / 2:
-            out |= set(_repeated(order, held)[: wanted - len(out)])
-            notes.append("held out by arguments: too few tool combinations have tools that others train as well")
-        divided = [one.with_plan(split="validation" if one.id in out else "train") for one in self.scenarios]
-        return ScenarioSet(divided, self.dropped, self.offered, notes)
-
-    def keep_learnable(self, low: float = 0.0, high: float = 1.0) -> ScenarioSet:
-        """Without what a measured policy never or always solves: `low` < rate < `high`. Unmeasured ones stay."""
-        kept, dropped = [], list(self.dropped)
-        for one in self.scenarios:
-            rate = one.plan.measured
-            if rate is None or low < rate < high:
-                kept.append(one)
-            else:
-                dropped.append(drop(one, "unlearnable", f"the policy solves it in {rate:.0%} of its rollouts"))
-        return ScenarioSet(kept, dropped, self.offered, self.notes)
-
-    def save(self, path: str | Path) -> None:
-        """Writes one scenario a line, for people to edit and `load` to read; what was dropped goes to a file beside it,
-        `NAME.dropped.jsonl`."""
-        lines = (json.dumps(one.model_dump(mode="json"), ensure_ascii=False) + "\n" for one in self.scenarios)
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text("".join(lines))
-        beside = {"offered": self.offered, "notes": self.notes}
-        dropped = [json.dumps(beside), *(one.model_dump_json() for one in self.dropped)]
-        _beside(path).write_text("\n".join(dropped) + "\n")
-
-    @classmethod
-    def load(cls, path: str | Path) -> ScenarioSet:
-        """Reads what `save` wrote and people edited. Raises ConfigError with the line that is wrong."""
-        scenarios = list(_lines(path, _scenario))
-        found = cls(scenarios)
-        if _beside(path).exists():
-            first, *rest = _lines(_beside(path), json.loads)
-            found.offered, found.notes = first["offered"], first["notes"]
-            found.dropped = [Dropped.model_validate(one) for one in rest]
-        return found
-
-    def report(self) -> str:
-        """What is in the set, as text: tools, difficulties, the split, what was dropped and why."""
-        by_difficulty = Counter(one.plan.difficulty for one in self.scenarios)
-        reasons = Counter(one.kind for one in self.dropped)
-        checked = sum(bool(one.plan.facts) for one in self.scenarios)
-        lines = [
-            f"{len(self.scenarios)} scenarios: {len(self.train)} to train on, {len(self.validation)} held out; "
-            f"{checked} check the answer's facts, {len(self.scenarios) - checked} the calls alone",
-            "by difficulty: " + (", ".join(f"{one}: {by_difficulty[one]}" for one in sorted(by_difficulty)) or "none"),
-            "by tool: " + ", ".join(f"{tool}: {count}" for tool, count in self.coverage.items()),
-            f"dropped: {len(self.dropped)}" + "".join(f", {kind}: {count}" for kind, count in reasons.most_common()),
-            *self.notes,
-        ]
-        return "\n".join(lines)
-
-    def _combinations(self, order: Sequence[MCPScenario], wanted: int) -> set[tuple[str, ...]]:
-        """Combinations to hold out: in random order, while every tool stays in one that is trained."""
-        sizes = Counter(combination(one) for one in order)
-        held: set[tuple[str, ...]] = set()
-        count = 0
-        for candidate in dict.fromkeys(combination(one) for one in order):
-            rest = {tool for one in sizes.keys() - held - {candidate} for tool in one}
-            fits = count + sizes[candidate] <= max(wanted, 1) * 1.5
-            if count < wanted and fits and rest >= set(candidate):
-                held.add(candidate)
-                count += sizes[candidate]
-        return held
-
-
-def combination(scenario: MCPScenario) -> tuple[str, ...]:
-    """The tools of a scenario, each once, in alphabetical order."""
-    return tuple(sorted(set(scenario.tools)))
-
-
-def balanced(scenarios: Iterable[MCPScenario], after: Sequence[MCPScenario] = ()) -> list[MCPScenario]:
-    """All of them, in an order in which every beginning, with those before it (`after`), has about as many of each
-    difficulty, and within that uses the tools about equally often."""
-    left: dict[tuple[int, tuple[str, ...]], list[MCPScenario]] = defaultdict(list)
-    for one in scenarios:
-        left[one.plan.difficulty, combination(one)].append(one)
-    levels = Counter(one.plan.difficulty for one in after)
-    used = Counter(tool for one in after for tool in combination(one))
-
-    def rarity(kind: tuple[int, tuple[str, ...]]) -> tuple[int, float]:
-        return levels[kind[0]], sum(used[tool] for tool in kind[1]) / len(kind[1])
-
-    found: list[MCPScenario] = []
-    while left:
-        rarest = min(left, key=rarity)
-        found.append(left[rarest].pop(0))
-        levels[rarest[0]] += 1
-        used.update(rarest[1])
-        if not left[rarest]:
-            del left[rarest]
+            drafts, invalid = await writer.drafts(n - len(found), found.scenarios, found.dropped)
+        except LLMError as error:
+            if not found.scenarios:
+                raise
+            why = str(error)
+            break
+        unique, repeated = distinct([*found.scenarios, *drafts])
+        more = await finish(server, writer.catalog, unique[len(found) :], n - len(found), **options)
+        found.scenarios += more.scenarios
+        found.dropped += [*invalid, *repeated, *more.dropped]
+        found.notes = [note for note in more.notes if note.startswith("not executed")]
+        if budget is not None and (usage.cost is None or usage.cost >= budget):
+            price = f"the budget of {budget:g} USD is spent"
+            why = (
+                price if usage.cost is not None else f"no price of {writer.llm.model} is known, to hold it to a budget"
+            )
+        elif writer.rounds >= rounds:
+            why = f"{rounds} rounds are over"
+    if len(found) < n:
+        found.notes.append(f"{len(found)} of {n} scenarios: {why}")
+    times = "1 round" if writer.rounds == 1 else f"{writer.rounds} rounds"
+    found.notes.append(f"written by {writer.llm.model} in {times}: {usage}")
     return found
 
 
-def _repeated(order: Sequence[MCPScenario], held: set[tuple[str, ...]]) -> list[str]:
-    """Ids of scenarios whose combination stays in training by another one; in order."""
-    left = Counter(combination(one) for one in order)
-    found = []
-    for one in order:
-        if combination(one) not in held and left[combination(one)] > 1:
-            left[combination(one)] -= 1
-            found.append(one.id)
-    return found
+async def finish(
+    server: Server | None,
+    catalog: Catalog,
+    drafts: Iterable[MCPScenario],
+    n: int,
+    *,
+    allow_destructive: bool = False,
+    progress: bool = True,
+) -> ScenarioSet:
+    """From drafts to a set: duplicates out, executed until `n` are good, tools used about equally often.
+
+    server: None leaves them unexecuted. The set is not split yet.
+    """
+    kept: list[MCPScenario] = []
+    failed: list[MCPScenario] = []
+    unique, dropped = distinct(drafts)
+    waiting = balanced(unique)
+    notes = []
+    if server is None:
+        kept, waiting = waiting[:n], waiting[n:]
+        notes.append("not executed: a catalog answers nothing, so only calls are checked, and some may fail")
+    with Progress(*_COLUMNS, transient=True, disable=not progress) as bar:
+        task = bar.add_task("executing scenarios", total=2 * n)
+        while server and waiting and len(kept) < n:
+            order = balanced(waiting, after=[*kept, *failed])  # not the tools again and again that fail
+            batch, waiting = order[: n - len(kept)], order[n - len(kept) :]
+            good, bad = await execute(
+                server, batch, catalog, allow_destructive=allow_destructive, on_done=lambda: bar.advance(task)
+            )
+            kept += good
+            dropped += bad
+            ids = {one.id for one in good}
+            failed += [one for one in batch if one.id not in ids]
+            bar.update(task, completed=2 * len(kept))
+    dropped += [drop(one, "surplus", f"{n} scenarios are enough") for one in waiting]
+    if len(kept) < n:
+        notes.append(f"{len(kept)} of {n} scenarios: no more could be found; more values (resources) give more")
+    return ScenarioSet(kept, dropped, [tool.name for tool in catalog.tools], notes)
 
 
-def drop(scenario: MCPScenario, kind: Any, reason: str) -> Dropped:
-    return Dropped(task=scenario.task, tools=list(scenario.tools), kind=kind, reason=reason)
+def distinct(drafts: Iterable[MCPScenario]) -> tuple[list[MCPScenario], list[Dropped]]:
+    """Without near-duplicates: those that ask for the same calls, and those with the same words."""
+    kept: list[MCPScenario] = []
+    dropped: list[Dropped] = []
+    seen: dict[str, MCPScenario] = {}
+    for one in drafts:
+        said = " ".join("".join(c if c.isalnum() else " " for c in one.task.casefold()).split())
+        for key in (f"calls {signature(one)}", f"text {said}"):
+            if key in seen:
+                dropped.append(drop(one, "duplicate", f"as {seen[key].task!r}"))
+                break
+        else:
+            kept.append(one)
+            seen[f"calls {signature(one)}"] = seen[f"text {said}"] = one
+    return kept, dropped
 
 
-def is_reference(value: Any) -> bool:
-    """Whether an argument stands for a value of an earlier result."""
-    return isinstance(value, dict) and set(value) == {"$step", "path"}
+async def _look_around(server: Server, catalog: Catalog, templates: Templates, values: Values, progress: bool) -> None:
+    """Calls tools that only read, with arguments that are known to be right, to learn values for the others."""
+    looked: set[str] = set()
+    slow: set[str] = set()
+    reading = [
+        tool for tool in catalog.tools if not (tool.destructive or tool.annotations.get("readOnlyHint") is False)
+    ]
+    with Progress(*_COLUMNS, transient=True, disable=not progress) as bar:
+        for tool in bar.track(reading * ROUNDS, description="looking around"):
+            for _ in range(LOOKS):
+                try:
+                    step = Step(tool=tool.name, arguments=values.arguments(tool, guess=False))
+                except NoValue:
+                    break
+                if (key := step.model_dump_json()) in looked or tool.name in slow:
+                    continue
+                looked.add(key)
+                started = time.monotonic()
+                try:
+                    [result] = await perform(server, [step])
+                except StepFailed as failed:
+                    log.debug("looking around: %s", failed)
+                    continue
+                finally:
+                    if time.monotonic() - started > SLOW:
+                        slow.add(tool.name)
+                value = parsed(result.text, result.structured)
+                values.learn(tool.name, value)
+                templates.observed.setdefault(tool.name, []).append((step.arguments, value))
 
 
-def _beside(path: str | Path) -> Path:
-    return Path(path).with_suffix(".dropped.jsonl")
-
-
-def _scenario(line: str) -> MCPScenario:
-    return MCPScenario.of_scenario(Scenario.model_validate_json(line))
-
-
-def _lines(path: str | Path, read: Any) -> Iterable[Any]:
-    for number, line in enumerate(Path(path).read_text().splitlines(), start=1):
-        if line.strip():
-            try:
-                yield read(line)
-            except (ValueError, ConfigError) as error:
-                raise ConfigError(f"{path}, line {number}: {error}") from None
+def _tables(resources: Tables | str | Path | Sequence[str | Path] | None) -> dict[str, list[Any]]:
+    if resources is None:
+        return {}
+    if isinstance(resources, str | Path):
+        return load_tables(resources)
+    if isinstance(resources, Sequence):
+        return load_tables(*resources)
+    return {name: list(values) for name, values in resources.items()}

@@ -26,10 +26,10 @@ from art_langgraph.trajectory import Trajectory
 from art_mcp.agent import SYSTEM, build_agent
 from art_mcp.connect import Server, connect
 from art_mcp.demonstrations import demonstrations
-from art_mcp.generate import generate_scenarios
 from art_mcp.measure import measure_difficulty
+from art_mcp.plan import MCPScenario, ScenarioSet
 from art_mcp.report import write_report
-from art_mcp.scenarios import MCPScenario, ScenarioSet
+from art_mcp.scenarios import generate_scenarios
 from art_mcp.session import Isolation
 from art_mcp.values import Tables
 from art_mcp.verify import solved, verify

@@ -10,7 +10,7 @@ from typing import Any
 from art_mcp.canonical import canonical
 from art_mcp.catalog import Catalog, CatalogTool, words
 from art_mcp.observe import singular
-from art_mcp.scenarios import MCPScenario, Plan, Step, is_reference
+from art_mcp.plan import MCPScenario, Plan, Step, is_reference
 from art_mcp.values import NoValue, Values
 
 ONE_CALL = (

@@ -9,7 +9,7 @@ from typing import Any
 from art_langgraph.trajectory import Scenario, ToolCall, Trajectory
 from art_mcp.canonical import canonical
 from art_mcp.observe import at, leaves, parsed
-from art_mcp.scenarios import MCPScenario, Plan, Step, is_reference
+from art_mcp.plan import MCPScenario, Plan, Step, is_reference
 from trainer_server.wire import MCPError
 
 WEIGHTS = {"called": 0.1, "right_tool": 0.2, "right_arguments": 0.3, "faithful": 0.2, "success": 0.2}

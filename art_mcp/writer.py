@@ -12,8 +12,8 @@ from typing import Any
 
 from art_langgraph.llm import LLM
 from art_mcp.catalog import Catalog, CatalogTool
+from art_mcp.plan import Dropped, MCPScenario, Plan, Step
 from art_mcp.proposals import Proposal, Proposals, unfit
-from art_mcp.scenarios import Dropped, MCPScenario, Plan, Step
 from trainer_server.wire import LLMError
 
 BATCH = 6

@@ -12,7 +12,7 @@ from art_langgraph import GRPOConfig, SFTConfig, TrainerClient
 from art_langgraph.cli import build
 from art_mcp import MCPScenario, ScenarioSet, connect, specialize
 from art_mcp.demonstrations import demonstrations
-from art_mcp.scenarios import Observation, Plan, Step
+from art_mcp.plan import Observation, Plan, Step
 from tests.conftest import TrainerServer
 from trainer_server.wire import ConfigError
 

@@ -8,8 +8,8 @@ import pytest
 
 from art_mcp import MCPScenario
 from art_mcp.catalog import CatalogTool
-from art_mcp.generate import distinct
-from art_mcp.scenarios import Plan, Step, balanced
+from art_mcp.plan import Plan, Step, balanced
+from art_mcp.scenarios import distinct
 from art_mcp.templates import difficulty, imperative, place, shown
 
 
