@@ -14,7 +14,7 @@ from art_langgraph.trajectory import CompletionCall, ToolCall
 from art_mcp import MCPScenario, ScenarioSet, connect, measure_difficulty, verify
 from art_mcp.plan import Plan, Step
 from art_mcp.verify import WEIGHTS, mentions
-from tests.art_mcp.test_generate import SHOP
+from tests.art_mcp.test_scenarios import SHOP
 from trainer_server.wire import ConfigError, MCPError
 
 PRICE = MCPScenario.make(
