@@ -24,8 +24,11 @@ def rows(request: pytest.FixtureRequest) -> Iterator[list[Row]]:
     """Collects what the tests found, and prints it as a table."""
     found: list[Row] = []
     yield found
-    if terminal := request.config.pluginmanager.get_plugin("terminalreporter"):
-        terminal.write_line("\n" + "\n".join([HEADER, *map(str, found)]))
+    plugins = request.config.pluginmanager
+    terminal, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
+    if terminal and capture:
+        with capture.global_and_fixture_disabled():
+            terminal.write_line("\n" + "\n".join([HEADER, *map(str, found)]))
 
 
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
@@ -42,13 +45,14 @@ async def test_scenarios_for_a_real_server(server: RealServer, tmp_path: Path, r
         assert len(one.plan.observations) == len(one.plan.reference)
 
 
-@pytest.mark.parametrize("sdk", ["mcp==1.24.0", "mcp<2", "mcp>=2"])
-def test_the_client_works_on_every_sdk(sdk: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "sdk"), [("oldest", "mcp==1.24.0"), ("major-1", "mcp<2"), ("major-2", "mcp>=2")], ids=["1.24", "1", "2"]
+)
+def test_the_client_works_on_every_sdk(name: str, sdk: str) -> None:
     packages = [sdk, str(ROOT), "pytest", "pytest-asyncio", "pytest-timeout", "psutil", "uvicorn"]
     if sdk == "mcp<2":
         packages.append("langchain-mcp-adapters==0.3.2")  # 0.3.1 wants mcp 2 and fails on import
-    name = "client-" + re.sub(r"[^\w.]+", "-", sdk)
-    python = environment(name, *packages, marker=(ROOT / "pyproject.toml").read_text()) / "python"
+    python = environment(f"client-{name}", *packages, marker=(ROOT / "pyproject.toml").read_text()) / "python"
     done = subprocess.run(
         [str(python), "-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-m", "not servers", "-q",
          "-o", "filterwarnings=default", "tests/art_mcp"],
