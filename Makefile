@@ -30,8 +30,8 @@ quickstart: engine ## Train the example agent and show that it got better; ARGS=
 test: engine ## All tests, the real vLLM included
 	@$(BIN)/python -m pytest
 
-test-fast: setup ## The tests that need neither vLLM nor other people's MCP servers
-	@$(BIN)/python -m pytest -m "not vllm and not servers"
+test-fast: setup ## The tests that take no minutes: without vLLM, `langgraph dev`, other people's MCP servers, kills
+	@$(BIN)/python -m pytest -m "not vllm and not servers and not slow"
 
 check: setup ## Lint, types, import layers
 	@$(BIN)/ruff check .

@@ -63,7 +63,7 @@ async def test_a_policy_is_trained_from_a_description() -> None:
     text = report.markdown()
     for part in ("# auto@2", "Say large numbers.", "better in 3, worse in 0", "9 inputs to train on", "| 2 | 2 |"):
         assert part in text
-    assert [one.split()[0] for one in stages] == ["inventing", "training", "step", "step", "comparing"]
+    assert [one.split()[0] for one in stages] == ["inputs:", "train:", "step", "step", "compare:"]
     assert set(report.seconds) == {"inputs", "train", "compare"}
     system = at.requests[-1]["messages"][0]["content"]
     assert "What the agent is for:\nSay large numbers." in system

@@ -21,6 +21,7 @@ from langgraph_sdk import get_client
 from art_langgraph import TrainerClient, TrajectoryStore
 from tests.conftest import TOKEN, TrainerServer
 
+pytestmark = pytest.mark.slow
 BIN = Path(sys.executable).parent
 SHAPES = Path(__file__).with_name("dev_graphs.py")
 NAMES = ("agent", "fan", "nested", "person", "retried", "handoff", "functional", "broken")

@@ -151,6 +151,7 @@ def test_the_contract_is_published(server: TrainerServer) -> None:
     assert {"/api/policies", "/api/policies/{name}/steps", "/api/jobs/{job_id}", "/v1/chat/completions"} <= set(paths)
 
 
+@pytest.mark.slow
 def test_a_restarted_server_goes_on(tmp_path: Path, base_model: Path) -> None:
     with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
         http.post("/api/policies", json={"name": "p"})
@@ -167,6 +168,7 @@ def test_a_restarted_server_goes_on(tmp_path: Path, base_model: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_killed_trainer_comes_back_and_finishes(tmp_path: Path, base_model: Path) -> None:
     import os
     import signal
