@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 HAS_GPU := $(wildcard /dev/nvidia0)
 CONSTRAINTS := $(if $(HAS_GPU),,-c constraints.txt)
 
+FAST := -m "not vllm and not servers and not slow" -n 2 --dist loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help setup engine quickstart test test-fast check format clean
 
@@ -28,10 +30,11 @@ quickstart: engine ## Train the example agent and show that it got better; ARGS=
 	@$(BIN)/art-langgraph quickstart $(ARGS)
 
 test: engine ## All tests, the real vLLM included
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(FAST)
+	@$(BIN)/python -m pytest -m "vllm or servers or slow"
 
 test-fast: setup ## The tests that take no minutes: without vLLM, `langgraph dev`, other people's MCP servers, kills
-	@$(BIN)/python -m pytest -m "not vllm and not servers and not slow"
+	@$(BIN)/python -m pytest $(FAST)
 
 check: setup ## Lint, types, import layers
 	@$(BIN)/ruff check .
