@@ -31,7 +31,7 @@ UrlOption = Annotated[
 ]
 ResourceOption = Annotated[
     list[Path] | None,
-    typer.Option("--resource", help="Values for arguments: PARAMETER.txt, one a line, or JSON {parameter: [values]}."),
+    typer.Option("--resource", help="Values for arguments: PARAMETER.txt or PARAMETER=FILE, one a line; or JSON."),
 ]
 DestructiveOption = Annotated[
     bool, typer.Option("--allow-destructive", help="Also call tools that may destroy something.")

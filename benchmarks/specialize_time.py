@@ -1,6 +1,6 @@
 """Does `specialize` make a model better at an MCP server that nobody here wrote?
 
-    python -m benchmarks.specialize_time [--json] [--seed 0] [--steps 6] [--output DIR]
+    python -m benchmarks.specialize_time [--json] [--seed 0] [--steps 4] [--output DIR]
 
 Starts the trainer server on the embedded model and `mcp-server-time` over stdio (installed into an environment of its
 own), invents scenarios from its schemas and a table of zone names, measures, imitates the references, trains with GRPO,
@@ -26,7 +26,6 @@ from art_mcp.specialize import Specialization, specialize
 from tests.environments import environment
 
 SERVER = "mcp-server-time"
-VERSION = "2026.10.19"
 ZONES = [
     "Africa/Cairo", "Africa/Lagos", "Africa/Nairobi", "America/Bogota", "America/Chicago", "America/Denver",
     "America/Lima", "America/New_York", "America/Toronto", "Asia/Bangkok", "Asia/Dubai", "Asia/Hong_Kong",
@@ -39,7 +38,7 @@ TIMES = [f"{hour:02}:{minute:02}" for hour in range(24) for minute in (0, 15, 30
 
 
 async def run(url: str, key: str, options: argparse.Namespace, output: Path) -> Specialization:
-    command = [str(environment("time", f"{SERVER}=={VERSION}") / SERVER), "--local-timezone", "UTC"]
+    command = [str(environment(SERVER, SERVER) / SERVER), "--local-timezone", "UTC"]
     tables = {"timezone": ZONES, "source_timezone": ZONES, "target_timezone": ZONES, "time": TIMES}
     async with TrainerClient(url, key) as client:
         await client.create_policy("time", rank=8)
@@ -60,7 +59,7 @@ def main() -> None:
     parser.add_argument("--scenarios", type=int, default=96, help="a quarter is held out (96)")
     parser.add_argument("--epochs", type=int, default=1, help="of the warm start (1)")
     parser.add_argument("--sft-lr", type=float, default=2e-3)
-    parser.add_argument("--steps", type=int, default=6, help="GRPO steps of 4 scenarios × 8 runs (6)")
+    parser.add_argument("--steps", type=int, default=4, help="GRPO steps of 4 scenarios × 8 runs (4)")
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--output", type=Path, help="keep the report here")
     options = parser.parse_args()
@@ -77,7 +76,8 @@ def main() -> None:
     if options.json:
         least = 1 / max(len(made.before.scored), 1)
         result = {
-            "benchmark": "specialize_time", "seed": options.seed, "before": before, "after": after, "seconds": seconds,
+            "benchmark": "specialize_time", "server": f"{made.server} {made.server_version}",
+            "seed": options.seed, "before": before, "after": after, "seconds": seconds,
             "ratio": after / max(before, least), "held_out": len(made.after.runs), "stages": made.seconds,
             "interval": made.after.interval, "steps": [one.reward for one in made.steps],
         }  # fmt: skip
