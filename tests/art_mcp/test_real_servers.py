@@ -55,7 +55,7 @@ def test_the_client_works_on_every_sdk(name: str, sdk: str) -> None:
     python = environment(f"client-{name}", *packages, marker=(ROOT / "pyproject.toml").read_text()) / "python"
     done = subprocess.run(
         [str(python), "-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-m", "not servers", "-q",
-         "-o", "filterwarnings=default", "--ignore", "tests/art_mcp/test_specialize.py", "tests/art_mcp"],
+         "-o", "filterwarnings=default", "--ignore", "tests/art_mcp/test_specialize.py", "--ignore", "tests/art_mcp/test_writer.py", "tests/art_mcp"],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
