@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from art_langgraph.client import TrainerClient
 from art_langgraph.inputs import input_schema, invent
-from art_langgraph.llm import LLM, Usage
+from art_langgraph.llm import LLM, Usage, total_cost
 from art_langgraph.rollout import Graph, ScenarioLike
 from art_langgraph.ruler import RUBRIC, Ruler
 from art_langgraph.stages import Stages
@@ -42,8 +42,7 @@ class AutoRLReport:
     @property
     def cost(self) -> float | None:
         """USD; None where the price of an answer is unknown."""
-        prices = [one.cost for one in self.usage.values()]
-        return None if None in prices else sum(price for price in prices if price is not None)
+        return total_cost(self.usage.values())
 
     def markdown(self) -> str:
         """The report for people."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +41,12 @@ class Usage:
         cost = "cost unknown" if self.cost is None else f"{self.cost:.4f} USD"
         tokens = f"{self.prompt_tokens} + {self.completion_tokens} tokens"
         return f"{self.calls} calls ({self.retries} retries, {self.cached} from the cache), {tokens}, {cost}"
+
+
+def total_cost(usages: Iterable[Usage]) -> float | None:
+    """USD of all of them together; None where the price of an answer is unknown."""
+    prices = [one.cost for one in usages]
+    return None if None in prices else sum(price for price in prices if price is not None)
 
 
 class LLM:

@@ -13,7 +13,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from art_langgraph.scope import Scope, recording
 from art_mcp.catalog import Catalog
 from art_mcp.connect import Server
-from art_mcp.observe import at, parsed, problem, stable_facts
+from art_mcp.observe import parsed, picked, problem, stable_facts
 from art_mcp.plan import Dropped, MCPScenario, Observation, Step, drop, is_reference
 from art_mcp.result import CallResult
 
@@ -110,8 +110,7 @@ def resolved(step: Step, results: Sequence[CallResult | Observation]) -> dict[st
         if is_reference(value):
             result = results[value["$step"]]
             try:
-                whole = parsed(result.text, result.structured)
-                value = at(whole, value["path"]) if value["path"] else result.text.strip()
+                value = picked(result.text, result.structured, value["path"])
             except (LookupError, TypeError):
                 reason = f"{step.tool} takes {value['path']} of call {value['$step'] + 1}, which has no such value"
                 raise StepFailed("error", reason) from None

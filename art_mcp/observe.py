@@ -77,6 +77,13 @@ def at(value: Any, path: Sequence[str | int]) -> Any:
     return value
 
 
+def picked(text: str, structured: Any, path: Sequence[str | int]) -> Any:
+    """What a reference into a result stands for: the part that its path leads to, or the whole text for an empty one.
+    Raises LookupError and TypeError."""
+    whole = parsed(text, structured)
+    return at(whole, path) if path else text.strip()
+
+
 def problem(text: str, value: Any) -> tuple[str, str] | None:
     """Why a result is of no use, though the server calls it none: kind and reason. None: it is of use."""
     if isinstance(value, str):

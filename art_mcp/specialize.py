@@ -17,7 +17,7 @@ from art_langgraph.client import TrainerClient
 from art_langgraph.demonstrations import load_conversations
 from art_langgraph.evaluate import evaluate
 from art_langgraph.intervals import wilson
-from art_langgraph.llm import LLM, Usage
+from art_langgraph.llm import LLM, Usage, total_cost
 from art_langgraph.rollout import Graph
 from art_langgraph.ruler import Ruler
 from art_langgraph.stages import Stages
@@ -115,8 +115,7 @@ class Specialization:
     @property
     def cost(self) -> float | None:
         """USD for language models; None where the price of an answer is unknown."""
-        prices = [one.cost for one in self.usage.values()]
-        return None if None in prices else sum(price for price in prices if price is not None)
+        return total_cost(self.usage.values())
 
 
 async def specialize(

@@ -8,7 +8,7 @@ from typing import Any
 
 from art_langgraph.trajectory import Scenario, ToolCall, Trajectory
 from art_mcp.canonical import canonical
-from art_mcp.observe import at, leaves, parsed
+from art_mcp.observe import leaves, parsed, picked
 from art_mcp.plan import MCPScenario, Plan, Step, is_reference
 from trainer_server.wire import MCPError
 
@@ -146,8 +146,7 @@ def _value(reference: dict[str, Any], earlier: Sequence[ToolCall | None]) -> Any
     if call is None or call.is_error:
         return reference  # equal to nothing that a model says
     try:
-        whole = parsed(call.result or "", call.structured)
-        return at(whole, reference["path"]) if reference["path"] else (call.result or "").strip()
+        return picked(call.result or "", call.structured, reference["path"])
     except (LookupError, TypeError):
         return reference
 
