@@ -23,7 +23,8 @@ class Step(BaseModel):
 
     arguments: an argument may be a value of an earlier step's result: `{"$step": 0, "path": ["items", 0, "id"]}`; the
     path leads through the structured content, or through the text where that is JSON; an empty path is the whole text.
-    defaults: what the schema fills in for arguments that are left out.
+    defaults: what the schema fills in for arguments that are left out. reads: whether the tool only looks, so that the
+    call is made for what it gives. Both are filled in when the reference is executed.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -31,6 +32,7 @@ class Step(BaseModel):
     tool: str
     arguments: dict[str, Any] = Field(default_factory=dict)
     defaults: dict[str, Any] = Field(default_factory=dict)
+    reads: bool = False
 
     @property
     def needs(self) -> list[int]:
@@ -52,7 +54,7 @@ class Plan(BaseModel):
 
     server: name of the MCP server. difficulty: 1 to 5, as the generator says. reference: the calls that solve it.
     observations: what they gave, one for each; empty before execution. facts: what the answer must mention, each seen
-    in two executions; empty where nothing was stable: then only calls are checked. measured: the share of a policy's
+    in two executions; empty where nothing was stable: then the answer is held to what its own run's calls gave. measured: the share of a policy's
     rollouts that solved it; None: not measured. origin: who wrote it.
     """
 
@@ -66,6 +68,12 @@ class Plan(BaseModel):
     measured: float | None = None
     split: Split = "train"
     origin: str = "schema"
+
+    @property
+    def asks(self) -> bool:
+        """Whether the task wants to be told something, rather than only to have something done."""
+        taken = {need for step in self.reference for need in step.needs}
+        return bool(self.facts) or any(step.reads for at, step in enumerate(self.reference) if at not in taken)
 
 
 class MCPScenario(Scenario):
