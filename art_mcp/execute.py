@@ -70,8 +70,8 @@ async def execute(
 
 
 def checked(steps: Sequence[Step], catalog: Catalog, allow_destructive: bool) -> list[Step]:
-    """The steps with what the catalog knows of their tools. Raises StepFailed for tools that are not there or may not be
-    called, and for references to steps that do not come before."""
+    """The steps with what the catalog knows of their tools. Raises StepFailed for tools that are not there or may not
+    be called, and for references to steps that do not come before."""
     found = []
     for index, step in enumerate(steps):
         tool = next((one for one in catalog.tools if one.name == step.tool), None)

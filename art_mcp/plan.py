@@ -54,8 +54,8 @@ class Plan(BaseModel):
 
     server: name of the MCP server. difficulty: 1 to 5, as the generator says. reference: the calls that solve it.
     observations: what they gave, one for each; empty before execution. facts: what the answer must mention, each seen
-    in two executions; empty where nothing was stable: then the answer is held to what its own run's calls gave. measured: the share of a policy's
-    rollouts that solved it; None: not measured. origin: who wrote it.
+    in two executions; empty where nothing was stable: then the answer is held to what its own run's calls gave.
+    measured: the share of a policy's rollouts that solved it; None: not measured. origin: who wrote it.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -32,8 +32,8 @@ def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str,
       defaults left out do not matter; values of earlier results are those that this run got.
     - faithful: the share of the plan's facts that the answer mentions; without facts, whether it mentions anything that
       this run's calls gave.
-    - success: all arguments right, no error among those calls, at most EXTRA_CALLS others, an answer, and a faithful one
-      where the task asks for something (`Plan.asks`).
+    - success: all arguments right, no error among those calls, at most EXTRA_CALLS others, an answer, and where the
+      task asks for something (`Plan.asks`) a faithful one.
 
     The function raises MCPError where the server was gone or a cassette had no answer: that is not the policy's doing,
     and the trajectory stays unscored. It raises ConfigError for a scenario without a plan.
