@@ -7,6 +7,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -157,8 +158,9 @@ class ScenarioSet:
         """The set divided anew, by tool combination; the seed alone decides how. validation: the share aimed at.
 
         Combinations are held out whose every tool is trained in another one: the agent is measured on new ways to use
-        tools that it knows. Where they are too few, calls are held out as well: the same tools with other arguments.
-        Notes say which of the two it is.
+        tools that it knows. First come those that pass from call to call, and to the answer, as others do: a tool that
+        is only ever trained with another call after it teaches that one has to follow. Where combinations are too few,
+        calls are held out as well: the same tools with other arguments. Notes say which of the two it is.
         """
         rng = random.Random(f"split-{seed}")
         order = rng.sample(self.scenarios, len(self.scenarios))
@@ -222,11 +224,20 @@ class ScenarioSet:
         return "\n".join(lines)
 
     def _combinations(self, order: Sequence[MCPScenario], wanted: int) -> set[tuple[str, ...]]:
-        """Combinations to hold out: in random order, while every tool stays in one that is trained."""
+        """Combinations to hold out, while every tool stays in one that is trained: those first whose passages do, too;
+        otherwise in random order."""
         sizes = Counter(combination(one) for one in order)
+        passages: dict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
+        for one in order:
+            passages[combination(one)] |= set(pairwise([*one.tools, ""]))  # the last one leads to the answer
+
+        def unlike(candidate: tuple[str, ...]) -> bool:
+            others = (passages[one] for one in passages if one != candidate)
+            return not passages[candidate] <= set().union(*others)
+
         held: set[tuple[str, ...]] = set()
         count = 0
-        for candidate in dict.fromkeys(combination(one) for one in order):
+        for candidate in sorted(passages, key=unlike):
             rest = {tool for one in sizes.keys() - held - {candidate} for tool in one}
             fits = count + sizes[candidate] <= max(wanted, 1) * 1.5
             if count < wanted and fits and rest >= set(candidate):
