@@ -7,7 +7,6 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,6 +16,10 @@ from art_langgraph.trajectory import Scenario
 from trainer_server.wire import ConfigError
 
 Split = Literal["train", "validation"]
+
+COMPANIES = 2
+"""Combinations in which a tool must be trained before another one with it is held out. Of a tool that is trained in one
+alone, a model learns that this is what it is for: that the other call has to follow, say."""
 
 
 class Step(BaseModel):
@@ -157,10 +160,9 @@ class ScenarioSet:
     def split(self, validation: float = 0.25, seed: int = 0) -> ScenarioSet:
         """The set divided anew, by tool combination; the seed alone decides how. validation: the share aimed at.
 
-        Combinations are held out whose every tool is trained in another one: the agent is measured on new ways to use
-        tools that it knows. First come those that pass from call to call, and to the answer, as others do: a tool that
-        is only ever trained with another call after it teaches that one has to follow. Where combinations are too few,
-        calls are held out as well: the same tools with other arguments. Notes say which of the two it is.
+        Combinations are held out whose every tool is trained in COMPANIES others: the agent is measured on new ways to
+        use tools that it knows. Where they are too few, calls are held out as well: the same tools with other
+        arguments. Notes say which of the two it is.
         """
         rng = random.Random(f"split-{seed}")
         order = rng.sample(self.scenarios, len(self.scenarios))
@@ -172,7 +174,7 @@ class ScenarioSet:
             notes.append(f"held out by tool combination: {', '.join(sorted('+'.join(one) for one in held))}")
         if len(out) < wanted / 2:
             out |= set(_repeated(order, held)[: wanted - len(out)])
-            notes.append("held out by arguments: too few tool combinations have tools that others train as well")
+            notes.append("held out by arguments: too few tool combinations have tools that two others train as well")
         divided = [one.with_plan(split="validation" if one.id in out else "train") for one in self.scenarios]
         return ScenarioSet(divided, self.dropped, self.offered, notes)
 
@@ -224,23 +226,15 @@ class ScenarioSet:
         return "\n".join(lines)
 
     def _combinations(self, order: Sequence[MCPScenario], wanted: int) -> set[tuple[str, ...]]:
-        """Combinations to hold out, while every tool stays in one that is trained: those first whose passages do, too;
-        otherwise in random order."""
+        """Combinations to hold out: in random order, while every tool stays in COMPANIES that are trained."""
         sizes = Counter(combination(one) for one in order)
-        passages: dict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
-        for one in order:
-            passages[combination(one)] |= set(pairwise([*one.tools, ""]))  # the last one leads to the answer
-
-        def unlike(candidate: tuple[str, ...]) -> bool:
-            others = (passages[one] for one in passages if one != candidate)
-            return not passages[candidate] <= set().union(*others)
-
         held: set[tuple[str, ...]] = set()
         count = 0
-        for candidate in sorted(passages, key=unlike):
-            rest = {tool for one in sizes.keys() - held - {candidate} for tool in one}
+        for candidate in dict.fromkeys(combination(one) for one in order):
+            left = Counter(tool for one in sizes.keys() - held - {candidate} for tool in one)
             fits = count + sizes[candidate] <= max(wanted, 1) * 1.5
-            if count < wanted and fits and rest >= set(candidate):
+            needed = {tool for one in held | {candidate} for tool in one}
+            if count < wanted and fits and all(left[tool] >= COMPANIES for tool in needed):
                 held.add(candidate)
                 count += sizes[candidate]
         return held
