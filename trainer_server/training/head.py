@@ -14,10 +14,11 @@ CHUNK = 256
 
 
 class HeadLogprobs(torch.autograd.Function):
-    """(hidden_RE, weight_VE, target_R, temperature_R) → log-probability of each target, and entropy (no gradient).
+    """(hidden_RE, weight_VE, target_R, temperature_R) → log-probability of each target, and entropy.
 
-    Both fp32, (R,), in nats, under softmax(logits / temperature). The backward pass computes the logits again: for one
-    read-out with gradient g, dlogits = g · (onehot(target) − softmax) / temperature.
+    Both fp32, (R,), in nats, under p = softmax(logits / temperature). The backward pass computes the logits again: for
+    a read-out whose log-probability has gradient g and whose entropy H has gradient h,
+    dlogits = (g · (onehot(target) − p) − h · p · (log p + H)) / temperature.
     """
 
     @staticmethod
@@ -33,19 +34,26 @@ class HeadLogprobs(torch.autograd.Function):
             logps.append(chosen_C - lse_C)
             entropies.append(lse_C - torch.linalg.vecdot(p_CV, z_CV))
             lses.append(lse_C)
-        ctx.save_for_backward(hidden_RE, weight_VE, target_R, temperature_R, torch.cat(lses))
         entropy_R = torch.cat(entropies)
-        ctx.mark_non_differentiable(entropy_R)
+        ctx.save_for_backward(hidden_RE, weight_VE, target_R, temperature_R, torch.cat(lses), entropy_R)
+        ctx.set_materialize_grads(False)
         return torch.cat(logps), entropy_R
 
     @staticmethod
-    def backward(ctx: Any, grad_R: torch.Tensor, _entropy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        hidden_RE, weight_VE, target_R, temperature_R, lse_R = ctx.saved_tensors
+    def backward(  # type: ignore[override]
+        ctx: Any, grad_R: torch.Tensor | None, entropy_grad_R: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        hidden_RE, weight_VE, target_R, temperature_R, lse_R, entropy_R = ctx.saved_tensors
         grads = []
         for part in _chunks(len(target_R)):
-            d_CV = _logits(hidden_RE[part], weight_VE, temperature_R[part])
-            scale_C = grad_R[part] / temperature_R[part]
-            d_CV.sub_(lse_R[part, None]).exp_().mul_(-scale_C[:, None])
+            d_CV = _logits(hidden_RE[part], weight_VE, temperature_R[part]).sub_(lse_R[part, None])
+            scale_C = torch.zeros_like(lse_R[part]) if grad_R is None else grad_R[part] / temperature_R[part]
+            if entropy_grad_R is None:
+                d_CV.exp_().mul_(-scale_C[:, None])
+            else:
+                bonus_C1 = (entropy_grad_R[part] / temperature_R[part])[:, None]
+                p_CV = d_CV.exp()
+                d_CV.add_(entropy_R[part, None]).mul_(-bonus_C1).sub_(scale_C[:, None]).mul_(p_CV)
             d_CV.scatter_add_(1, target_R[part, None], scale_C[:, None])
             grads.append(d_CV.to(weight_VE.dtype) @ weight_VE)
         return torch.cat(grads).to(hidden_RE.dtype), None, None, None

@@ -117,7 +117,7 @@ class PolicyModel:
             self._base.activation_checkpointing_disable()
 
     def logprobs(self, row: Row, temperature_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probability of every read-out's target, and the entropy there (detached), both fp32 (R,), in nats.
+        """Log-probability of every read-out's target, and the entropy there, both fp32 (R,), in nats.
 
         Logits are divided by each read-out's own temperature, as the sampler did.
         """

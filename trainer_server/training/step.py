@@ -1,25 +1,32 @@
-"""One optimizer step, top to bottom: batch → prefix tree → log-probs → loss → gradients → new weights.
+"""One training step, top to bottom: batch → prefix tree → log-probs → loss → gradients → new weights, once or more.
 
-Old log-probabilities. A completion of the version that is being trained has ratio 1, whoever computed its log-probs;
-what lies between vLLM's and the trainer's arithmetic is corrected by truncated importance sampling. A completion of an
-older version has the sampler's log-probs as its old ones. Completions sampled under a constraint have log-probs that
-are not the policy's; theirs are recomputed under the version that sampled them.
+Old log-probabilities. A completion of the version that is being trained has ratio 1 in the first update, whoever
+computed its log-probs; what lies between vLLM's and the trainer's arithmetic is corrected by importance sampling. A
+completion of an older version has the sampler's log-probs as its old ones. Completions sampled under a constraint have
+log-probs that are not the policy's; theirs are recomputed under the version that sampled them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import random
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from trainer_server.training.batch import Batch, Sample
-from trainer_server.training.loss import Readouts, grpo_loss, shares
+from trainer_server.training.batch import Batch, Sample, minibatches
+from trainer_server.training.loss import grpo_loss, shares
+from trainer_server.training.metrics import Seen, alarms
 from trainer_server.training.policy import PolicyModel
+from trainer_server.training.schedule import learning_rate
+from trainer_server.training.tokens import Tokens
 from trainer_server.training.tree import Packing, Row, pack
 from trainer_server.wire import GRPOConfig, TrainingError
 
@@ -32,75 +39,173 @@ a model of 135 M parameters, and grows with it."""
 
 
 def optimise(
-    model: PolicyModel, optimizer: torch.optim.AdamW, batch: Batch, config: GRPOConfig, version: int, under: Under
+    model: PolicyModel, optimizer: torch.optim.AdamW, batch: Batch, config: GRPOConfig, under: Under
 ) -> dict[str, Any]:
-    """Takes one step in place on the weights of `version`; returns its metrics. Leaves weights alone on TrainingError.
+    """Trains the weights of `batch.version` in place, `num_iterations` × `num_minibatches` updates; returns metrics.
 
-    When nothing can be learnt, the metrics carry `skipped`, the reason, and nothing is changed.
+    When nothing can be learnt, the metrics carry `skipped`, the reason, and nothing is changed. After a TrainingError
+    the weights are those of no version.
     """
     started = time.monotonic()
-    samples, old = _old_logps(model, batch, config, version, under)
-    packing = _pack(model, samples, config)
-    batch.completions_skipped.update({"too_long": len(packing.too_long)} if packing.too_long else {})
-    kept = sorted({int(i) for row in packing.rows for i in row.source_R})
-    metrics = {**batch.metrics(), "tokens_total": packing.total, "tokens_unique": packing.unique,
-               "tokens_repeated": packing.repeated, "rows": len(packing.rows)}  # fmt: skip
-    trained = torch.tensor([sum(samples[i].trained) for i in kept])
-    metrics["tokens_trained"] = int(trained.sum())
-    if not kept or not metrics["tokens_trained"]:
+    tokens = _tokens(model, batch, config, under)
+    rng = random.Random(int(torch.randint(2**62, ()).item()))
+    parts = [
+        _Part.of(model, batch.samples, part, tokens, config)
+        for part in minibatches(batch.samples, config.num_minibatches, rng)
+    ]
+    metrics = {**batch.metrics(), **_sizes(parts), "tokens_trained": int(tokens.trained_F.sum())}
+    if not metrics["tokens_trained"]:
         return {**metrics, "skipped": _why(batch)}
-    share_of = dict(zip(kept, shares(trained, config).tolist(), strict=True))
-    reference = None
+    packed = time.monotonic()
+    seen = Seen()
+    several = config.num_iterations * len(parts) > 1
+    if several or config.top_entropy_quantile < 1:
+        _survey(model, parts, tokens, config, seen)
     if config.beta > 0:
-        reference = _logps_under(model, packing, samples, config.reference_version, under)
-        if reference is None:
+        _refer(model, parts, tokens, config, under)
+    surveyed = time.monotonic()
+
+    losses, norms = [], []
+    update = first = _updates(optimizer)
+    for part in (part for _ in range(config.num_iterations) for part in rng.sample(parts, len(parts))):
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(_backward(model, part, tokens, config, seen))
+        norms.append(float(torch.nn.utils.clip_grad_norm_([w for _, w in model.parameters()], config.max_grad_norm)))
+        if not (math.isfinite(losses[-1]) and math.isfinite(norms[-1])):
+            raise TrainingError(f"the loss is {losses[-1]} and the gradient norm {norms[-1]}: no version was made")
+        seen.check_gap(config)
+        optimizer.param_groups[0]["lr"] = learning_rate(config, update)
+        optimizer.step()
+        update += 1
+
+    return {
+        **metrics,
+        "loss": statistics.fmean(losses),
+        "grad_norm": statistics.fmean(norms),
+        "grad_norm_max": max(norms),
+        **(summary := seen.summary()),
+        "alarms": alarms(summary),
+        "lr": optimizer.param_groups[0]["lr"],
+        "updates": update - first,
+        "updates_total": update,
+        "seconds": {
+            "pack": packed - started, "survey": surveyed - packed, "compute": time.monotonic() - surveyed,
+        },
+    }  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one update trains: rows whose `source_R` counts in the whole batch, and weights of tokens in its loss."""
+
+    packing: Packing
+    rows: list[Row]
+    index_S: list[int]
+    share_S: torch.Tensor
+    bonus: float
+
+    @classmethod
+    def of(
+        cls, model: PolicyModel, samples: Sequence[Sample], index_S: list[int], tokens: Tokens, config: GRPOConfig
+    ) -> _Part:
+        packing = _pack(model, [samples[index] for index in index_S], config)
+        places = np.array(index_S)
+        rows = [dataclasses.replace(row, source_R=places[row.source_R]) for row in packing.rows]
+        length = tokens.length_S[index_S]
+        share_S = torch.zeros(len(samples), dtype=torch.float64)
+        share_S[index_S] = shares(length, config)
+        return cls(packing, rows, index_S, share_S, 1 / max(1, int(length.sum())))
+
+
+def _backward(model: PolicyModel, part: _Part, tokens: Tokens, config: GRPOConfig, seen: Seen) -> float:
+    """Adds up the gradients of an update, row by row; returns its loss."""
+    loss = 0.0
+    for row in part.rows:
+        model.gradient_checkpointing(len(row.tokens_T) > CHECKPOINT_ABOVE)
+        logp_R, entropy_R = model.logprobs(row, tokens.temperature_R(row))
+        keep_R, given = tokens.readouts(row, part.share_S, part.bonus)
+        result = grpo_loss(logp_R[keep_R], given, config, entropy_R[keep_R])
+        result.loss.backward()  # type: ignore[no-untyped-call]
+        loss += result.loss.item()
+        seen.add(result, entropy_R[keep_R])
+        if not seen.surveyed:
+            seen.compare(tokens.gap_R(row, logp_R)[keep_R])
+    return loss
+
+
+def _survey(model: PolicyModel, parts: list[_Part], tokens: Tokens, config: GRPOConfig, seen: Seen) -> None:
+    """Before the weights move: the log-probs that ratios are against, and which tokens have the highest entropy."""
+    entropy_F = torch.zeros_like(tokens.weight_F)
+    for part in parts:
+        for row in part.rows:
+            with torch.no_grad():
+                logp_R, entropy_R = (one.cpu() for one in model.logprobs(row, tokens.temperature_R(row)))
+            index_R = tokens.of_row(row)
+            seen.compare(tokens.gap_R(row, logp_R)[tokens.trained_F[index_R]])
+            old_R = tokens.old_logp_F[index_R]
+            tokens.old_logp_F[index_R] = torch.where(old_R.isnan(), logp_R, old_R)
+            entropy_F[index_R] = entropy_R
+        if config.top_entropy_quantile < 1:
+            index_F = torch.cat([tokens.of_row(row) for row in part.rows])
+            index_F = index_F[tokens.trained_F[index_F]]
+            least = entropy_F[index_F].quantile(1 - config.top_entropy_quantile)
+            tokens.weight_F[index_F] = (entropy_F[index_F] >= least).float()
+            part.bonus = 1 / max(1.0, float(tokens.weight_F[index_F].sum()))
+    seen.surveyed = True
+
+
+def _refer(model: PolicyModel, parts: list[_Part], tokens: Tokens, config: GRPOConfig, under: Under) -> None:
+    """The reference version's log-probs. Raises TrainingError when there is no such version."""
+    tokens.reference_logp_F = torch.zeros_like(tokens.weight_F)
+    with under(config.reference_version) as there, torch.no_grad():
+        if not there:
             raise TrainingError(
                 f"reference_version={config.reference_version}: the policy has no such version any more"
             )
-    packed = time.monotonic()
-
-    optimizer.zero_grad(set_to_none=True)
-    totals: dict[str, list[torch.Tensor]] = {}
-    loss = 0.0
-    for index, row in enumerate(packing.rows):
-        model.gradient_checkpointing(len(row.tokens_T) > CHECKPOINT_ABOVE)
-        logp_R, entropy_R = model.logprobs(row, _temperatures(row, samples))
-        keep_R, given = _readouts(row, samples, old, share_of, version)
-        if reference is not None:
-            given.reference_logp_R = reference[index][keep_R]
-        result = grpo_loss(logp_R[keep_R], given, config)
-        result.loss.backward()  # type: ignore[no-untyped-call]
-        loss += result.loss.item()
-        gap_R = (logp_R.detach()[keep_R] - given.sampled_logp_R).abs()
-        found = {"ratio": result.ratio_R, "clip": result.clipped_R, "gap": gap_R[~gap_R.isnan()],
-                 "entropy": entropy_R[keep_R], "correction": result.correction_R}  # fmt: skip
-        if result.kl_R is not None:
-            found["kl"] = result.kl_R
-        for name, values in found.items():
-            totals.setdefault(name, []).append(values)
-    weights = [weight for _, weight in model.parameters()]
-    norm = float(torch.nn.utils.clip_grad_norm_(weights, config.max_grad_norm))
-    if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise TrainingError(f"the step's loss is {loss} and its gradient norm {norm}: no version was made")
-    optimizer.step()
-
-    merged = {name: torch.cat(values).float() for name, values in totals.items()}
-    return {
-        **metrics,
-        "loss": loss,
-        "grad_norm": norm,
-        "ratio_mean": float(merged["ratio"].mean()),
-        "ratio_max": float(merged["ratio"].max()),
-        "clip_fraction": float(merged["clip"].mean()),
-        "entropy": float(merged["entropy"].mean()),
-        "logp_gap": float(merged["gap"].mean()) if len(merged["gap"]) else None,
-        "correction_mean": float(merged["correction"].mean()),
-        **({"kl": float(merged["kl"].mean())} if "kl" in merged else {}),
-        "seconds": {"pack": packed - started, "compute": time.monotonic() - packed},
-    }
+        for row in (row for part in parts for row in part.rows):
+            tokens.reference_logp_F[tokens.of_row(row)] = model.logprobs(row, tokens.temperature_R(row))[0].cpu()
 
 
-def _pack(model: PolicyModel, samples: list[Sample], config: GRPOConfig) -> Packing:
+def _tokens(model: PolicyModel, batch: Batch, config: GRPOConfig, under: Under) -> Tokens:
+    """The batch's tokens with their old log-probs. Takes samples out of the batch whose prompts are too long, or whose
+    old log-probs are needed of a version that is gone."""
+    kept: list[Sample] = []
+    stale: dict[int, list[int]] = {}
+    for sample in batch.samples:
+        one = sample.completion
+        if len(one.prompt_token_ids) + len(one.token_ids) - 1 > config.token_budget:
+            batch.completions_skipped["too_long"] += 1
+            continue
+        if sample.constrained and one.version != batch.version:
+            stale.setdefault(one.version or 0, []).append(len(kept))
+        kept.append(sample)
+    gone: set[int] = set()
+    for version, indices in stale.items():
+        with under(version) as there:
+            if there:
+                for index, old in _recomputed(model, kept, indices, config):
+                    kept[index] = dataclasses.replace(kept[index], old=old)
+            else:
+                batch.completions_skipped["version_gone"] += len(indices)
+                gone.update(indices)
+    batch.samples = [sample for index, sample in enumerate(kept) if index not in gone]
+    return Tokens.of(batch.samples, batch.version)
+
+
+def _recomputed(
+    model: PolicyModel, samples: Sequence[Sample], indices: Sequence[int], config: GRPOConfig
+) -> Iterator[tuple[int, list[float]]]:
+    """Indices of samples, and the log-probs of their tokens under the weights that are in place."""
+    part = [samples[index] for index in indices]
+    temperature_S = torch.tensor([sample.completion.sampling.temperature for sample in part])
+    for row in _pack(model, part, config).rows:
+        with torch.no_grad():
+            logp_R = model.logprobs(row, temperature_S[torch.from_numpy(row.source_R)])[0].cpu().numpy()
+        for source in np.unique(row.source_R).tolist():
+            yield indices[source], logp_R[row.source_R == source].tolist()  # in order within a completion
+
+
+def _pack(model: PolicyModel, samples: Sequence[Sample], config: GRPOConfig) -> Packing:
     return pack(
         [np.array(sample.completion.prompt_token_ids) for sample in samples],
         [np.array(sample.completion.token_ids) for sample in samples],
@@ -109,72 +214,20 @@ def _pack(model: PolicyModel, samples: list[Sample], config: GRPOConfig) -> Pack
     )
 
 
-def _temperatures(row: Row, samples: list[Sample]) -> torch.Tensor:
-    return torch.tensor([sample.completion.sampling.temperature for sample in samples])[torch.from_numpy(row.source_R)]
+def _sizes(parts: Sequence[_Part]) -> dict[str, int]:
+    """What one pass computes."""
+    packings = [part.packing for part in parts]
+    return {
+        "tokens_total": sum(one.total for one in packings),
+        "tokens_unique": sum(one.unique for one in packings),
+        "tokens_repeated": sum(one.repeated for one in packings),
+        "rows": sum(len(one.rows) for one in packings),
+    }
 
 
-def _old_logps(
-    model: PolicyModel, batch: Batch, config: GRPOConfig, version: int, under: Under
-) -> tuple[list[Sample], dict[int, list[float]]]:
-    """The samples that can be trained, and old log-probs for those whose sampling version is not the current one."""
-    kept: list[Sample] = []
-    old: dict[int, list[float]] = {}
-    stale: dict[int, list[Sample]] = {}
-    for sample in batch.samples:
-        if sample.completion.version == version or not sample.constrained:
-            if sample.completion.version != version:
-                old[len(kept)] = sample.completion.logprobs
-            kept.append(sample)
-        else:
-            stale.setdefault(sample.completion.version or 0, []).append(sample)
-    for sampled_by, samples in stale.items():
-        packing = _pack(model, samples, config)
-        found = _logps_under(model, packing, samples, sampled_by, under)
-        if found is None:
-            batch.completions_skipped["version_gone"] += len(samples)
-            continue
-        by_sample: dict[int, list[float]] = {}
-        for row, logp_R in zip(packing.rows, found, strict=True):
-            for source, logp in zip(row.source_R.tolist(), logp_R.tolist(), strict=True):
-                by_sample.setdefault(source, []).append(logp)  # read-outs of a completion are in order
-        for source, logps in by_sample.items():
-            old[len(kept)] = logps
-            kept.append(samples[source])
-    batch.samples = kept
-    return kept, old
-
-
-def _logps_under(
-    model: PolicyModel, packing: Packing, samples: list[Sample], version: int, under: Under
-) -> list[torch.Tensor] | None:
-    """Log-probs of every row's read-outs under another version; None when that version is gone."""
-    with under(version) as there, torch.no_grad():
-        if not there:
-            return None
-        return [model.logprobs(row, _temperatures(row, samples))[0] for row in packing.rows]
-
-
-def _readouts(
-    row: Row, samples: list[Sample], old: dict[int, list[float]], share_of: dict[int, float], version: int
-) -> tuple[torch.Tensor, Readouts]:
-    """Which read-outs of a row are trained, and what the loss needs of them."""
-    pairs = list(zip(row.source_R.tolist(), row.offset_R.tolist(), strict=True))
-    keep = [at for at, (i, offset) in enumerate(pairs) if samples[i].trained[offset]]
-    nan = math.nan
-
-    def sampled(i: int, offset: int) -> float:
-        sample = samples[i]
-        plain = sample.completion.version == version and not sample.constrained
-        return sample.completion.logprobs[offset] if plain else nan
-
-    chosen = [pairs[at] for at in keep]
-    return torch.tensor(keep, dtype=torch.long), Readouts(
-        old_logp_R=torch.tensor([old[i][offset] if i in old else nan for i, offset in chosen]),
-        sampled_logp_R=torch.tensor([sampled(i, offset) for i, offset in chosen]),
-        advantage_R=torch.tensor([samples[i].advantage for i, _ in chosen]),
-        share_R=torch.tensor([share_of[i] for i, _ in chosen]),
-        completion_R=torch.tensor([i for i, _ in chosen]),
-    )
+def _updates(optimizer: torch.optim.AdamW) -> int:
+    """Updates that the optimizer has made, in this process and before."""
+    return max((int(state["step"]) for state in optimizer.state.values()), default=0)
 
 
 def _why(batch: Batch) -> str:

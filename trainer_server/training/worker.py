@@ -105,7 +105,7 @@ class Worker:
         ids = [one for group in request.groups for trajectory in group.trajectories for one in trajectory.completions]
         batch = gather_batch(
             request.groups, read_completions(self.home.ledger, ids), request.config, policy=job.policy,
-            base_model=self.base_model, tokenizer=self.tokenizer,
+            version=version, base_model=self.base_model, tokenizer=self.tokenizer,
         )  # fmt: skip
         directory = self.store.directory(job.policy, version)
         self.model.load(spec, directory)
@@ -124,7 +124,7 @@ class Worker:
             finally:
                 self.model.load(spec, directory)
 
-        metrics = optimise(self.model, optimizer, batch, request.config, version, under)
+        metrics = optimise(self.model, optimizer, batch, request.config, under)
         if "skipped" in metrics:
             return StepResult(version=version, metrics=metrics)
         return self._publish(job, version + 1, metrics, optimizer)
