@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -24,6 +25,8 @@ from starlette.routing import Route
 CONTEXT = 2_000
 END = "\x03"
 PARAGRAPH = 256
+UNIFORM = -math.log(300)
+"""Log-probability of every token: about that of the tiny base model, which knows nothing yet."""
 
 
 def make_app() -> Starlette:
@@ -158,7 +161,7 @@ def _choice(index: int, text: str, calls: list[dict[str, Any]], tokens: list[int
     message: dict[str, Any] = {"role": "assistant", "content": None if calls else text}
     if calls:
         message["tool_calls"] = calls
-    logprobs = {"content": [{"token": chr(t), "logprob": -0.5, "bytes": None, "top_logprobs": []} for t in tokens]}
+    logprobs = {"content": [{"token": chr(t), "logprob": UNIFORM, "bytes": None, "top_logprobs": []} for t in tokens]}
     return {
         "index": index, "message": message, "logprobs": logprobs, "token_ids": tokens,
         "finish_reason": "tool_calls" if calls else "stop",
