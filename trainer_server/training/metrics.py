@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from trainer_server.training.loss import LossResult
+from trainer_server.training.ranks import Ranks
 from trainer_server.wire import GRPOConfig, TrainingError
 
 LOGP_GAP_ALARM = 0.1
@@ -21,29 +22,37 @@ RATIO_ALARM = 10.0
 
 
 class Seen:
-    """Collects what rows gave; tensors stay where they are until `summary`."""
+    """Collects what the rows of this rank gave; figures are of all ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
         self._values: dict[str, list[torch.Tensor]] = defaultdict(list)
-        self.surveyed = False
-        """Whether sampler and trainer have been compared on the whole batch, before the weights moved."""
+        self._surveyed = False
 
-    def add(self, result: LossResult, entropy_R: torch.Tensor) -> None:
+    def survey(self, gap_R: torch.Tensor) -> None:
+        """What was seen on the whole batch before the weights moved, by all ranks together. gap_R: see `add`."""
+        self._surveyed = True
+        if self._ranks.first:
+            self._compare(gap_R)
+
+    def add(self, result: LossResult, gap_R: torch.Tensor, entropy_R: torch.Tensor) -> None:
+        """gap_R: |trainer's − sampler's log-prob|, NaN where they need not agree; of no use after a survey."""
         found = {"ratio": result.ratio_R, "low": result.low_R, "high": result.high_R, "entropy": entropy_R,
                  "correction": result.correction_R}  # fmt: skip
         if result.kl_R is not None:
             found["kl"] = result.kl_R
         for name, values in found.items():
             self._values[name].append(values.detach().float())
-
-    def compare(self, gap_R: torch.Tensor) -> None:
-        """gap_R: |trainer's − sampler's log-prob|, NaN where they need not agree."""
-        self._values["gap"].append(gap_R[~gap_R.isnan()])
+        if not self._surveyed:
+            self._compare(gap_R)
 
     def check_gap(self, config: GRPOConfig) -> None:
         """Raises TrainingError where trainer and engine cannot be of one policy."""
-        gap = self._mean("gap")
-        if gap is not None and config.max_logp_gap is not None and not gap <= config.max_logp_gap:
+        gaps = self._values["gap"]
+        total = torch.tensor([sum(float(one.sum()) for one in gaps), sum(map(len, gaps))], dtype=torch.float64)
+        self._ranks.add(total)
+        gap = float(total[0] / total[1]) if total[1] else 0.0
+        if config.max_logp_gap is not None and not gap <= config.max_logp_gap:
             raise TrainingError(
                 f"trainer and engine differ by {gap:.3f} nats per token on completions of the newest version "
                 f"(max_logp_gap={config.max_logp_gap}): one of them has another adapter, temperature or template. No "
@@ -52,26 +61,26 @@ class Seen:
 
     def summary(self) -> dict[str, Any]:
         """Figures over all updates; `logp_gap` is from before the first."""
-        ratio_R = torch.cat(self._values["ratio"]).sort().values
-        low, high = self._mean("low") or 0.0, self._mean("high") or 0.0
+        seen = self._ranks.gather({name: torch.cat(values) for name, values in self._values.items() if values})
+        mean = {name: float(values.mean()) for name, values in seen.items() if len(values)}
+        ratio_R = seen["ratio"].sort().values
         return {
-            "ratio_mean": float(ratio_R.mean()),
+            "ratio_mean": mean["ratio"],
             "ratio_min": float(ratio_R[0]),
             "ratio_max": float(ratio_R[-1]),
             "ratio_percentiles": {f"p{q:02}": float(ratio_R[round(q / 100 * (len(ratio_R) - 1))]) for q in PERCENTILES},
-            "clip_fraction": low + high,
-            "clip_fraction_low": low,
-            "clip_fraction_high": high,
-            "entropy": self._mean("entropy"),
-            "logp_gap": self._mean("gap"),
-            "correction_mean": self._mean("correction"),
-            "masked_fraction": float((torch.cat(self._values["correction"]) == 0).float().mean()),
-            **({"kl": kl} if (kl := self._mean("kl")) is not None else {}),
+            "clip_fraction": mean["low"] + mean["high"],
+            "clip_fraction_low": mean["low"],
+            "clip_fraction_high": mean["high"],
+            "entropy": mean["entropy"],
+            "logp_gap": mean.get("gap"),
+            "correction_mean": mean["correction"],
+            "masked_fraction": float((seen["correction"] == 0).float().mean()),
+            **({"kl": mean["kl"]} if "kl" in mean else {}),
         }
 
-    def _mean(self, name: str) -> float | None:
-        found = torch.cat(self._values[name]) if self._values[name] else torch.empty(0)
-        return float(found.mean()) if len(found) else None
+    def _compare(self, gap_R: torch.Tensor) -> None:
+        self._values["gap"].append(gap_R[~gap_R.isnan()])
 
 
 def alarms(metrics: dict[str, Any]) -> list[str]:

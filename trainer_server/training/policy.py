@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM
 from trainer_server.training.attention import NAME, Layout, packable
 from trainer_server.training.head import HeadLogprobs
 from trainer_server.training.lora import use_fused_lora
+from trainer_server.training.ranks import ALONE, Ranks, shard
 from trainer_server.training.tree import Row
 from trainer_server.wire import PolicySpec, TrainingError
 
@@ -27,12 +28,16 @@ from trainer_server.wire import PolicySpec, TrainingError
 class PolicyModel:
     """A frozen base model under a LoRA whose weights are swapped in place. The LoRA's weights are fp32 masters."""
 
-    def __init__(self, path: str, *, dtype: torch.dtype = torch.bfloat16, device: str | None = None) -> None:
+    def __init__(
+        self, path: str, *, dtype: torch.dtype = torch.bfloat16, device: str | None = None, ranks: Ranks = ALONE
+    ) -> None:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=NAME)
         base.config.use_cache = False
         base.requires_grad_(False)
         base.to(self.device)
+        if ranks.sharded:
+            shard(base.get_decoder().layers)
         self._base = base
         self._peft: PeftModel | None = None
         self._adapter = ""
