@@ -1,8 +1,7 @@
-"""Points at which a test lets a process fail: killed, or with a full disk. They do nothing unless ART_FAULT says so.
+"""Points at which a test lets a process fail: killed, or with a full disk. They do nothing unless ART_FAULT is set.
 
-ART_FAULT=published           the process that comes to the point `published` is killed there, by SIGKILL
-ART_FAULT=published:ENOSPC    it meets OSError(ENOSPC) there
-ART_FAULT_MARK=FILE           made when it happens; once it is there, nothing happens any more
+ART_FAULT names a file. While it holds the name of a point, the process that comes to that point is killed by SIGKILL
+there; with `:ENOSPC` behind the name it meets that OSError instead. The file is gone once it has happened.
 """
 
 from __future__ import annotations
@@ -25,14 +24,16 @@ Point = Literal[
 
 def point(name: Point) -> None:
     """A test may let this process fail here."""
-    asked, _, how = os.environ.get("ART_FAULT", "").partition(":")
-    if asked != name:
+    file = os.environ.get("ART_FAULT")
+    if not file:
         return
-    if mark := os.environ.get("ART_FAULT_MARK"):
-        try:
-            Path(mark).touch(exist_ok=False)
-        except FileExistsError:
+    try:
+        asked, _, how = Path(file).read_text().partition(":")
+        if asked != name:
             return
+        Path(file).unlink()
+    except FileNotFoundError:
+        return
     if how:
         raise OSError(getattr(errno, how), os.strerror(getattr(errno, how)))
     os.kill(os.getpid(), signal.SIGKILL)

@@ -224,12 +224,7 @@ def _forked(request: Request, spec: PolicySpec, fork: Fork) -> PolicySpec:
     """The spec of a fork, with what it has from its source."""
     source = _policy(request, fork.policy).spec
     _refuse_unserved(request, fork.policy)
-    inherited: dict[str, Any] = {
-        "rank": source.rank,
-        "alpha": source.alpha,
-        "targets": source.targets,
-        "seed": source.seed,
-    }
+    inherited = {field: getattr(source, field) for field in ("rank", "alpha", "targets", "seed")}
     for field, value in inherited.items():
         if field in spec.model_fields_set and getattr(spec, field) != value:
             raise APIError(400, f"a fork of {fork.policy!r} has its {field}, which is {value}", param=field)

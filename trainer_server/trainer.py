@@ -68,6 +68,7 @@ class Trainer:
         ]  # fmt: skip
         self.child = Child("trainer", line, config.home.logs, environment(base))
         self.restarts = 0
+        self._in_vain = 0  # since a job was done: the wait until the next start grows with it
         self.retention = Retention(config.keep_versions, self._store, slots, config.home.ledger, self.open_files)
 
     async def start(self) -> None:
@@ -177,7 +178,8 @@ class Trainer:
             await self.child.stop()
             try:
                 await asyncio.to_thread(self._blame, status)
-                await asyncio.sleep(min(30.0, 0.5 * self.restarts))
+                self._in_vain += 1
+                await asyncio.sleep(min(30.0, 0.5 * self._in_vain))
                 await self.child.start()
             except OSError as error:
                 log.error("the trainer could not be started again: %s", error)
@@ -223,6 +225,7 @@ class Trainer:
             await self._render(job_id)
         while (trained := self._board.trained(job_id)) is None:
             await asyncio.sleep(_POLL)
+        self._in_vain = 0
         job = self._job(job_id)
         rows = await asyncio.to_thread(self._board.rows, job_id)
         job.seconds = {**({"render": rows.seconds} if rows else {}), "train": trained.seconds}

@@ -22,21 +22,22 @@ PATIENCE = 120.0
 
 
 class Processes:
-    """One home, one base model. `mark`: made when the fault that was asked for has happened."""
+    """One home, one base model. `fault`, `engine_fault`: files that ART_FAULT names in the server and its trainer, and
+    in the engine."""
 
     def __init__(self, home: Path, base: Path) -> None:
         self.home, self.base = Home(home), base
-        self.mark = home.with_name(f"{home.name}.mark")
+        self.fault, self.engine_fault = home.with_name("fault"), home.with_name("engine_fault")
         self.log = home.with_name(f"{home.name}.log")
+        home.mkdir(parents=True, exist_ok=True)
         self.server: subprocess.Popen[bytes] | None = None
         self.engine: subprocess.Popen[bytes] | None = None
         self._engine_port, self._port = free_port(), free_port()
-        self._faults: dict[str, str] = {}
+        self._options: tuple[str, ...] = ()
 
-    def start(self, *options: str, server_fault: str = "", engine_fault: str = "") -> None:
-        """Starts both. A fault is a value of ART_FAULT; the server's reaches its trainer too."""
+    def start(self, *options: str) -> None:
+        """Starts both. options: of `serve`."""
         self._options = options
-        self._faults = {"server": server_fault, "engine": engine_fault}
         self.revive()
         self.until_ready()
 
@@ -45,12 +46,12 @@ class Processes:
         died = 0
         if self.engine is None or self.engine.poll() is not None:
             died += self.engine is not None
-            self.engine = self._run("engine", "uvicorn", "--factory", "tests.engine_app:make_app", "--port",
+            self.engine = self._run(self.engine_fault, "uvicorn", "--factory", "tests.engine_app:make_app", "--port",
                                     str(self._engine_port), "--log-level", "error")  # fmt: skip
         if self.server is None or self.server.poll() is not None:
             died += self.server is not None
             self.server = self._run(
-                "server", "trainer_server", "--home", str(self.home.root), "--model", str(self.base), "--engine-url",
+                self.fault, "trainer_server", "--home", str(self.home.root), "--model", str(self.base), "--engine-url",
                 f"http://127.0.0.1:{self._engine_port}", "--port", str(self._port), *self._options,
             )  # fmt: skip
         return died
@@ -64,7 +65,7 @@ class Processes:
             except httpx.TransportError:
                 pass
             assert self.server is not None
-            assert self.server.poll() is None or self.mark.exists(), self.log.read_text()
+            assert self.server.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.05)
 
@@ -102,8 +103,8 @@ class Processes:
                 process.wait(PATIENCE)
         self.server = self.engine = None
 
-    def _run(self, role: str, *line: str) -> subprocess.Popen[bytes]:
-        env = {**os.environ, "ART_FAULT": self._faults[role], "ART_FAULT_MARK": str(self.mark)}
+    def _run(self, fault: Path, *line: str) -> subprocess.Popen[bytes]:
+        env = {**os.environ, "ART_FAULT": str(fault)}
         with self.log.open("ab") as log:
             return subprocess.Popen([sys.executable, "-m", *line], env=env, stdout=log, stderr=log)
 

@@ -5,17 +5,19 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.trainer_server.processes import Processes, processes, version_files
+from tests.trainer_server.processes import PATIENCE, Processes, processes, version_files
 from tests.trainer_server.test_training_api import groups
 from trainer_server.adapters import AdapterStore
 
@@ -60,50 +62,57 @@ LATER = {
 }
 
 
+STEPS = len(TRAINER) + len(SERVER) + len(ENGINE) + len(FULL) + len(LATER) + 4
+"""Taken by the run that nothing interrupts; each test takes the next one of the other, from what the last one left."""
+Files = dict[str, bytes]
+
+
+@dataclass(slots=True)
+class Run:
+    """The run that is interrupted, and what comes of one that is not: the files of each version."""
+
+    processes: Processes
+    body: dict[str, Any]
+    expected: dict[int, Files]
+    took: list[tuple[str, ...]]
+
+    @property
+    def store(self) -> AdapterStore:
+        return AdapterStore(self.processes.home.policies)
+
+    def step(self) -> dict[str, Any]:
+        """The next one, under a key of its own."""
+        return {**self.body, "idempotency_key": secrets.token_hex(4)}
+
+    def check(self) -> None:
+        """The last two versions are those of the uninterrupted run, to the bit, and nothing is left half done."""
+        for number in self.store.versions("p")[-2:]:
+            assert version_files(self.processes.home, "p", number) == self.expected[number], f"p@{number} differs"
+        assert list(self.processes.home.policies.glob("*/staging/*")) == []
+
+
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> tuple[Path, list[dict[str, Any]]]:
-    """A home with p@1 and completions of it, and two steps to come."""
-    home = tmp_path_factory.mktemp("prepared") / "home"
-    with processes(home, base_model) as running:
-        running.start()
-        with running.http() as http:
+def run(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator[Run]:
+    where = tmp_path_factory.mktemp("faults")
+    with processes(where / "prepared" / "home", base_model) as first:
+        first.start()
+        with first.http() as http:
             assert http.post("/api/policies", json={"name": "p"}).status_code == 201
-            step = {"groups": groups(http, 1.0, 0.0, 0.3), "config": {"lr": 1e-2}, "idempotency_key": "first"}
-            assert running.job(step)[0]["result"]["version"] == 1
-            refs = groups(http, 0.0, 1.0, 0.2)
-    return home, [{"groups": refs, "config": {"lr": 1e-2}, "idempotency_key": key} for key in ("second", "third")]
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(
-    tmp_path_factory: pytest.TempPathFactory, base_model: Path, prepared: tuple[Path, list[dict[str, Any]]]
-) -> list[dict[str, bytes]]:
-    """The files of p@2 and p@3 when nothing dies."""
-    home = tmp_path_factory.mktemp("whole") / "home"
-    shutil.copytree(prepared[0], home)
-    with processes(home, base_model) as running:
-        running.start()
-        for body in prepared[1]:
-            assert running.job(body)[0]["status"] == "succeeded"
-        return [version_files(running.home, "p", number) for number in (2, 3)]
-
-
-@pytest.fixture
-def running(
-    tmp_path: Path, base_model: Path, prepared: tuple[Path, list[dict[str, Any]]]
-) -> Iterator[Processes]:  # fmt: skip
-    shutil.copytree(prepared[0], tmp_path / "home")
-    with processes(tmp_path / "home", base_model) as made:
+            body = {"groups": groups(http, 1.0, 0.0, 0.3), "config": {"lr": 1e-3}}
+            assert first.job({**body, "idempotency_key": "first"})[0]["result"]["version"] == 1
+        first.stop()
+        shutil.copytree(first.home.root, where / "interrupted" / "home")
+        first.start()
+        for number in range(2, STEPS):
+            assert first.job({**body, "idempotency_key": str(number)})[0]["result"]["version"] == number
+        expected = {number: version_files(first.home, "p", number) for number in range(STEPS)}
+    with processes(where / "interrupted" / "home", base_model) as second:
+        second.start()
+        made = Run(second, body, expected, [])
         yield made
-
-
-@pytest.fixture(scope="module")
-def table() -> Iterator[list[tuple[str, ...]]]:
-    rows: list[tuple[str, ...]] = []
-    yield rows
-    print("\n| killed | when | died | the step | requests of rollouts: answered, refused, cut off; longest |")
+    print("\n| where | when | dies | the step | requests of rollouts: answered, refused, cut off; longest |")
     print("|---|---|---|---|---|")
-    print("\n".join(f"| {' | '.join(row)} |" for row in rows))
+    print("\n".join(f"| {' | '.join(row)} |" for row in made.took))
 
 
 class Watch:
@@ -161,57 +170,113 @@ class Watch:
         return f"{answered}, {len(self.statuses) - answered}, {self.cut_off}; {self.longest:.1f} s"
 
 
-def goes_on(
-    running: Processes, steps: list[dict[str, Any]], uninterrupted: list[dict[str, bytes]]
-) -> tuple[dict[str, Any], int, Watch]:
-    """Takes both steps, in the first of which something dies, and holds what comes of it to the uninterrupted run."""
-    with Watch(running) as watch:
-        job, died = running.job(steps[0])
-    assert running.mark.exists(), "the fault did not happen"
+def goes_on(run: Run, died: int) -> Watch:
+    """Takes a step in which something dies, and holds what comes of it to the uninterrupted run."""
+    latest = run.store.versions("p")[-1]
+    body = run.step()
+    with run.processes.http() as http:
+        jobs = len(http.get("/api/jobs").json()["jobs"])
+    with Watch(run.processes) as watch:
+        job, found = run.processes.job(body)
+    assert not run.processes.fault.exists()
+    assert not run.processes.engine_fault.exists()
+    assert found == died
     assert job["status"] == "succeeded", job
-    assert job["result"]["version"] == 2
+    assert job["result"]["version"] == latest + 1
     assert watch.broken == []
     assert watch.versions == sorted(watch.versions)  # a policy never goes back
-    assert set(watch.versions) <= {1, 2}
-    with running.http() as http:
-        assert [one["version"] for one in http.get("/api/policies/p/versions").json()["versions"]] == [0, 1, 2]
-        assert [one["kind"] for one in http.get("/api/jobs").json()["jobs"]] == ["step", "step", "create"]
-        assert http.post("/api/policies/p/steps", json=steps[0]).json()["id"] == job["id"]
-    later, _ = running.job(steps[1])
-    assert later["result"]["version"] == 3
-    assert [version_files(running.home, "p", number) for number in (2, 3)] == uninterrupted
-    assert list(running.home.policies.glob("*/staging/*")) == []
-    return job, died, watch
+    assert set(watch.versions) <= {latest, latest + 1}
+    with run.processes.http() as http:
+        versions = [one["version"] for one in http.get("/api/policies/p/versions").json()["versions"]]
+        assert versions == list(range(latest + 2))
+        assert len(http.get("/api/jobs").json()["jobs"]) == jobs + 1
+        assert http.post("/api/policies/p/steps", json=body).json()["id"] == job["id"]
+    run.check()
+    return watch
 
 
-@pytest.mark.parametrize("point", sorted(TRAINER))
-def test_a_trainer_killed_anywhere_loses_nothing(
-    running: Processes, prepared: Any, uninterrupted: Any, table: list[tuple[str, ...]], point: str
-) -> None:
-    running.start(server_fault=point)
-    _, died, watch = goes_on(running, prepared[1], uninterrupted)
-    assert died == 0  # the server lives on and starts another trainer
-    assert running.trainer_restarts() >= 2
-    table.append(("trainer", TRAINER[point], "the trainer", "done once, same bits", str(watch)))
+@pytest.mark.parametrize("point", TRAINER)
+def test_a_trainer_killed_anywhere_loses_nothing(run: Run, point: str) -> None:
+    restarts = run.processes.trainer_restarts()
+    run.processes.fault.write_text(point)
+    watch = goes_on(run, died=0)  # the server lives on and starts another trainer
+    run.took.append(("trainer", TRAINER[point], "the trainer", "done once, same bits", str(watch)))
+    deadline = time.monotonic() + PATIENCE
+    while run.processes.trainer_restarts() == restarts:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
-@pytest.mark.parametrize("point", sorted(SERVER))
-def test_a_server_killed_anywhere_loses_nothing(
-    running: Processes, prepared: Any, uninterrupted: Any, table: list[tuple[str, ...]], point: str
-) -> None:
-    running.start(server_fault=point)
-    _, died, watch = goes_on(running, prepared[1], uninterrupted)
-    assert died == 1
-    table.append(("server", SERVER[point], "server, then its trainer", "done once, same bits", str(watch)))
+@pytest.mark.parametrize("point", SERVER)
+def test_a_server_killed_anywhere_loses_nothing(run: Run, point: str) -> None:
+    run.processes.fault.write_text(point)
+    watch = goes_on(run, died=1)
+    run.took.append(("server", SERVER[point], "the server, then its trainer", "done once, same bits", str(watch)))
 
 
-@pytest.mark.parametrize("point", sorted(ENGINE))
-def test_an_engine_killed_in_a_swap_loses_nothing(
-    running: Processes, prepared: Any, uninterrupted: Any, table: list[tuple[str, ...]], point: str
-) -> None:
-    running.start(engine_fault=point)
-    with running.http() as http:
-        assert http.post("/api/policies/p/steps", json=prepared[1][0]).status_code == 202
-    _, died, watch = goes_on(running, prepared[1], uninterrupted)
-    assert died == 1
-    table.append(("engine", ENGINE[point], "the engine", "done once, same bits", str(watch)))
+@pytest.mark.parametrize("point", ENGINE)
+def test_an_engine_killed_in_a_swap_loses_nothing(run: Run, point: str) -> None:
+    run.processes.engine_fault.write_text(point)
+    watch = goes_on(run, died=1)
+    run.took.append(("engine", ENGINE[point], "the engine", "done once, same bits", str(watch)))
+
+
+@pytest.mark.parametrize("point", FULL)
+def test_a_step_that_finds_no_space_fails_and_can_be_sent_again(run: Run, point: str) -> None:
+    latest = run.store.versions("p")[-1]
+    run.processes.fault.write_text(f"{point}:ENOSPC")
+    with Watch(run.processes) as watch:
+        job, _ = run.processes.job(run.step())
+    assert job["status"] == "failed"
+    assert "No space left on device" in job["error"]
+    assert "another idempotency key" in job["error"]
+    assert watch.broken == []
+    assert set(watch.versions) == {latest}
+    assert run.store.versions("p")[-1] == latest
+    goes_on(run, died=0)
+    run.took.append(("trainer", FULL[point], "nobody", "fails; sent again: same bits", str(watch)))
+
+
+@pytest.mark.parametrize("point", LATER)
+def test_a_word_that_finds_no_space_is_said_later(run: Run, point: str) -> None:
+    run.processes.fault.write_text(f"{point}:ENOSPC")
+    watch = goes_on(run, died=0)
+    run.took.append(("trainer, server", LATER[point], "nobody", "done once, same bits", str(watch)))
+
+
+def test_a_job_that_finds_no_space_is_refused(run: Run) -> None:
+    run.processes.fault.write_text("accepting:ENOSPC")
+    body = run.step()
+    with run.processes.http() as http:
+        refused = http.post("/api/policies/p/steps", json=body)
+    assert refused.status_code == 507
+    assert refused.json()["error"]["code"] == "disk"
+    assert run.processes.job(body)[0]["status"] == "succeeded"  # under the same key: it was never taken
+    run.check()
+    run.took.append(("server", "no space for the job", "nobody", "refused (507); sent again: same bits", ""))
+
+
+def test_a_job_that_kills_its_trainer_again_and_again_is_given_up(run: Run) -> None:
+    """An out-of-memory kill would meet it each time: the jobs behind it have their turn after the third."""
+    latest = run.store.versions("p")[-1]
+    body = run.step()
+    stop = threading.Event()
+
+    def kill() -> None:
+        while not stop.wait(0.01):
+            run.processes.fault.write_text("gathered")
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        job, _ = run.processes.job(body)
+    finally:
+        stop.set()
+        killer.join()
+        run.processes.fault.unlink(missing_ok=True)
+    assert job["status"] == "failed"
+    assert "died 3 times" in job["error"]
+    assert "token_budget" in job["error"]
+    assert run.processes.job(run.step())[0]["result"]["version"] == latest + 1
+    run.check()
+    run.took.append(("trainer", TRAINER["gathered"], "the trainer, each time", "given up after three", ""))

@@ -111,13 +111,15 @@ class Worker:
     def _create(self, job: JobFile) -> StepResult:
         if job.spec is None:
             raise TrainingError(f"{job.id} names no policy to create")
+        if 0 in self.store.versions(job.policy):  # made for a request that was cut off and sent again
+            return StepResult(version=0)
         if job.spec.fork_of:
-            return self._fork(job, job.spec.fork_of)
+            return self._fork(job, job.spec, job.spec.fork_of)
         self.model.initialise(job.spec)
         torch.manual_seed(job.spec.seed)
         return self._publish(job, 0, {}, lambda aside: self._write(aside, None))
 
-    def _fork(self, job: JobFile, source: Fork) -> StepResult:
+    def _fork(self, job: JobFile, spec: PolicySpec, source: Fork) -> StepResult:
         """Version 0 as a copy of another policy's version."""
         name = f"{source.policy}@{source.version}"
         if problem := self.store.problem(source.policy, source.version):
@@ -131,6 +133,9 @@ class Worker:
         def copy(aside: Path) -> None:
             for file in ("adapter_config.json", "adapter_model.safetensors", *state):
                 shutil.copyfile(directory / file, aside / file)
+            if not state:
+                torch.manual_seed(spec.seed)
+                save_state(aside, self.model, None)
 
         return self._publish(job, 0, {"fork_of": name, "optimizer": "copied" if state else "fresh"}, copy)
 
