@@ -171,11 +171,8 @@ class Call:
         except NoFreeSlot as error:
             raise APIError(503, str(error), code="no_free_slot", retry_after=5) from None
         except EngineError as error:
-            if problem := self._slots.problem((policy, version)):
-                raise APIError(
-                    404, f"{policy}@{version} cannot be served: {problem}. Ask for another version (/v1/models).",
-                    code="version_unusable", param="model",
-                ) from None  # fmt: skip
+            if why := self._slots.explain((policy, version)):
+                raise APIError(404, why, code="version_unusable", param="model") from None
             raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
 
     def _rows(self, answers: Sequence[Answer], status: CompletionStatus) -> list[Completion]:

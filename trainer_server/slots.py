@@ -45,9 +45,28 @@ class Slots:
     def holds(self, key: Key) -> bool:
         return key in self._loaded and all(adapter_name(key) in engine.loaded for engine in self._engines)
 
-    def problem(self, key: Key) -> str | None:
-        """Why a version cannot be loaded, from its files."""
-        return self._store.problem(*key)
+    def explain(self, key: Key) -> str | None:
+        """Why a version cannot be loaded, from its files; None when it is not their fault. A newest version that is
+        broken is set aside: what its policy's name means must not depend on anybody's noticing."""
+        why = self._store.problem(*key)
+        if why is None:
+            return None
+        if self.newest.get(key[0]) != key[1]:
+            return f"{adapter_name(key)} cannot be served: {why}. Ask for another version of it (/v1/models)."
+        if key[1] not in self._store.set_aside(key[0]):
+            why = self._store.put_aside(*key, why)
+        self.step_back(key[0])
+        return why
+
+    def step_back(self, policy: str) -> None:
+        """Where the newest version was set aside, a policy's name means the one before it."""
+        newest = self.newest.get(policy)
+        if newest is not None and newest in self._store.set_aside(policy):
+            before = [number for number in self._store.versions(policy) if number < newest]
+            if before:
+                self.newest[policy] = before[-1]
+            else:
+                del self.newest[policy]
 
     def in_use(self, key: Key) -> bool:
         """Whether a request or a rollout needs a version."""

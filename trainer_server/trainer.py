@@ -239,20 +239,10 @@ class Trainer:
             faults.point("swapped")
         if job.error or job.result is None:
             job.status, job.result = JobStatus.failed, None
-            self._step_back(job.policy)
+            self._slots.step_back(job.policy)
         job.finished = time.time()
         await asyncio.to_thread(self._board.finish, job)
         return job.policy
-
-    def _step_back(self, policy: str) -> None:
-        """Where the newest version was set aside, a policy's name means the one before it."""
-        newest = self._slots.newest.get(policy)
-        if newest is not None and newest in self._store.set_aside(policy):
-            before = [number for number in self._store.versions(policy) if number < newest]
-            if before:
-                self._slots.newest[policy] = before[-1]
-            else:
-                del self._slots.newest[policy]
 
     async def _render(self, job_id: str) -> None:
         """Writes down what a warm start imitates, however long the engine takes to be there; or why it cannot."""

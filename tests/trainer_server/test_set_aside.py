@@ -97,9 +97,10 @@ def test_a_version_that_was_repaired_is_used_again(home: Path, base_model: Path)
 
 
 def test_a_newest_version_that_is_deleted_while_it_is_served_fails_one_step(server: TrainerServer) -> None:
-    shutil.rmtree(server.home.policies / "p/versions/2")
     with server.http() as http:
-        job = train(http)
+        refs = groups(http, 1.0, 0.0)
+        shutil.rmtree(server.home.policies / "p/versions/2")
+        job = finish(http, http.post("/api/policies/p/steps", json={"groups": refs}))
         assert job["status"] == "failed"
         assert "p@2 cannot be used: its directory is gone" in job["error"]
         assert "goes on from p@1" in job["error"]
@@ -107,6 +108,16 @@ def test_a_newest_version_that_is_deleted_while_it_is_served_fails_one_step(serv
         assert version_of(http, ask(http, "say x")) == 1
         assert train(http)["result"]["version"] == 3
         assert train(http, "q")["result"]["version"] == 1
+
+
+def test_a_newest_version_that_is_deleted_before_it_is_loaded_fails_one_request(server: TrainerServer) -> None:
+    shutil.rmtree(server.home.policies / "p/versions/2")
+    with server.http() as http:
+        status, message = refused(http, "p")
+        assert status == 404
+        assert "goes on from p@1" in message
+        assert version_of(http, ask(http, "say x")) == 1
+        assert train(http)["result"]["version"] == 3
 
 
 def test_an_older_version_that_is_broken_is_refused_and_others_are_not(server: TrainerServer) -> None:
@@ -142,9 +153,10 @@ def test_a_version_that_the_engine_refuses_is_set_aside(home: Path, base_model: 
 
 
 def test_an_engine_that_is_merely_away_sets_nothing_aside(server: TrainerServer) -> None:
-    server.engine["unloadable"] = 2  # answers 503 twice
     with server.http() as http:
-        assert train(http)["result"]["version"] == 3
+        body = {"groups": groups(http, 1.0, 0.0)}
+        server.engine["unloadable"] = 2  # answers 503 twice
+        assert finish(http, http.post("/api/policies/p/steps", json=body))["result"]["version"] == 3
 
 
 def test_a_lost_optimizer_is_said_and_training_goes_on(server: TrainerServer) -> None:
