@@ -27,7 +27,7 @@ async def fetch(
     answer, ServerUnreachable for a connection that breaks, ConfigError for a directory that cannot be written."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
         try:
             with Progress(*columns, transient=True, disable=not progress) as bar:
@@ -58,5 +58,6 @@ def _unpack(aside: Path, directory: Path) -> None:
     with tarfile.open(aside / "all.tar") as archive:
         archive.extractall(files, filter="data")
     (aside / "all.tar").unlink()
+    directory.mkdir(exist_ok=True)
     for file in files.iterdir():
         os.replace(file, directory / file.name)

@@ -153,7 +153,10 @@ class Engine:
 
     async def unload_adapter(self, name: str) -> None:
         self.loaded.pop(name, None)
-        answer = await self.client.post("/v1/unload_lora_adapter", json={"lora_name": name})
+        try:
+            answer = await self.client.post("/v1/unload_lora_adapter", json={"lora_name": name}, timeout=120)
+        except httpx.HTTPError as error:
+            raise EngineError(f"vLLM went away while unloading {name}: {error!r}") from error
         if answer.status_code not in (200, 404):
             raise EngineError(f"vLLM did not unload {name}: {answer.text[:500]}")
 

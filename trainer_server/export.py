@@ -111,6 +111,8 @@ class Exports:
                     raise APIError(499, "the client went away")
             if ended.result():
                 reason = child.tail(1).removeprefix("error: ")
+                if "No space left" in reason:
+                    raise OSError(reason)
                 raise APIError(422, f"the export failed: {reason or child.log}", code="export_failed", param="format")
         finally:
             await child.stop()

@@ -90,7 +90,10 @@ async def versions(name: str, request: Request) -> dict[str, list[Version]]:
     """All versions of a policy, oldest first."""
     server = request.app.state.server
     _policy(request, name)
-    return {"versions": [_version(request, name, n) for n in server.store.versions(name)]}
+    found = [one for number in server.store.versions(name) if (one := server.store.version(name, number))]
+    for one in found:
+        one.loaded = server.slots.holds((name, one.version))
+    return {"versions": found}
 
 
 @router.get("/policies/{name}/versions/{number}")

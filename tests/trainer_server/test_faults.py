@@ -221,6 +221,27 @@ def test_an_engine_killed_in_a_swap_loses_nothing(run: Run, point: str) -> None:
     run.took.append(("engine", ENGINE[point], "the engine", "done once, same bits", str(watch)))
 
 
+@pytest.mark.parametrize("point", ["accepted", "published"])
+def test_a_policy_whose_making_is_killed_is_made_once(run: Run, point: str) -> None:
+    run.processes.fault.write_text(point)
+    spec, deadline = {"name": f"made-{point}"}, time.monotonic() + PATIENCE
+    while True:
+        assert time.monotonic() < deadline
+        run.processes.revive()
+        try:
+            with run.processes.http() as http:
+                answer = http.post("/api/policies", json=spec)
+            break
+        except httpx.TransportError:
+            time.sleep(0.1)
+    assert answer.is_success, answer.text
+    assert not run.processes.fault.exists()
+    assert run.store.versions(f"made-{point}") == [0]
+    assert version_files(run.processes.home, f"made-{point}", 0) == run.expected[0]  # the same seed
+    where = {**SERVER, **TRAINER}[point]
+    run.took.append(("create", where, "server" if point in SERVER else "trainer", "made once, same bits", ""))
+
+
 @pytest.mark.parametrize("point", FULL)
 def test_a_step_that_finds_no_space_fails_and_can_be_sent_again(run: Run, point: str) -> None:
     latest = run.store.versions("p")[-1]

@@ -43,6 +43,10 @@ log = logging.getLogger("trainer")
 _POLL = 0.02
 _TELL = 0.5
 """Seconds between two notes of how far a job is."""
+_RESEND = (
+    "The policy stays at the version it had: see that there is space on the disk, and send the job again under another "
+    "idempotency key."
+)
 _AGAIN = 1.0
 """Seconds until a report that could not be written is tried again."""
 
@@ -82,6 +86,9 @@ class Worker:
         except ARTError as error:
             log.error("%s failed: %s", job.id, error)
             trained = Trained(error=str(error))
+        except OSError as error:
+            log.error("%s failed: %s", job.id, error)
+            trained = Trained(error=f"{error}. {_RESEND}")
         except Exception as error:  # the edge of a job: recorded, told to the client, and not fatal to the next one
             log.exception("%s failed", job.id)
             trained = Trained(error=f"{type(error).__name__}: {error}")
@@ -225,10 +232,7 @@ class Worker:
             self.store.publish(aside, record)
         except (OSError, SafetensorError) as error:
             self.store.clean()
-            raise TrainingError(
-                f"{job.policy}@{version} could not be written: {error}. The policy stays at the version it had; free "
-                "space on the disk, and send the job again under another idempotency key."
-            ) from error
+            raise TrainingError(f"{job.policy}@{version} could not be written: {error}. {_RESEND}") from error
         return StepResult(version=version, metrics=metrics)
 
 
