@@ -5,7 +5,8 @@ assistant said, and drops `(hint) …` messages once they are answered. What it 
 `think THOUGHT|TEXT` thinks first, `call NAME {json}` makes a tool call, `calls [[NAME, {json}], …]` several,
 `say TEXT` says TEXT, `slow` streams slowly, `die` breaks the connection, `no tokens` leaves the token ids out; anything
 else is echoed. A forced tool is called with what would have been said. More than 2,000 characters are over the context.
-While a test leaves texts in `state["answers"]`, these are said instead, to prompts of any length.
+While a test leaves texts in `state["answers"]`, these are said instead, to prompts of any length. Adapters whose names
+are in `state["refused"]` are not loaded, nor are those that are no whole safetensors files.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any
 
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from trainer_server import faults
 
 CONTEXT = 2_000
 END = "\x03"
@@ -31,7 +36,8 @@ UNIFORM = -math.log(300)
 
 def make_app() -> Starlette:
     state: dict[str, Any] = {
-        "loaded": {}, "requests": [], "tokenized": [], "aborted": 0, "unready": 0, "answers": [],
+        "loaded": {}, "requests": [], "tokenized": [], "aborted": 0, "unready": 0, "answers": [], "refused": set(),
+        "unloadable": 0,
     }  # fmt: skip
 
     async def chat(request: Request) -> Response:
@@ -87,7 +93,18 @@ def make_app() -> Starlette:
 
     async def load(request: Request) -> Response:
         body = await request.json()
+        faults.point("loading")
+        if state["unloadable"]:
+            state["unloadable"] -= 1
+            return JSONResponse({"error": {"message": "starting", "code": 503}}, 503)
+        if body["lora_name"] in state["refused"]:
+            return JSONResponse({"error": {"message": "weights of another shape", "code": 500}}, 500)
+        try:
+            load_file(f"{body['lora_path']}/adapter_model.safetensors")
+        except (OSError, SafetensorError) as error:
+            return JSONResponse({"error": {"message": f"{error}", "type": "InternalServerError", "code": 500}}, 500)
         state["loaded"][body["lora_name"]] = body["lora_path"]
+        faults.point("loaded")
         return Response("Success")
 
     async def unload(request: Request) -> Response:

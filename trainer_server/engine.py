@@ -27,6 +27,10 @@ _HEALTH_INTERVAL = 1.0
 _BACKOFF = (0.0, 1.0, 5.0, 15.0, 60.0)
 
 
+class AdapterRefused(EngineError):
+    """vLLM answered, and did not take an adapter: damaged, too large a rank, not for this base model."""
+
+
 def command(
     base: BaseModel, home: Home, port: int, *, max_loras: int, max_rank: int, cpu: bool, extra: Sequence[str] = ()
 ) -> list[str]:
@@ -149,7 +153,10 @@ class Engine:
 
     async def unload_adapter(self, name: str) -> None:
         self.loaded.pop(name, None)
-        answer = await self.client.post("/v1/unload_lora_adapter", json={"lora_name": name})
+        try:
+            answer = await self.client.post("/v1/unload_lora_adapter", json={"lora_name": name}, timeout=120)
+        except httpx.HTTPError as error:
+            raise EngineError(f"vLLM went away while unloading {name}: {error!r}") from error
         if answer.status_code not in (200, 404):
             raise EngineError(f"vLLM did not unload {name}: {answer.text[:500]}")
 
@@ -165,8 +172,10 @@ class Engine:
             )
         except httpx.HTTPError as error:
             raise EngineError(f"vLLM went away while loading {name}: {error!r}") from error
+        if answer.status_code in (502, 503, 504):
+            raise EngineError(f"{self.url} answered {answer.status_code} to loading {name}: {answer.text[:200]}")
         if answer.status_code != 200 and "already been loaded" not in answer.text:
-            raise EngineError(f"vLLM refused adapter {name} at {path}: {answer.text[:500]}")
+            raise AdapterRefused(f"vLLM refused adapter {name}: {answer.text[:500]}")
 
     async def _healthy(self) -> bool:
         try:
@@ -190,7 +199,11 @@ class Engine:
         present = {m["id"] for m in models}
         for name, path in list(self.loaded.items()):
             if name not in present:
-                await self._load(name, path)
+                try:
+                    await self._load(name, path)
+                except AdapterRefused as error:  # no reason to keep all others waiting; asked for, it is tried again
+                    log.error("%s", error)
+                    del self.loaded[name]
         self._ready.set()
 
     async def _supervise(self) -> None:

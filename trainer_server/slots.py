@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from trainer_server import faults
 from trainer_server.adapters import AdapterStore
 from trainer_server.engine import Engine
 from trainer_server.leases import Leases
@@ -38,16 +39,45 @@ class Slots:
         self._lock = asyncio.Lock()
         self.newest: dict[str, int] = {}
         """By policy: the version that its name means. Set once the engines hold that version."""
+        self.unserved: dict[str, str] = {}
+        """Policies that this server cannot serve, and why."""
 
     def holds(self, key: Key) -> bool:
-        return key in self._loaded
+        return key in self._loaded and all(adapter_name(key) in engine.loaded for engine in self._engines)
+
+    def explain(self, key: Key) -> str | None:
+        """Why a version cannot be loaded, from its files; None when it is not their fault. A newest version that is
+        broken is set aside: what its policy's name means must not depend on anybody's noticing."""
+        why = self._store.problem(*key)
+        if why is None:
+            return None
+        if self.newest.get(key[0]) != key[1]:
+            return f"{adapter_name(key)} cannot be served: {why}. Ask for another version of it (/v1/models)."
+        if key[1] not in self._store.set_aside(key[0]):
+            why = self._store.put_aside(*key, why)
+        self.step_back(key[0])
+        return why
+
+    def step_back(self, policy: str) -> None:
+        """Where the newest version was set aside, a policy's name means the one before it."""
+        newest = self.newest.get(policy)
+        if newest is not None and newest in self._store.set_aside(policy):
+            before = [number for number in self._store.versions(policy) if number < newest]
+            if before:
+                self.newest[policy] = before[-1]
+            else:
+                del self.newest[policy]
+
+    def in_use(self, key: Key) -> bool:
+        """Whether a request or a rollout needs a version."""
+        return self._in_use[key] > 0 or key in self._leases.versions()
 
     @asynccontextmanager
     async def use(self, key: Key) -> AsyncIterator[str]:
         """Holds an adapter for the length of a request; gives its name in vLLM. Raises NoFreeSlot, EngineError."""
         self._in_use[key] += 1
         try:
-            if key not in self._loaded:
+            if not self.holds(key):
                 async with self._lock:
                     await self._load(key)
             self._loaded.move_to_end(key)
@@ -64,17 +94,19 @@ class Slots:
     async def forget(self, key: Key) -> None:
         """Unloads a version whose files are about to go. Raises NoFreeSlot when it is in use."""
         async with self._lock:
-            if self._in_use[key] or key in self._leases.versions():
+            if self.in_use(key):
                 raise NoFreeSlot(f"{adapter_name(key)} is in use by a rollout; delete it when that has ended")
             await self._unload(key)
 
     async def _load(self, key: Key) -> None:
-        if key in self._loaded:
+        if self.holds(key):
             return
-        while len(self._loaded) >= self._capacity:
+        while len(self._loaded.keys() - {key}) >= self._capacity:
             await self._unload(self._victim())
         path = self._store.directory(*key)
+        faults.point("loading")
         await asyncio.gather(*(engine.load_adapter(adapter_name(key), path) for engine in self._engines))
+        faults.point("loaded")
         self._loaded[key] = None
 
     async def _unload(self, key: Key) -> None:
@@ -84,7 +116,7 @@ class Slots:
 
     def _victim(self) -> Key:
         """The least recently used adapter that is neither in a request nor leased; rather not a policy's newest."""
-        idle = [key for key in self._loaded if not self._in_use[key] and key not in self._leases.versions()]
+        idle = [key for key in self._loaded if not self.in_use(key)]
         for key in idle:
             if self.newest.get(key[0]) != key[1]:
                 return key
