@@ -22,13 +22,18 @@ def serve_command(
     engine_url: Annotated[
         list[str] | None, typer.Option(help="A vLLM server that runs elsewhere; repeatable. Default: launch one here.")
     ] = None,
+    engine_gpus: Annotated[
+        list[str] | None,
+        typer.Option(help="GPUs of one engine, `0` or `2,3`; repeatable: a vLLM on each."),
+    ] = None,
+    trainer_gpus: Annotated[str | None, typer.Option(help="GPUs of the trainer, `0` or `6,7`. Default: all.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on. Anything but loopback is reachable by others.")] = (
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.", min=0, max=65535)] = 8400,
     home: _HomeOption = None,
     engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
-    adapter_slots: Annotated[int, typer.Option(help="Adapters held by the engine at once.", min=2)] = 6,
+    adapter_slots: Annotated[int, typer.Option(help="Adapters held by each engine at once.", min=2)] = 6,
     max_rank: Annotated[int, typer.Option(help="Largest LoRA rank that policies may have.")] = 16,
 ) -> None:
     """Serve a base model and its policies: OpenAI-compatible gateway, training API, dashboard.
@@ -46,7 +51,8 @@ def serve_command(
         ServerConfig(
             home=Home.find(home), model=model, host=host, port=port, engine_urls=tuple(engine_url or ()),
             engine_api_key=os.environ.get("ART_ENGINE_API_KEY"), engine_args=tuple(shlex.split(engine_args)),
-            adapter_slots=adapter_slots, max_rank=max_rank,
+            engine_gpus=tuple(engine_gpus or ()), trainer_gpus=trainer_gpus, adapter_slots=adapter_slots,
+            max_rank=max_rank,
         )
     )  # fmt: skip
 

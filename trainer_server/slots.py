@@ -1,14 +1,14 @@
-"""Which adapters the engines hold: newest versions always, older ones on demand, the least recently used goes first."""
+"""Which adapters the engines hold: loaded when asked for; who needs room waits in line, and the idlest one makes it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from trainer_server.adapters import AdapterStore
-from trainer_server.engine import Engine
+from trainer_server.engines import Engines
 from trainer_server.leases import Leases
 from trainer_server.wire import ARTError
 
@@ -26,16 +26,26 @@ def adapter_name(key: Key) -> str:
 
 
 class Slots:
-    """Keeps each wanted adapter loaded on every engine, at most `capacity` at once."""
+    """Keeps each wanted adapter loaded on every engine, at most `capacity` at once.
 
-    def __init__(self, store: AdapterStore, engines: Sequence[Engine], leases: Leases, capacity: int) -> None:
+    wait: seconds that a request stands in line for a slot. Requests for adapters that are loaded do not stand in line.
+    When all are in use, the one that was asked for longest ago takes no new requests and drains, so that more policies
+    than slots take turns.
+    """
+
+    def __init__(
+        self, store: AdapterStore, engines: Engines, leases: Leases, capacity: int, *, wait: float = 60.0
+    ) -> None:
         self._store = store
         self._engines = engines
         self._leases = leases
         self._capacity = capacity
+        self._wait = wait
         self._loaded: OrderedDict[Key, None] = OrderedDict()  # least recently used first
         self._in_use: Counter[Key] = Counter()
-        self._lock = asyncio.Lock()
+        self._line = asyncio.Lock()  # first come, first served
+        self._draining: Key | None = None
+        self._freed = asyncio.Event()
         self.newest: dict[str, int] = {}
         """By policy: the version that its name means. Set once the engines hold that version."""
 
@@ -45,51 +55,75 @@ class Slots:
     @asynccontextmanager
     async def use(self, key: Key) -> AsyncIterator[str]:
         """Holds an adapter for the length of a request; gives its name in vLLM. Raises NoFreeSlot, EngineError."""
-        self._in_use[key] += 1
+        if key in self._loaded and key != self._draining:
+            self._in_use[key] += 1
+        else:
+            async with self._loading(key):
+                self._in_use[key] += 1
         try:
-            if key not in self._loaded:
-                async with self._lock:
-                    await self._load(key)
             self._loaded.move_to_end(key)
             yield adapter_name(key)
         finally:
             self._in_use[key] -= 1
+            if not self._in_use[key]:
+                del self._in_use[key]
+                self._freed.set()
 
     async def publish(self, key: Key) -> None:
-        """Loads a new version everywhere, then makes the policy's name mean it."""
-        async with self._lock:
-            await self._load(key)
-        self.newest[key[0]] = max(key[1], self.newest.get(key[0], 0))
+        """Loads a new version everywhere, then makes the policy's name mean it. Raises NoFreeSlot, EngineError."""
+        async with self._loading(key):
+            self.newest[key[0]] = max(key[1], self.newest.get(key[0], 0))
 
     async def forget(self, key: Key) -> None:
         """Unloads a version whose files are about to go. Raises NoFreeSlot when it is in use."""
-        async with self._lock:
+        async with self._line:
             if self._in_use[key] or key in self._leases.versions():
                 raise NoFreeSlot(f"{adapter_name(key)} is in use by a rollout; delete it when that has ended")
             await self._unload(key)
 
-    async def _load(self, key: Key) -> None:
-        if key in self._loaded:
-            return
-        while len(self._loaded) >= self._capacity:
-            await self._unload(self._victim())
-        path = self._store.directory(*key)
-        await asyncio.gather(*(engine.load_adapter(adapter_name(key), path) for engine in self._engines))
-        self._loaded[key] = None
+    def lost(self, key: Key) -> None:
+        """An engine says that it does not hold it: the next request loads it again, or learns why not."""
+        self._loaded.pop(key, None)
+        self._freed.set()
+
+    @asynccontextmanager
+    async def _loading(self, key: Key) -> AsyncIterator[None]:
+        """The head of the line, with the adapter loaded."""
+        try:
+            async with asyncio.timeout(self._wait) as waiting, self._line:
+                if key not in self._loaded:
+                    await self._make_room()
+                    waiting.reschedule(None)  # to load takes as long as it takes; the engine bounds it
+                    await self._engines.load(adapter_name(key), self._store.directory(*key))
+                    self._loaded[key] = None
+                yield
+        except TimeoutError:
+            raise NoFreeSlot(
+                f"all {self._capacity} adapter slots were in use for {self._wait:.0f} s; try again, or serve with more "
+                "--adapter-slots"
+            ) from None
+
+    async def _make_room(self) -> None:
+        try:
+            while len(self._loaded) >= self._capacity:
+                if (victim := self._victim()) is None:
+                    self._draining = next(iter(self._loaded))
+                    self._freed.clear()
+                    await self._freed.wait()
+                else:
+                    await self._unload(victim)
+        finally:
+            self._draining = None
 
     async def _unload(self, key: Key) -> None:
         if key in self._loaded:
             del self._loaded[key]
-            await asyncio.gather(*(engine.unload_adapter(adapter_name(key)) for engine in self._engines))
+            await self._engines.unload(adapter_name(key))
 
-    def _victim(self) -> Key:
-        """The least recently used adapter that is neither in a request nor leased; rather not a policy's newest."""
-        idle = [key for key in self._loaded if not self._in_use[key] and key not in self._leases.versions()]
-        for key in idle:
-            if self.newest.get(key[0]) != key[1]:
-                return key
-        if idle:
-            return idle[0]
-        raise NoFreeSlot(
-            f"all {self._capacity} adapter slots are in use; try again, or serve with more --adapter-slots"
-        )
+    def _victim(self) -> Key | None:
+        """Of the adapters in no request: rather one that no rollout has pinned, rather an old version, and the one that
+        was used least recently. A pinned one is loaded again at its rollout's next call: a pin is on files, not slots.
+        """
+        pinned = self._leases.versions()
+        idle = [key for key in self._loaded if not self._in_use[key]]
+        return min(idle, key=lambda key: (key in pinned, self.newest.get(key[0]) == key[1]), default=None)

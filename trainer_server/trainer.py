@@ -55,7 +55,7 @@ class Trainer:
             sys.executable, "-m", "trainer_server.training.worker", "--home", str(config.home.root),
             "--model", base.path, "--base-model", base.name, "--tokenizer", tokenizer, *config.trainer_args,
         ]  # fmt: skip
-        self.child = Child("trainer", line, config.home.logs, environment(base))
+        self.child = Child("trainer", line, config.home.logs, environment(base, config.trainer_gpus))
         self.restarts = 0
 
     async def start(self) -> None:
@@ -208,9 +208,13 @@ class Trainer:
         return time.monotonic() - started
 
 
-def environment(base: BaseModel) -> dict[str, str]:
+def environment(base: BaseModel, gpus: str | None = None) -> dict[str, str]:
     """Of the trainer process. TRL would tell its makers of each run, transformers ask the hub about local models."""
-    return {"HF_HUB_DISABLE_TELEMETRY": "1", **({"HF_HUB_OFFLINE": "1"} if base.local else {})}
+    return {
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        **({"HF_HUB_OFFLINE": "1"} if base.local else {}),
+        **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),
+    }
 
 
 def _trajectories(file: JobFile) -> list[TrajectoryRef]:
