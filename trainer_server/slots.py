@@ -28,9 +28,9 @@ def adapter_name(key: Key) -> str:
 class Slots:
     """Keeps each wanted adapter loaded on every engine, at most `capacity` at once.
 
-    wait: seconds that a request stands in line for a slot. Requests for adapters that are loaded do not stand in line.
-    When all are in use, the one that was asked for longest ago takes no new requests and drains, so that more policies
-    than slots take turns.
+    wait: seconds that a request stands in line for a slot. Requests for adapters that are loaded do not stand in line,
+    and those for one adapter stand in it once. When all slots are in use, the adapter that was asked for longest ago
+    takes no new requests and drains, so that more policies than slots take turns.
     """
 
     def __init__(
@@ -44,6 +44,8 @@ class Slots:
         self._loaded: OrderedDict[Key, None] = OrderedDict()  # least recently used first
         self._in_use: Counter[Key] = Counter()
         self._line = asyncio.Lock()  # first come, first served
+        self._coming: dict[Key, asyncio.Task[None]] = {}
+        self._waiting: Counter[Key] = Counter()
         self._draining: Key | None = None
         self._freed = asyncio.Event()
         self.newest: dict[str, int] = {}
@@ -58,50 +60,77 @@ class Slots:
         if key in self._loaded and key != self._draining:
             self._in_use[key] += 1
         else:
-            async with self._loading(key):
-                self._in_use[key] += 1
+            await self._stand_in_line(key)
         try:
-            self._loaded.move_to_end(key)
+            if key in self._loaded:  # else it was lost just now
+                self._loaded.move_to_end(key)
             yield adapter_name(key)
         finally:
-            self._in_use[key] -= 1
-            if not self._in_use[key]:
-                del self._in_use[key]
-                self._freed.set()
+            self._leave(key)
 
     async def publish(self, key: Key) -> None:
         """Loads a new version everywhere, then makes the policy's name mean it. Raises NoFreeSlot, EngineError."""
-        async with self._loading(key):
+        async with self.use(key):
             self.newest[key[0]] = max(key[1], self.newest.get(key[0], 0))
 
     async def forget(self, key: Key) -> None:
         """Unloads a version whose files are about to go. Raises NoFreeSlot when it is in use."""
-        async with self._line:
-            if self._in_use[key] or key in self._leases.versions():
-                raise NoFreeSlot(f"{adapter_name(key)} is in use by a rollout; delete it when that has ended")
-            await self._unload(key)
+        in_use = NoFreeSlot(f"{adapter_name(key)} is in use by a rollout; delete it when that has ended")
+        try:
+            async with asyncio.timeout(self._wait), self._line:
+                if self._in_use[key] or key in self._leases.versions():
+                    raise in_use
+                await self._unload(key)
+        except TimeoutError:
+            raise in_use from None
 
     def lost(self, key: Key) -> None:
         """An engine says that it does not hold it: the next request loads it again, or learns why not."""
         self._loaded.pop(key, None)
         self._freed.set()
 
-    @asynccontextmanager
-    async def _loading(self, key: Key) -> AsyncIterator[None]:
-        """The head of the line, with the adapter loaded."""
+    async def _stand_in_line(self, key: Key) -> None:
+        """Returns once the adapter is loaded and counted as in use."""
+        if key not in self._coming:
+            self._coming[key] = asyncio.create_task(self._bring(key))
+        coming = self._coming[key]
+        self._waiting[key] += 1
         try:
-            async with asyncio.timeout(self._wait) as waiting, self._line:
+            async with asyncio.timeout(self._wait):
+                await asyncio.shield(coming)
+        except BaseException as error:
+            if coming.done() and not coming.cancelled() and not coming.exception():
+                self._leave(key)  # it was let in just now
+            elif self._coming.get(key) is coming:
+                self._waiting[key] -= 1
+                if not self._waiting[key]:
+                    del self._coming[key]
+                    coming.cancel()
+            if isinstance(error, TimeoutError):
+                raise NoFreeSlot(
+                    f"all {self._capacity} adapter slots were in use for {self._wait:.0f} s; try again, or serve with "
+                    "more --adapter-slots"
+                ) from None
+            raise
+
+    async def _bring(self, key: Key) -> None:
+        """Loads an adapter in its turn, and lets in all who wait for it."""
+        try:
+            async with self._line:
                 if key not in self._loaded:
                     await self._make_room()
-                    waiting.reschedule(None)  # to load takes as long as it takes; the engine bounds it
                     await self._engines.load(adapter_name(key), self._store.directory(*key))
                     self._loaded[key] = None
-                yield
-        except TimeoutError:
-            raise NoFreeSlot(
-                f"all {self._capacity} adapter slots were in use for {self._wait:.0f} s; try again, or serve with more "
-                "--adapter-slots"
-            ) from None
+                self._in_use[key] += self._waiting[key]
+        finally:
+            if self._coming.get(key) is asyncio.current_task():
+                del self._coming[key], self._waiting[key]
+
+    def _leave(self, key: Key) -> None:
+        self._in_use[key] -= 1
+        if not self._in_use[key]:
+            del self._in_use[key]
+            self._freed.set()
 
     async def _make_room(self) -> None:
         try:

@@ -21,11 +21,12 @@ def test_eight_policies_share_four_slots(tmp_path: Path, base_model: Path) -> No
 
     with trainer_server_on(tmp_path, base_model, adapter_slots=SLOTS) as server:
 
-        def ask(policy: str, content: str, rollout: str) -> tuple[str, str]:
+        def ask(policy: str, content: str, rollout: str | None = None) -> tuple[str, str]:
             """The completion's id, and the answer."""
             with server.http() as http:
                 body = {"model": policy, "messages": [{"role": "user", "content": content}]}
-                answer = http.post("/v1/chat/completions", json=body, headers={"X-ART-Rollout": rollout})
+                headers = {"X-ART-Rollout": rollout} if rollout else {}
+                answer = http.post("/v1/chat/completions", json=body, headers=headers)
                 assert answer.status_code == 200, answer.text
                 return answer.json()["id"], answer.json()["choices"][0]["message"]["content"]
 
@@ -50,9 +51,7 @@ def test_eight_policies_share_four_slots(tmp_path: Path, base_model: Path) -> No
                 failures.append(f"{policy}: {error}")
 
         def step(policy: str) -> str:
-            refs = [
-                {"id": f"t{r}", "reward": r, "completions": [ask(policy, "say aaa", "step")[0]]} for r in (0.0, 1.0)
-            ]
+            refs = [{"id": f"t{r}", "reward": r, "completions": [ask(policy, "say aaa")[0]]} for r in (0.0, 1.0)]
             body = {"groups": [{"scenario_id": "s", "trajectories": refs}], "config": {"lr": 1e-2}}
             with server.http() as http:
                 return str(http.post(f"/api/policies/{policy}/steps", json=body).json()["id"])

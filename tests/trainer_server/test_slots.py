@@ -83,7 +83,8 @@ async def test_an_old_version_goes_before_the_newest_of_an_idle_policy_which_can
             await it.slots.publish(key)
         await it.slots.publish(("a", 1))
         assert it.loaded == {"b@0", "a@1"}
-        await it.touch(C, D)
+        await it.slots.publish(C)
+        await it.slots.publish(D)
         assert it.loaded == {"c@0", "d@0"}
         await it.touch(("a", 1))
         assert "a@1" in it.loaded
@@ -115,6 +116,23 @@ async def test_a_request_waits_in_line_while_every_slot_answers(tmp_path: Path) 
         assert it.loaded == {"a@0", "c@0"}
         first.set()
         await asyncio.gather(one, two)
+
+
+async def test_requests_for_one_adapter_stand_in_line_once(tmp_path: Path) -> None:
+    async with case(tmp_path) as it:
+        ends, tasks = zip(*(it.hold(key) for key in (A, B)), strict=True)
+        await until(lambda: it.loaded == {"a@0", "b@0"})
+        waiting = [it.hold(key) for key in (C, D) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        for end in ends:
+            end.set()
+        await until(lambda: it.loaded == {"c@0", "d@0"})
+        assert it.state["loads"] == 4
+        for end, _ in waiting:
+            end.set()
+        await asyncio.wait_for(asyncio.gather(*tasks, *(task for _, task in waiting)), 10)
+        await it.touch(A, B)
+        assert it.state["loads"] == 6
 
 
 async def test_policies_that_never_rest_do_not_keep_others_out(tmp_path: Path) -> None:
