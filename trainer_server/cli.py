@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from trainer_server.cli_plan import plan_command
 from trainer_server.extras import SERVER, require
 from trainer_server.wire import Home
 
@@ -95,4 +96,5 @@ def status_command() -> None:
 def register(app: typer.Typer) -> None:
     """Adds this package's commands to `art-langgraph`."""
     app.command("serve")(serve_command)
+    app.command("plan")(plan_command)
     app.add_typer(engine_app, name="engine")

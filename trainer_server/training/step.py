@@ -26,10 +26,6 @@ from trainer_server.wire import GRPOConfig, TrainingError
 Under = Callable[[int], AbstractContextManager[bool]]
 """Puts another version's weights in place for a while; gives False when that version is gone."""
 
-CHECKPOINT_ABOVE = 3072
-"""Tokens of a row above which layers are computed twice: what they keep for the backward pass is about 2 MB a token for
-a model of 135 M parameters, and grows with it."""
-
 
 def optimise(
     model: PolicyModel, optimizer: torch.optim.AdamW, batch: Batch, config: GRPOConfig, version: int, under: Under
@@ -63,7 +59,7 @@ def optimise(
     totals: dict[str, list[torch.Tensor]] = {}
     loss = 0.0
     for index, row in enumerate(packing.rows):
-        model.gradient_checkpointing(len(row.tokens_T) > CHECKPOINT_ABOVE)
+        model.gradient_checkpointing(len(row.tokens_T) > model.checkpoint_above)
         logp_R, entropy_R = model.logprobs(row, _temperatures(row, samples))
         keep_R, given = _readouts(row, samples, old, share_of, version)
         if reference is not None:
