@@ -80,6 +80,37 @@ def install_command(
     console.print(f"{found.requirement} ({found.flavour}) in {found.directory}")
 
 
+@engine_app.command("command")
+def command_command(
+    model: Annotated[str, typer.Option(help="As `serve` has it; the same on all machines.")],
+    host: Annotated[str, typer.Option(help="Address that vLLM listens on; the network between must be trusted.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="Port that vLLM listens on.", min=1, max=65535)] = 8000,
+    gpus: Annotated[str | None, typer.Option(help="GPUs of this engine, `0` or `2,3`. Default: all.")] = None,
+    adapter_slots: Annotated[int, typer.Option(help="As `serve` has it.", min=2)] = 6,
+    max_rank: Annotated[int, typer.Option(help="As `serve` has it.")] = 16,
+    engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
+) -> None:
+    """Print the shell line that starts a vLLM fit for `serve --engine-url`, here or on another machine.
+
+    Its key is taken from ART_ENGINE_API_KEY, which `serve` reads too.
+    """
+    from trainer_server.engine_command import command, environment
+    from trainer_server.engine_install import flavour
+    from trainer_server.models import resolve
+
+    home = Home.find()
+    base, cpu = resolve(model, home.cache), flavour() == "cpu"
+    line = command(
+        base, home, port, host=host, max_loras=adapter_slots, max_rank=max_rank, cpu=cpu, extra=shlex.split(engine_args)
+    )
+    variables = environment(base, "", kv_cache_gib=2, gpus=gpus)
+    del variables["VLLM_API_KEY"]
+    given = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    print(" ".join(['VLLM_API_KEY="$ART_ENGINE_API_KEY"', *given, shlex.join(line)]))
+
+
 @engine_app.command("status")
 def status_command() -> None:
     """Show whether vLLM is installed, and where."""

@@ -15,13 +15,14 @@ PLUGINS = Path(__file__).parent / "engine_plugins"
 
 
 def command(
-    base: BaseModel, home: Home, port: int, *, max_loras: int, max_rank: int, cpu: bool, extra: Sequence[str] = ()
-) -> list[str]:
+    base: BaseModel, home: Home, port: int, *, max_loras: int, max_rank: int, cpu: bool, extra: Sequence[str] = (),
+    host: str = "127.0.0.1",
+) -> list[str]:  # fmt: skip
     """The command line of vLLM for a base model. extra: `--engine-args`, last, so that they win."""
     return [
         str(engine_python(home.cache)), "-m", "vllm.entrypoints.openai.api_server",
         "--model", base.path, "--served-model-name", base.name,
-        "--host", "127.0.0.1", "--port", str(port), "--api-server-count", "1",
+        "--host", host, "--port", str(port), "--api-server-count", "1",
         "--enable-lora", "--max-loras", str(max_loras), "--max-cpu-loras", str(max_loras),
         "--max-lora-rank", str(max_rank),
         "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm",

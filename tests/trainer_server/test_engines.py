@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 import subprocess
 import sys
 import threading
@@ -16,17 +17,20 @@ from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
-from tests.conftest import TrainerServer, trainer_server_over
+from art_langgraph.cli import build
+from tests.conftest import TOKEN, TrainerServer, trainer_server_over
 from tests.engine_app import make_app, weights
 from tests.serving import serving
-from trainer_server.app import check_engines
+from trainer_server.app import check_engines, create_app
 from trainer_server.config import ServerConfig
 from trainer_server.engine_command import command, environment, free_port
 from trainer_server.models import BaseModel
 from trainer_server.wire import ConfigError, EngineError, Home
 
 WAIT = 30.0
+STAND_IN = Path(__file__).parent.parent / "engine_stand_in.py"
 
 
 @dataclass(slots=True)
@@ -407,6 +411,25 @@ async def test_addresses_that_cannot_be_meant(
         await check_engines(ServerConfig(Home(tmp_path), str(base_model), engine_urls=urls))
 
 
+def test_an_engine_is_launched_for_each_set_of_gpus(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ART_CACHE", str(tmp_path))
+    (tmp_path / "engine" / "bin").mkdir(parents=True)
+    (tmp_path / "engine" / "art-engine.json").write_text('{"flavour": "cuda", "requirement": "vllm"}')
+    python = tmp_path / "engine" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexport ENGINE=$CUDA_VISIBLE_DEVICES\nexec {sys.executable} {STAND_IN} "$@"\n')
+    python.chmod(0o755)
+    config = ServerConfig(Home(tmp_path), str(base_model), port=0, engine_gpus=("0", "2,3"))
+    with serving(create_app(config, TOKEN)) as url:
+        until(lambda: httpx.get(f"{url}/health").json()["engines"] == [True, True])
+        server = TrainerServer(url, Home(tmp_path), {}, None)
+        with server.http() as http:
+            assert http.post("/api/policies", json={"name": "agent"}).status_code == 201
+        assert {where(server, rollout) for rollout in new(4)} == {"0", "2,3"}
+    assert {path.name for path in (tmp_path / "logs").glob("*.log")} == {"engine-0.log", "engine-1.log", "trainer.log"}
+
+
 def test_what_is_passed_on_to_vllm_comes_last(
     tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,3 +443,10 @@ def test_what_is_passed_on_to_vllm_comes_last(
     assert line[line.index("--max-loras") + 1] == "4"
     assert environment(base, "k", kv_cache_gib=1, gpus="2,3")["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert "CUDA_VISIBLE_DEVICES" not in environment(base, "k", kv_cache_gib=1)
+
+    asked = ["--model", str(base_model), "--host", "0.0.0.0", "--gpus", "2,3", "--engine-args", shlex.join(flags)]
+    printed = CliRunner().invoke(build(), ["engine", "command", *asked]).output
+    assert shlex.split(printed)[-4:] == list(flags)
+    for word in ('VLLM_API_KEY="$ART_ENGINE_API_KEY"', "CUDA_VISIBLE_DEVICES=2,3", "--host 0.0.0.0", "--enable-lora",
+                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "--logprobs-mode processed_logprobs"):  # fmt: skip
+        assert word in printed
