@@ -35,7 +35,8 @@ from art_langgraph import ChatART, TrainerClient, TrajectoryStore
 from art_langgraph.capture import install, uninstall
 from tests.conftest import tiny_base
 from trainer_server import engine_install
-from trainer_server.engine import Engine, free_port
+from trainer_server.engine import Engine
+from trainer_server.engine_command import free_port
 from trainer_server.models import resolve
 from trainer_server.wire import Home
 

@@ -64,19 +64,26 @@ def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trainer_server_on(home: Path, base: Path, **settings: Any) -> Iterator[TrainerServer]:
     """The real server, trainer process included, over the small engine."""
     engine = make_app()
-    with serving(engine) as engine_url:
-        config = ServerConfig(
-            home=Home(home), model=str(base), engine_urls=(engine_url,), trainer_args=("--dtype", "float32"), **settings
-        )
-        app = create_app(config, TOKEN)
-        with serving(app) as url:
-            deadline = time.monotonic() + 30
-            while not httpx.get(f"{url}/health").json()["ready"]:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            (home / "server.json").write_text(json.dumps({"url": url, "pid": os.getpid()}))
-            (home / "token").write_text(TOKEN)
-            yield TrainerServer(url, Home(home), engine.state.engine, app)
+    with serving(engine) as engine_url, trainer_server_over((engine_url,), home, base, **settings) as running:
+        running.engine = engine.state.engine
+        yield running
+
+
+@contextmanager
+def trainer_server_over(urls: tuple[str, ...], home: Path, base: Path, **settings: Any) -> Iterator[TrainerServer]:
+    """The real server over engines that run already."""
+    config = ServerConfig(
+        home=Home(home), model=str(base), engine_urls=urls, trainer_args=("--dtype", "float32"), **settings
+    )
+    app = create_app(config, TOKEN)
+    with serving(app) as url:
+        deadline = time.monotonic() + 30
+        while not httpx.get(f"{url}/health").json()["ready"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (home / "server.json").write_text(json.dumps({"url": url, "pid": os.getpid()}))
+        (home / "token").write_text(TOKEN)
+        yield TrainerServer(url, Home(home), {}, app)
 
 
 @pytest.fixture(scope="session")

@@ -3,21 +3,28 @@
 A token is a character of the text, but two newlines in a row are one. Its chat template puts END after what the
 assistant said, and drops `(hint) …` messages once they are answered. What it answers follows from the last message:
 `think THOUGHT|TEXT` thinks first, `call NAME {json}` makes a tool call, `calls [[NAME, {json}], …]` several,
-`say TEXT` says TEXT, `slow` streams slowly, `die` breaks the connection, `no tokens` leaves the token ids out; anything
-else is echoed. A forced tool is called with what would have been said. More than 2,000 characters are over the context.
+`say TEXT` says TEXT, `who` names the weights of the adapter that answers, `where` the engine, `slow` streams slowly,
+`die` breaks the connection, `no tokens` leaves the token ids out; `after SECONDS …` does the rest later; anything else
+is echoed. A forced tool is called with what would have been said. More than 2,000 characters are over the context.
 While a test leaves texts in `state["answers"]`, these are said instead, to prompts of any length. Adapters whose names
 are in `state["refused"]` are not loaded, nor are those that are no whole safetensors files.
+
+`python -m tests.engine_app PORT` runs it as a process, to be killed; `GET /state` and `POST /state` reach its state.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import hashlib
 import json
 import math
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import uvicorn
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from starlette.applications import Starlette
@@ -34,16 +41,19 @@ UNIFORM = -math.log(300)
 """Log-probability of every token: about that of the tiny base model, which knows nothing yet."""
 
 
-def make_app() -> Starlette:
+def make_app(name: str = "engine", base: str = "base", key: str = "", lora: bool = True) -> Starlette:
+    """name: what it answers to `where`. lora: whether adapters can be loaded at run time."""
     state: dict[str, Any] = {
-        "loaded": {}, "requests": [], "tokenized": [], "aborted": 0, "unready": 0, "answers": [], "refused": set(),
-        "unloadable": 0,
+        "loaded": {}, "most_loaded": 0, "loads": 0, "load_seconds": 0.0, "requests": [], "tokenized": [], "aborted": 0,
+        "blind": False, "unready": 0, "answers": [], "refused": [], "unloadable": 0,
     }  # fmt: skip
 
     async def chat(request: Request) -> Response:
+        if key and request.headers.get("Authorization") != f"Bearer {key}":
+            return JSONResponse({"error": "Unauthorized"}, 401)
         body = await request.json()
         state["requests"].append(body)
-        if body["model"] != "base" and body["model"] not in state["loaded"]:
+        if body["model"] != base and body["model"] not in state["loaded"]:
             return JSONResponse({"error": {"message": f"model {body['model']} does not exist", "code": 404}}, 404)
         prompt = _render(body["messages"])
         scripted = f"say {state['answers'].pop(0)}" if state["answers"] else None
@@ -54,6 +64,10 @@ def make_app() -> Starlette:
             message = f"This model's maximum context length is {CONTEXT} tokens."
             return JSONResponse({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
         said = scripted or str(body["messages"][-1].get("content") or "")
+        if said.startswith("after "):
+            _, seconds, said = said.split(" ", 2)
+            await asyncio.sleep(float(seconds))
+        said = {"who": f"say {weights(state['loaded'].get(body['model']))}", "where": f"say {name}"}.get(said, said)
         text, calls = _answer(said, body)
         tokens = [ord(char) for char in text][:limit]
         choices = [_choice(i, text[:limit], calls, tokens) for i in range(body.get("n") or 1)]
@@ -93,17 +107,26 @@ def make_app() -> Starlette:
 
     async def load(request: Request) -> Response:
         body = await request.json()
+        if not body.get("lora_name") or not body.get("lora_path"):
+            return JSONResponse({"error": {"message": "Both 'lora_name' and 'lora_path' must be provided."}}, 400)
         faults.point("loading")
         if state["unloadable"]:
             state["unloadable"] -= 1
             return JSONResponse({"error": {"message": "starting", "code": 503}}, 503)
+        if body["lora_name"] in state["loaded"]:
+            return JSONResponse({"error": {"message": "The lora adapter has already been loaded."}}, 400)
+        if state["blind"] or not (Path(body["lora_path"]) / "adapter_config.json").exists():
+            return JSONResponse({"error": {"message": f"No adapter found for {body['lora_name']}"}}, 404)
         if body["lora_name"] in state["refused"]:
             return JSONResponse({"error": {"message": "weights of another shape", "code": 500}}, 500)
         try:
             load_file(f"{body['lora_path']}/adapter_model.safetensors")
         except (OSError, SafetensorError) as error:
             return JSONResponse({"error": {"message": f"{error}", "type": "InternalServerError", "code": 500}}, 500)
+        await asyncio.sleep(state["load_seconds"])
         state["loaded"][body["lora_name"]] = body["lora_path"]
+        state["loads"] += 1
+        state["most_loaded"] = max(state["most_loaded"], len(state["loaded"]))
         faults.point("loaded")
         return Response("Success")
 
@@ -111,9 +134,16 @@ def make_app() -> Starlette:
         state["loaded"].pop((await request.json())["lora_name"], None)
         return Response("Success")
 
-    async def models(_request: Request) -> Response:
-        names = ["base", *state["loaded"]]
-        return JSONResponse({"data": [{"id": name, "max_model_len": CONTEXT} for name in names]})
+    async def models(request: Request) -> Response:
+        if key and request.headers.get("Authorization") != f"Bearer {key}":
+            return JSONResponse({"error": "Unauthorized"}, 401)
+        adapters = [{"id": one, "root": path, "parent": base} for one, path in state["loaded"].items()]
+        return JSONResponse({"data": [{"id": base, "max_model_len": CONTEXT, "parent": None}, *adapters]})
+
+    async def look(request: Request) -> Response:
+        if request.method == "POST":
+            state.update(await request.json())
+        return JSONResponse(state)
 
     async def health(_request: Request) -> Response:
         return Response()
@@ -123,14 +153,20 @@ def make_app() -> Starlette:
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
-            Route("/v1/load_lora_adapter", load, methods=["POST"]),
+            *([Route("/v1/load_lora_adapter", load, methods=["POST"])] if lora else []),
             Route("/v1/unload_lora_adapter", unload, methods=["POST"]),
             Route("/v1/models", models),
             Route("/health", health),
+            Route("/state", look, methods=["GET", "POST"]),
         ]
     )
     app.state.engine = state
     return app
+
+
+def weights(path: str | None) -> str:
+    """What `who` answers for the adapter in a directory."""
+    return hashlib.sha256((Path(path) / "adapter_model.safetensors").read_bytes()).hexdigest()[:12] if path else "base"
 
 
 def _render(messages: list[dict[str, Any]]) -> str:
@@ -218,3 +254,15 @@ async def _stream(
     usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": count, "total_tokens": len(prompt_ids) + count}
     yield b"data: " + json.dumps({**head, "choices": [], "usage": usage}).encode() + b"\n\n"
     yield b"data: [DONE]\n\n"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("port", type=int)
+    parser.add_argument("--name", default="engine")
+    parser.add_argument("--base", default="base")
+    parser.add_argument("--key", default="")
+    parser.add_argument("--no-lora", action="store_true")
+    args = parser.parse_args()
+    app = make_app(args.name, args.base, args.key, not args.no_lora)
+    uvicorn.run(app, host="127.0.0.1", port=args.port, log_level="error")

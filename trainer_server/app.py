@@ -9,7 +9,9 @@ import re
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
+import httpx
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -20,19 +22,20 @@ from trainer_server.auth import BearerAuth
 from trainer_server.config import ServerConfig
 from trainer_server.engine import Engine
 from trainer_server.engine_install import flavour
+from trainer_server.engines import Engines
 from trainer_server.export import Exports
 from trainer_server.files import write_atomic
 from trainer_server.gateway import Gateway
 from trainer_server.jobs import JobBoard
 from trainer_server.leases import Leases
 from trainer_server.ledger import Ledger
-from trainer_server.models import resolve
+from trainer_server.models import BaseModel, resolve
 from trainer_server.openai_errors import APIError
 from trainer_server.recorder import Identity, Recorder
 from trainer_server.routes import router
 from trainer_server.slots import Slots
 from trainer_server.trainer import Trainer
-from trainer_server.wire import NAME_PATTERN, EngineError
+from trainer_server.wire import NAME_PATTERN, ConfigError, EngineError
 
 log = logging.getLogger("trainer_server")
 
@@ -47,22 +50,13 @@ class Server:
         self.token = token
         home = config.home
         base = resolve(config.model, home.cache, log.info)
-        cpu = flavour() == "cpu"
         self.identity = Identity(_server_id(config), base, base.tokenizer_fingerprint())
         self.fingerprint = base.fingerprint()
         self.ledger = Ledger(home.ledger)
         self.store = AdapterStore(home.policies)
         self.leases = Leases(config.lease)
-        if config.engine_urls:
-            self.engines = [Engine(url.rstrip("/"), config.engine_api_key, cpu=cpu) for url in config.engine_urls]
-        else:
-            self.engines = [
-                Engine.launch(
-                    base, home, cpu=cpu, max_loras=config.adapter_slots, max_rank=config.max_rank,
-                    kv_cache_gib=config.kv_cache_gib, extra=config.engine_args,
-                )
-            ]  # fmt: skip
-        self.slots = Slots(self.store, self.engines, self.leases, config.adapter_slots)
+        self.engines = Engines(_engines(config, base))
+        self.slots = Slots(self.store, self.engines, self.leases, config.adapter_slots, wait=config.slot_wait)
         self.recorder = Recorder(self.identity, self.ledger)
         self.gateway = Gateway(config, self.recorder, self.store, self.slots, self.leases, self.engines)
         self.trainer = Trainer(config, base, self.identity.tokenizer, JobBoard(home.jobs), self.slots, self.engines)
@@ -100,7 +94,7 @@ class Server:
 
     @property
     def ready(self) -> bool:
-        return any(engine.ready for engine in self.engines)
+        return bool(self.engines.live)
 
     def valid_name(self, name: str) -> bool:
         return re.fullmatch(NAME_PATTERN, name) is not None
@@ -119,11 +113,13 @@ class Server:
         await asyncio.to_thread(self.ledger.close)
 
     async def _start_engines(self) -> None:
-        try:
-            await asyncio.gather(*(engine.start(log.info) for engine in self.engines))
-        except EngineError as error:
-            self.failure = str(error)
-            log.error("%s", error)
+        started = (engine.start(log.info) for engine in self.engines)
+        for error in await asyncio.gather(*started, return_exceptions=True):
+            if isinstance(error, EngineError):
+                self.failure = str(error)
+                log.error("%s", error)
+            elif error is not None:
+                raise error
 
     async def _purge(self) -> None:
         while True:
@@ -131,6 +127,19 @@ class Server:
             if gone:
                 log.info("%d completions past their retention were deleted from the ledger", gone)
             await asyncio.sleep(_PURGE_INTERVAL)
+
+
+async def check_engines(config: ServerConfig) -> None:
+    """Raises EngineError for an engine at `--engine-url` that cannot serve this base model; see Engine.check. One that
+    does not answer yet may come later."""
+    base = resolve(config.model, config.home.cache, log.info)
+    for engine in _engines(config, base) if config.engine_urls else ():
+        try:
+            await engine.check()
+        except httpx.HTTPError as error:
+            log.warning("the engine at %s does not answer yet: %r", engine.url, error)
+        finally:
+            await engine.client.aclose()
 
 
 def create_app(config: ServerConfig, token: str) -> FastAPI:
@@ -179,11 +188,44 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
 
     @app.get("/health")
     async def health() -> dict[str, object]:
-        """Whether completions can be answered now, and why not."""
+        """Whether completions can be answered now, and why not; how many engines can."""
         failure = server.failure or next((e.failure for e in server.engines if e.failure), None)
-        return {"ready": server.ready, "trainer": server.trainer.child.running, "error": failure}
+        engines = [engine.ready for engine in server.engines]
+        return {
+            "ready": server.ready, "engines": engines, "trainer": server.trainer.child.running, "error": failure,
+        }  # fmt: skip
+
+    @app.get("/api/engines")
+    async def engines() -> dict[str, object]:
+        """Each engine: its address, state, requests under way, and the adapters that it holds."""
+        return {"engines": [engine.describe() for engine in server.engines]}
 
     return app
+
+
+def _engines(config: ServerConfig, base: BaseModel) -> list[Engine]:
+    cpu = flavour() == "cpu"
+    if config.engine_urls:
+        urls = [_engine_url(url) for url in config.engine_urls]
+        if len(set(urls)) < len(urls):
+            raise ConfigError(f"--engine-url names an engine twice: {', '.join(urls)}")
+        return [Engine(url, config.engine_api_key, base=base.name, cpu=cpu) for url in urls]
+    many = len(config.engine_gpus) > 1
+    return [
+        Engine.launch(
+            base, config.home, cpu=cpu, max_loras=config.adapter_slots, max_rank=config.max_rank,
+            kv_cache_gib=config.kv_cache_gib, extra=config.engine_args, gpus=gpus,
+            name=f"engine-{at}" if many else "engine",
+        )
+        for at, gpus in enumerate(config.engine_gpus or (None,))
+    ]  # fmt: skip
+
+
+def _engine_url(url: str) -> str:
+    found = urlsplit(url)
+    if found.scheme not in ("http", "https") or not found.hostname:
+        raise ConfigError(f"--engine-url {url}: it must look like http://host:8000")
+    return url.rstrip("/").removesuffix("/v1")
 
 
 def _server_id(config: ServerConfig) -> str:

@@ -6,8 +6,8 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from typing import Any
 
 import httpx
@@ -16,23 +16,28 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from trainer_server.answer import Answer, as_text
 from trainer_server.chat_request import ChatRequest
 from trainer_server.engine import Engine
+from trainer_server.engines import Engines
 from trainer_server.openai_errors import APIError
 from trainer_server.recorder import Recorder, Source
-from trainer_server.slots import NoFreeSlot, Slots
+from trainer_server.slots import Key, NoFreeSlot, Slots
 from trainer_server.wire import Completion, CompletionStatus, EngineError
 
 
 class Call:
     """One chat request: asked of vLLM, recorded, answered.
 
-    engine_wait: seconds to wait for an engine that is starting.
+    who: the rollout, or what stands for the conversation, see Engines. engine_wait: seconds to wait for an engine when
+    none is ready.
     """
 
     def __init__(
-        self, chat: ChatRequest, source: Source, engine: Engine, slots: Slots, recorder: Recorder, engine_wait: float
-    ) -> None:
-        self._chat, self._source, self._engine, self._slots = chat, source, engine, slots
+        self, chat: ChatRequest, source: Source, who: str, engines: Engines, slots: Slots, recorder: Recorder,
+        engine_wait: float,
+    ) -> None:  # fmt: skip
+        self._chat, self._source, self._who, self._engines, self._slots = chat, source, who, engines, slots
         self._recorder, self._engine_wait = recorder, engine_wait
+        self._engine: Engine | None = None
+        self._tries = self._deaths = 0
         self.id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = time.time()
 
@@ -40,8 +45,13 @@ class Call:
         """The whole answer at once."""
         answers = [Answer() for _ in range(self._chat.sampling.n)]
         try:
-            async with self._ask() as response:
-                body = json.loads(await response.aread())
+            while True:
+                try:
+                    async with self._ask() as response:
+                        body = json.loads(await response.aread())
+                    break
+                except httpx.TransportError as error:
+                    self._engine_died(error)
         except asyncio.CancelledError:
             self._recorder.add_later(self._rows(answers, CompletionStatus.aborted))
             raise
@@ -77,13 +87,8 @@ class Call:
         answer, status = Answer(), CompletionStatus.aborted
         sent = False
         try:
-            async with self._ask() as response:
-                async for line in response.aiter_lines():
-                    if not line.startswith("data: ") or line == "data: [DONE]":
-                        continue
-                    chunk = json.loads(line.removeprefix("data: "))
-                    if "error" in chunk:
-                        raise httpx.RemoteProtocolError(str(chunk["error"]))
+            async with aclosing(self._chunks()) as chunks:
+                async for chunk in chunks:
                     for choice in chunk.get("choices") or []:
                         answer.take(choice, chunk.get("prompt_token_ids"))
                         self._clean(choice)
@@ -117,28 +122,50 @@ class Call:
             if status != CompletionStatus.complete:
                 self._recorder.add_later(self._rows([answer], status))
 
+    async def _chunks(self) -> AsyncGenerator[dict[str, Any]]:
+        """vLLM's stream. An engine that dies before it has said anything is replaced by another, or by itself."""
+        begun = False
+        while True:
+            try:
+                async with self._ask() as response:
+                    async for line in response.aiter_lines():
+                        if not line.startswith("data: ") or line == "data: [DONE]":
+                            continue
+                        chunk = json.loads(line.removeprefix("data: "))
+                        if "error" in chunk:
+                            raise httpx.RemoteProtocolError(str(chunk["error"]))
+                        begun = True
+                        yield chunk
+                if begun:
+                    return
+                raise httpx.RemoteProtocolError("the stream ended before it began")
+            except httpx.TransportError as error:
+                self._engine_died(error, again=not begun)
+
+    def _engine_died(self, error: httpx.TransportError, *, again: bool = True) -> None:
+        """Raises the error where the request must not be asked again: a part of the answer has left, or it reached an
+        engine that died for the second time, and may be the cause. An engine that cannot be connected to got nothing.
+        """
+        if self._engine:
+            self._engine.suspect()
+        self._tries += 1
+        self._deaths += not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+        if not again or self._deaths > 1 or self._tries > len(self._engines) + 1:
+            raise error
+
     @asynccontextmanager
     async def _ask(self) -> AsyncIterator[httpx.Response]:
-        """vLLM's answer, its headers read. Leaving the context early closes the connection, which aborts generation.
+        """An engine's answer, its headers read. Leaving the context early closes the connection: vLLM aborts.
 
-        Raises APIError for what vLLM refuses. Asks again where the default length does not fit the context, and where
-        vLLM died before it answered: the client has seen nothing yet, and vLLM comes back.
+        Raises APIError for what vLLM refuses, httpx.TransportError when the engine is gone. Asks again where the
+        default length does not fit the context.
         """
-        await self._engine_ready()
-        async with self._adapter() as name:
-            body = self._chat.upstream(name, cpu=self._engine.cpu)
-            deaths = 0
+        async with self._place() as (engine, name):
+            self._engine = engine
+            body = self._chat.upstream(name, cpu=engine.cpu)
             while True:
-                request = self._engine.client.build_request("POST", "/v1/chat/completions", json=body)
-                try:
-                    response = await self._engine.client.send(request, stream=True)
-                except httpx.TransportError:
-                    self._engine.suspect()
-                    deaths += 1
-                    if deaths > 1:
-                        raise
-                    await self._engine_ready()
-                    continue
+                request = engine.client.build_request("POST", "/v1/chat/completions", json=body)
+                response = await engine.client.send(request, stream=True)
                 try:
                     if response.status_code == 200:
                         yield response
@@ -146,32 +173,36 @@ class Call:
                     refusal = _refusal(response.status_code, await response.aread())
                 finally:
                     await response.aclose()
+                if response.status_code == 404 and self._key:
+                    self._slots.lost(self._key)
+                    raise httpx.RemoteProtocolError(f"{engine.url} does not hold {name}: {refusal.message}")
+                if response.status_code >= 500 and not await engine.answers():
+                    raise httpx.RemoteProtocolError(f"{engine.url} is dying: {refusal.message}")
                 if refusal.code == "context_length_exceeded" and self._chat.default_max_tokens and "max_tokens" in body:
                     del body["max_tokens"]  # vLLM then takes what the context leaves, if it leaves anything
                     self._chat.sampling.max_tokens = None
                     continue
                 raise refusal
 
-    async def _engine_ready(self) -> None:
-        try:
-            await self._engine.wait_ready(self._engine_wait)
-        except EngineError as error:
-            raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
+    @property
+    def _key(self) -> Key | None:
+        policy, version = self._source.policy, self._source.version
+        return None if policy is None or version is None else (policy, version)
 
     @asynccontextmanager
-    async def _adapter(self) -> AsyncIterator[str]:
-        """The name that vLLM knows the version by, loaded for the length of the request."""
-        policy, version = self._source.policy, self._source.version
-        if policy is None or version is None:
-            yield self._recorder.identity.base.name
-            return
+    async def _place(self) -> AsyncIterator[tuple[Engine, str]]:
+        """An engine for the length of the request, and the name by which it knows the version, loaded."""
+        name = nullcontext(self._recorder.identity.base.name)
         try:
-            async with self._slots.use((policy, version)) as name:
-                yield name
+            await self._engines.wait_ready(self._engine_wait)
+            async with self._slots.use(self._key) if self._key else name as known:
+                await self._engines.wait_ready(self._engine_wait)
+                with self._engines.seat(self._who, loyal=self._source.rollout is not None) as engine:
+                    yield engine, known
         except NoFreeSlot as error:
             raise APIError(503, str(error), code="no_free_slot", retry_after=5) from None
         except EngineError as error:
-            if why := self._slots.explain((policy, version)):
+            if self._key and (why := self._slots.explain(self._key)):
                 raise APIError(404, why, code="version_unusable", param="model") from None
             raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
 
@@ -191,7 +222,8 @@ class Call:
                 code="missing_tokens",
             )
         if self._chat.sampling.max_tokens is None:
-            left = (self._engine.max_model_len or 0) - len(answers[0].prompt_token_ids)
+            context = self._engine.max_model_len if self._engine else None
+            left = (context or 0) - len(answers[0].prompt_token_ids)
             self._chat.sampling.max_tokens = left if left > 0 else None
         await self._recorder.add(self._rows(answers, CompletionStatus.complete))
 

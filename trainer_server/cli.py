@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from trainer_server.cli_plan import plan_command
 from trainer_server.extras import SERVER, require
 from trainer_server.wire import Home
 
@@ -22,13 +23,19 @@ def serve_command(
     engine_url: Annotated[
         list[str] | None, typer.Option(help="A vLLM server that runs elsewhere; repeatable. Default: launch one here.")
     ] = None,
+    engine_gpus: Annotated[
+        list[str] | None,
+        typer.Option(help="GPUs of one engine, `0` or `2,3`; repeatable: a vLLM on each."),
+    ] = None,
+    trainer_gpus: Annotated[str | None, typer.Option(help="GPUs of the trainer, `0` or `6,7`. Default: all.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on. Anything but loopback is reachable by others.")] = (
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.", min=0, max=65535)] = 8400,
     home: _HomeOption = None,
     engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
-    adapter_slots: Annotated[int, typer.Option(help="Adapters held by the engine at once.", min=2)] = 6,
+    trainer_args: Annotated[str, typer.Option(help="Flags passed to the trainer, as one quoted string.")] = "",
+    adapter_slots: Annotated[int, typer.Option(help="Adapters held by each engine at once.", min=2)] = 6,
     max_rank: Annotated[int, typer.Option(help="Largest LoRA rank that policies may have.")] = 16,
     keep_versions: Annotated[
         int | None,
@@ -52,7 +59,9 @@ def serve_command(
         ServerConfig(
             home=Home.find(home), model=model, host=host, port=port, engine_urls=tuple(engine_url or ()),
             engine_api_key=os.environ.get("ART_ENGINE_API_KEY"), engine_args=tuple(shlex.split(engine_args)),
-            adapter_slots=adapter_slots, max_rank=max_rank, keep_versions=keep_versions,
+            engine_gpus=tuple(engine_gpus or ()), trainer_gpus=trainer_gpus,
+            trainer_args=tuple(shlex.split(trainer_args)), adapter_slots=adapter_slots, max_rank=max_rank,
+            keep_versions=keep_versions,
         )
     )  # fmt: skip
 
@@ -77,6 +86,37 @@ def install_command(
     console.print(f"{found.requirement} ({found.flavour}) in {found.directory}")
 
 
+@engine_app.command("command")
+def command_command(
+    model: Annotated[str, typer.Option(help="As `serve` has it; the same on all machines.")],
+    host: Annotated[str, typer.Option(help="Address that vLLM listens on; the network between must be trusted.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="Port that vLLM listens on.", min=1, max=65535)] = 8000,
+    gpus: Annotated[str | None, typer.Option(help="GPUs of this engine, `0` or `2,3`. Default: all.")] = None,
+    adapter_slots: Annotated[int, typer.Option(help="As `serve` has it.", min=2)] = 6,
+    max_rank: Annotated[int, typer.Option(help="As `serve` has it.")] = 16,
+    engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
+) -> None:
+    """Print the shell line that starts a vLLM fit for `serve --engine-url`, here or on another machine.
+
+    Its key is taken from ART_ENGINE_API_KEY, which `serve` reads too.
+    """
+    from trainer_server.engine_command import command, environment
+    from trainer_server.engine_install import flavour
+    from trainer_server.models import resolve
+
+    home = Home.find()
+    base, cpu = resolve(model, home.cache), flavour() == "cpu"
+    line = command(
+        base, home, port, host=host, max_loras=adapter_slots, max_rank=max_rank, cpu=cpu, extra=shlex.split(engine_args)
+    )
+    variables = environment(base, "", kv_cache_gib=2, gpus=gpus)
+    del variables["VLLM_API_KEY"]
+    given = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    print(" ".join(['VLLM_API_KEY="$ART_ENGINE_API_KEY"', *given, shlex.join(line)]))
+
+
 @engine_app.command("status")
 def status_command() -> None:
     """Show whether vLLM is installed, and where."""
@@ -93,4 +133,5 @@ def status_command() -> None:
 def register(app: typer.Typer) -> None:
     """Adds this package's commands to `art-langgraph`."""
     app.command("serve")(serve_command)
+    app.command("plan")(plan_command)
     app.add_typer(engine_app, name="engine")

@@ -17,15 +17,21 @@ class ServerConfig:
     port: int = 8400
     """0: any free port; the one taken is in `home/server.json`."""
     engine_urls: tuple[str, ...] = ()
-    """vLLM servers that run elsewhere; empty: one is launched here."""
+    """vLLM servers that run elsewhere; empty: launched here."""
     engine_api_key: str | None = None
     """Key of the servers at `engine_urls`."""
+    engine_gpus: tuple[str, ...] = ()
+    """One engine is launched for each, on these GPUs: `0`, or `2,3` with tensor parallelism. Empty: one, on all."""
+    trainer_gpus: str | None = None
+    """GPUs of the trainer, as in CUDA_VISIBLE_DEVICES; None: all."""
     engine_args: tuple[str, ...] = ()
     """Passed to vLLM as they are."""
     adapter_slots: int = 6
     """Adapters that one engine holds at once: live versions of all policies, and one for the next."""
     max_rank: int = 16
     """Largest LoRA rank that the engine takes."""
+    slot_wait: float = 60.0
+    """Seconds that a request stands in line when all adapter slots are in use."""
     kv_cache_gib: int = 2
     """vLLM's KV cache on CPUs, GiB."""
     max_tokens: int = 1024

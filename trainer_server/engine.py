@@ -4,85 +4,57 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-from trainer_server.engine_install import engine_python
+from trainer_server.engine_command import command, environment, free_port
 from trainer_server.models import BaseModel
 from trainer_server.process import Child
 from trainer_server.wire import EngineError, Home
 
 log = logging.getLogger("trainer_server")
 
-PLUGINS = Path(__file__).parent / "engine_plugins"
 START_TIMEOUT = 900.0
 """Seconds until vLLM must answer after its start; a large model on a cold disk takes minutes."""
+_LOAD_TIMEOUT = 120.0
 _HEALTH_INTERVAL = 1.0
 _BACKOFF = (0.0, 1.0, 5.0, 15.0, 60.0)
+"""Seconds before an engine that died again and again is started again."""
+_REMOTE_BACKOFF = 2.0
+"""Seconds between two looks at an engine elsewhere: asking costs it nothing."""
+
+
+def readable(adapter: Path) -> bool:
+    """Whether an adapter's files are there, seen from here."""
+    return (adapter / "adapter_config.json").exists()
 
 
 class AdapterRefused(EngineError):
-    """vLLM answered, and did not take an adapter: damaged, too large a rank, not for this base model."""
-
-
-def command(
-    base: BaseModel, home: Home, port: int, *, max_loras: int, max_rank: int, cpu: bool, extra: Sequence[str] = ()
-) -> list[str]:
-    """The command line of vLLM for a base model."""
-    return [
-        str(engine_python(home.cache)), "-m", "vllm.entrypoints.openai.api_server",
-        "--model", base.path, "--served-model-name", base.name,
-        "--host", "127.0.0.1", "--port", str(port), "--api-server-count", "1",
-        "--enable-lora", "--max-loras", str(max_loras), "--max-cpu-loras", str(max_loras),
-        "--max-lora-rank", str(max_rank),
-        "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm",
-        "--uvicorn-log-level", "warning",
-        *(("--max-model-len", "8192") if cpu and base.name == "SmolLM2-135M-Instruct" else ()),
-        *base.engine_args, *extra,
-    ]  # fmt: skip
-
-
-def environment(base: BaseModel, api_key: str, *, kv_cache_gib: int) -> dict[str, str]:
-    """vLLM's environment: the key stays off the command line, where every user of the machine could read it."""
-    return {
-        "VLLM_API_KEY": api_key,
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-        "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
-        # vLLM keeps one core free for its own front end: of two cores, half the machine.
-        **({"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"} if (os.cpu_count() or 1) <= 4 else {}),
-        "PYTHONPATH": str(PLUGINS),
-        **({"HF_HUB_OFFLINE": "1"} if base.local else {}),
-    }
-
-
-def free_port() -> int:
-    """A port on the loopback interface that nobody uses right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """vLLM is there, and does not load this adapter."""
 
 
 class Engine:
     """A vLLM server and the adapters that it should hold.
 
-    `loaded` is what the gateway has asked for; when vLLM comes back from a crash, its adapters do too, before `ready`.
+    `wanted` is what the gateway has asked for. An engine that was away holds all of it before it is `ready` again.
     """
 
-    def __init__(self, url: str, api_key: str | None, *, cpu: bool, child: Child | None = None) -> None:
+    def __init__(self, url: str, api_key: str | None, *, base: str, cpu: bool, child: Child | None = None) -> None:
         self.url = url
         self.cpu = cpu
-        self.loaded: dict[str, Path] = {}
+        self.wanted: dict[str, Path] = {}
+        self.busy = 0
+        """Requests that it is answering."""
         self.restarts = 0
         self.max_model_len: int | None = None
+        self._base = base
         self._child = child
+        self._held: set[str] = set()
         self._ready = asyncio.Event()
         self._failure: str | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -104,12 +76,14 @@ class Engine:
         max_rank: int,
         kv_cache_gib: int,
         extra: Sequence[str] = (),
+        name: str = "engine",
+        gpus: str | None = None,
     ) -> Engine:
-        """An engine that this server starts on a private port."""
+        """An engine that this server starts on a private port. name: of its log. gpus: see `environment`."""
         port, key = free_port(), secrets.token_urlsafe(24)
         line = command(base, home, port, max_loras=max_loras, max_rank=max_rank, cpu=cpu, extra=extra)
-        child = Child("engine", line, home.logs, environment(base, key, kv_cache_gib=kv_cache_gib))
-        return cls(f"http://127.0.0.1:{port}", key, cpu=cpu, child=child)
+        child = Child(name, line, home.logs, environment(base, key, kv_cache_gib=kv_cache_gib, gpus=gpus))
+        return cls(f"http://127.0.0.1:{port}", key, base=base.name, cpu=cpu, child=child)
 
     @property
     def ready(self) -> bool:
@@ -117,17 +91,32 @@ class Engine:
 
     @property
     def failure(self) -> str | None:
-        """Why the engine cannot be used at all, once that is certain."""
+        """Why no request reaches the engine, where that is known."""
         return self._failure
 
+    def describe(self) -> dict[str, Any]:
+        """Its state, as `GET /api/engines` shows it."""
+        return {
+            "url": self.url, "ready": self.ready, "error": self._failure, "requests": self.busy,
+            "restarts": self.restarts, "adapters": sorted(self._held), "max_model_len": self.max_model_len,
+        }  # fmt: skip
+
     async def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
-        """Starts vLLM and waits until it answers. Raises EngineError with the end of its log when it dies instead."""
+        """Starts vLLM and waits until it answers. Raises EngineError with the end of its log when it dies instead.
+
+        An engine elsewhere may come later: it is taken in when it answers, and `failure` says what is amiss.
+        """
         started = time.monotonic()
-        if self._child:
-            await self._child.start()
-        await self._until_healthy(started + START_TIMEOUT)
-        await self._restore()
-        progress(f"vLLM is ready ({time.monotonic() - started:.0f} s)")
+        try:
+            if self._child:
+                await self._child.start()
+            await self._take_in()
+            progress(f"vLLM at {self.url} is ready ({time.monotonic() - started:.0f} s)")
+        except (EngineError, httpx.HTTPError) as error:
+            self._failure = str(error)
+            if self._child:
+                raise
+            log.error("not in use: %s", error)
         self._watch = asyncio.create_task(self._supervise(), name="engine-supervisor")
 
     async def stop(self) -> None:
@@ -144,89 +133,147 @@ class Engine:
         try:
             await asyncio.wait_for(self._ready.wait(), timeout)
         except TimeoutError:
-            raise EngineError(self._failure or f"vLLM is not ready after {timeout:.0f} s") from None
+            raise EngineError(self._failure or f"vLLM at {self.url} is not ready after {timeout:.0f} s") from None
 
     async def load_adapter(self, name: str, path: Path) -> None:
-        """Loads an adapter; remembered, so that it comes back after a crash. Raises EngineError."""
-        await self._load(name, path)
-        self.loaded[name] = path
-
-    async def unload_adapter(self, name: str) -> None:
-        self.loaded.pop(name, None)
-        try:
-            answer = await self.client.post("/v1/unload_lora_adapter", json={"lora_name": name}, timeout=120)
-        except httpx.HTTPError as error:
-            raise EngineError(f"vLLM went away while unloading {name}: {error!r}") from error
-        if answer.status_code not in (200, 404):
-            raise EngineError(f"vLLM did not unload {name}: {answer.text[:500]}")
-
-    def suspect(self) -> None:
-        """A request met a broken connection: stop trusting the engine until it has been looked at."""
-        if self._watch and not self._watch.done():
-            self._ready.clear()
-
-    async def _load(self, name: str, path: Path) -> None:
+        """Loads an adapter that is `wanted`. Raises AdapterRefused, or EngineError when vLLM goes away meanwhile."""
         try:
             answer = await self.client.post(
-                "/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(path)}, timeout=120
+                "/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(path)}, timeout=_LOAD_TIMEOUT
             )
+            if "already been loaded" in answer.text and (await self._adapters()).get(name) not in (None, str(path)):
+                # Of another server, or of another home: other weights under our name.
+                await self.unload_adapter(name)
+                return await self.load_adapter(name, path)
         except httpx.HTTPError as error:
-            raise EngineError(f"vLLM went away while loading {name}: {error!r}") from error
+            self.suspect()
+            raise EngineError(f"vLLM at {self.url} went away while loading {name}: {error!r}") from error
         if answer.status_code in (502, 503, 504):
             raise EngineError(f"{self.url} answered {answer.status_code} to loading {name}: {answer.text[:200]}")
         if answer.status_code != 200 and "already been loaded" not in answer.text:
-            raise AdapterRefused(f"vLLM refused adapter {name}: {answer.text[:500]}")
+            raise AdapterRefused(f"vLLM at {self.url} refused adapter {name}: {answer.text[:500]}{self._remedy(path)}")
+        self._held.add(name)
 
-    async def _healthy(self) -> bool:
+    async def unload_adapter(self, name: str) -> None:
+        """Raises EngineError when vLLM refuses; what a vanished engine held is gone anyway."""
+        self._held.discard(name)
+        try:
+            answer = await self.client.post("/v1/unload_lora_adapter", json={"lora_name": name}, timeout=_LOAD_TIMEOUT)
+        except httpx.HTTPError:
+            self.suspect()
+            return
+        if answer.status_code not in (200, 404):
+            raise EngineError(f"vLLM at {self.url} did not unload {name}: {answer.text[:500]}")
+
+    def suspect(self, failure: str | None = None) -> None:
+        """Something went wrong with it: no more requests until it has been looked at."""
+        if self._watch and not self._watch.done():
+            self._ready.clear()
+            self._failure = failure or self._failure
+
+    async def answers(self) -> bool:
+        """Whether vLLM and the engine loop behind its front end are alive."""
         try:
             return (await self.client.get("/health", timeout=10)).status_code == 200
         except httpx.HTTPError:
             return False
 
-    async def _until_healthy(self, deadline: float) -> None:
-        while not await self._healthy():
-            if self._child and not self._child.running:
+    async def check(self) -> None:
+        """Whether an engine that others run can serve this base model and its policies. Raises EngineError with the
+        remedy when it cannot, httpx.HTTPError when it does not answer."""
+        answer = await self.client.get("/v1/models", timeout=30)
+        if answer.status_code in (401, 403):
+            raise EngineError(
+                f"the engine at {self.url} refuses the key: set ART_ENGINE_API_KEY to what vLLM was given by "
+                "--api-key or VLLM_API_KEY, the same for all engines"
+            )
+        if answer.status_code == 404:
+            raise EngineError(f"{self.url}/v1/models is not found: --engine-url must name a vLLM server's root")
+        models = answer.raise_for_status().json()["data"]
+        served = [one["id"] for one in models if not one.get("parent")]
+        if self._base not in served:
+            raise EngineError(
+                f"the engine at {self.url} serves {', '.join(served) or 'nothing'}, and this server trains "
+                f"{self._base}: start that vLLM on the same model with --served-model-name {self._base}, or take its "
+                "URL away"
+            )
+        # A body that names nothing is refused, where the route exists.
+        if (await self.client.post("/v1/load_lora_adapter", json={}, timeout=30)).status_code in (404, 405):
+            raise EngineError(
+                f"the engine at {self.url} loads no adapters at run time: start that vLLM with --enable-lora and with "
+                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment"
+            )
+        self.max_model_len = next((one["max_model_len"] for one in models if one.get("max_model_len")), None)
+
+    def _remedy(self, path: Path) -> str:
+        if self._child:
+            return f" (its files are in {path})"
+        return (
+            f". It reads {path} itself: an engine on another machine needs the server's home directory at the same "
+            "path (a shared file system), --enable-lora, and a --max-lora-rank that is large enough"
+        )
+
+    async def _adapters(self) -> dict[str, str]:
+        """Name and path of what vLLM holds."""
+        models = (await self.client.get("/v1/models", timeout=30)).raise_for_status().json()["data"]
+        return {one["id"]: str(one.get("root")) for one in models if one.get("parent")}
+
+    async def _sound(self) -> bool:
+        """Alive, and holding what was loaded: an engine that somebody restarted in between holds nothing."""
+        if (self._child and not self._child.running) or not await self.answers():
+            return False
+        held = set(self._held)
+        try:
+            return held & self._held <= (await self._adapters()).keys()
+        except httpx.HTTPError:
+            return False
+
+    async def _take_in(self) -> None:
+        """Waits for a child to answer, checks, loads what it should hold, and lets requests in."""
+        deadline = time.monotonic() + START_TIMEOUT
+        while not await self.answers():
+            if not self._child:
+                raise EngineError(f"the engine at {self.url} does not answer")
+            if not self._child.running:
                 raise EngineError(f"vLLM ended while starting. The end of {self._child.log}:\n{self._child.tail()}")
             if time.monotonic() > deadline:
-                raise EngineError(f"vLLM at {self.url} does not answer; look into its log")
-            await asyncio.sleep(0.1 if self._child else 1.0)
-        models = (await self.client.get("/v1/models", timeout=30)).raise_for_status().json()["data"]
-        self.max_model_len = next((m["max_model_len"] for m in models if m.get("max_model_len")), None)
-
-    async def _restore(self) -> None:
-        """Loads what vLLM should hold and does not, and says ready."""
-        models = (await self.client.get("/v1/models", timeout=30)).raise_for_status().json()["data"]
-        present = {m["id"] for m in models}
-        for name, path in list(self.loaded.items()):
-            if name not in present:
-                try:
-                    await self._load(name, path)
-                except AdapterRefused as error:  # no reason to keep all others waiting; asked for, it is tried again
-                    log.error("%s", error)
-                    del self.loaded[name]
+                raise EngineError(f"vLLM at {self.url} does not answer; look into {self._child.log}")
+            await asyncio.sleep(0.1)
+        await self.check()
+        present = await self._adapters()
+        self._held = {name for name, path in self.wanted.items() if present.get(name) == str(path)}
+        while missing := [name for name in self.wanted if name not in self._held]:
+            name, path = missing[0], self.wanted[missing[0]]
+            try:
+                await self.load_adapter(name, path)
+            except AdapterRefused as error:
+                if not self._child and readable(path):
+                    raise  # there for us and not for it: it would answer with whatever it has instead
+                log.error("%s", error)
+                self.wanted.pop(name, None)
+        self._failure = None
         self._ready.set()
 
     async def _supervise(self) -> None:
         failures = 0
         while True:
             await asyncio.sleep(_HEALTH_INTERVAL if self.ready else 0.1)
-            if self.ready and (self._child is None or self._child.running) and await self._healthy():
+            if self.ready and await self._sound():
                 failures = 0
                 continue
             self._ready.clear()
             try:
-                if self._child and not (self._child.running and await self._healthy()):
+                if self._child and not (self._child.running and await self.answers()):
                     log.warning("vLLM died (restart %d); its log is %s", self.restarts + 1, self._child.log)
                     await self._child.stop()
                     await asyncio.sleep(_BACKOFF[min(failures, len(_BACKOFF) - 1)])
                     self.restarts += 1
                     await self._child.start()
-                await self._until_healthy(time.monotonic() + START_TIMEOUT)
-                await self._restore()
-                self._failure = None
-                log.info("vLLM is back with %d adapters", len(self.loaded))
+                await self._take_in()
+                log.info("vLLM at %s is back with %d adapters", self.url, len(self._held))
             except (EngineError, httpx.HTTPError, OSError) as error:
                 failures += 1
+                if str(error) != self._failure:
+                    log.error("vLLM could not be brought back (try %d): %s", failures, error)
                 self._failure = str(error)
-                log.error("vLLM could not be brought back (try %d): %s", failures, error)
-                await asyncio.sleep(_BACKOFF[min(failures, len(_BACKOFF) - 1)])
+                await asyncio.sleep(_BACKOFF[min(failures, len(_BACKOFF) - 1)] if self._child else _REMOTE_BACKOFF)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
-import zlib
-from collections.abc import Coroutine, Sequence
+import hashlib
+import json
+from collections.abc import Coroutine
 from typing import Any
 
 from starlette.requests import Request
@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from trainer_server.adapters import AdapterStore
 from trainer_server.call import Call
-from trainer_server.chat_request import header_temperature, parse
+from trainer_server.chat_request import ChatRequest, header_temperature, parse
 from trainer_server.config import ServerConfig
-from trainer_server.engine import Engine
+from trainer_server.engines import Engines
 from trainer_server.leases import Leases
 from trainer_server.openai_errors import APIError
 from trainer_server.recorder import Recorder, Source
@@ -28,7 +28,7 @@ class Gateway:
 
     def __init__(
         self, config: ServerConfig, recorder: Recorder, store: AdapterStore, slots: Slots, leases: Leases,
-        engines: Sequence[Engine],
+        engines: Engines,
     ) -> None:  # fmt: skip
         self._config, self._recorder = config, recorder
         self._store, self._slots, self._leases, self._engines = store, slots, leases, engines
@@ -62,8 +62,8 @@ class Gateway:
             override = spec.temperature
         chat = parse(body, default_max_tokens=self._config.max_tokens, temperature=override)
         source = Source(policy, version, rollout)
-        engine = self._engine(rollout)
-        call = Call(chat, source, engine, self._slots, self._recorder, self._config.engine_wait)
+        who = rollout or _conversation(chat)
+        call = Call(chat, source, who, self._engines, self._slots, self._recorder, self._config.engine_wait)
         if chat.stream:
             return await call.stream()
         return await _unless_disconnected(request, call.answer())
@@ -95,10 +95,14 @@ class Gateway:
             param="model",
         )
 
-    def _engine(self, rollout: str | None) -> Engine:
-        """The engine for a rollout: always the same one, so that its prefix cache helps."""
-        ready = [engine for engine in self._engines if engine.ready] or list(self._engines)
-        return ready[zlib.crc32((rollout or uuid.uuid4().hex).encode()) % len(ready)]
+
+def _conversation(chat: ChatRequest) -> str:
+    """What stands for the conversation of a call without a rollout: everything through its first question, which later
+    calls begin with too."""
+    messages = chat.body["messages"]
+    asked = next((at for at, message in enumerate(messages) if message.get("role") == "user"), 0)
+    head = [chat.model, chat.body.get("tools"), messages[: asked + 1]]
+    return hashlib.sha256(json.dumps(head).encode()).hexdigest()
 
 
 async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import fcntl
 import json
@@ -12,7 +13,7 @@ import sys
 
 import uvicorn
 
-from trainer_server.app import create_app
+from trainer_server.app import check_engines, create_app
 from trainer_server.auth import ensure_token
 from trainer_server.config import ServerConfig
 from trainer_server.files import write_atomic
@@ -33,6 +34,7 @@ def serve(config: ServerConfig) -> None:
     listener = _listen(config)
     config = dataclasses.replace(config, port=listener.getsockname()[1])
     try:
+        asyncio.run(check_engines(config))
         token = ensure_token(config.home)
         app = create_app(config, token)
         host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host

@@ -1,15 +1,15 @@
-"""Which adapters the engines hold: newest versions always, older ones on demand, the least recently used goes first."""
+"""Which adapters the engines hold: loaded when asked for; who needs room waits in line, and the idlest one makes it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from trainer_server import faults
 from trainer_server.adapters import AdapterStore
-from trainer_server.engine import Engine
+from trainer_server.engines import Engines
 from trainer_server.leases import Leases
 from trainer_server.wire import ARTError
 
@@ -27,23 +27,35 @@ def adapter_name(key: Key) -> str:
 
 
 class Slots:
-    """Keeps each wanted adapter loaded on every engine, at most `capacity` at once."""
+    """Keeps each wanted adapter loaded on every engine, at most `capacity` at once.
 
-    def __init__(self, store: AdapterStore, engines: Sequence[Engine], leases: Leases, capacity: int) -> None:
+    wait: seconds that a request stands in line for a slot. Requests for adapters that are loaded do not stand in line,
+    and those for one adapter stand in it once. When all slots are in use, the adapter that was asked for longest ago
+    takes no new requests and drains, so that more policies than slots take turns.
+    """
+
+    def __init__(
+        self, store: AdapterStore, engines: Engines, leases: Leases, capacity: int, *, wait: float = 60.0
+    ) -> None:
         self._store = store
         self._engines = engines
         self._leases = leases
         self._capacity = capacity
+        self._wait = wait
         self._loaded: OrderedDict[Key, None] = OrderedDict()  # least recently used first
         self._in_use: Counter[Key] = Counter()
-        self._lock = asyncio.Lock()
+        self._line = asyncio.Lock()  # first come, first served
+        self._coming: dict[Key, asyncio.Task[None]] = {}
+        self._waiting: Counter[Key] = Counter()
+        self._draining: Key | None = None
+        self._freed = asyncio.Event()
         self.newest: dict[str, int] = {}
         """By policy: the version that its name means. Set once the engines hold that version."""
         self.unserved: dict[str, str] = {}
         """Policies that this server cannot serve, and why."""
 
     def holds(self, key: Key) -> bool:
-        return key in self._loaded and all(adapter_name(key) in engine.loaded for engine in self._engines)
+        return key in self._loaded
 
     def explain(self, key: Key) -> str | None:
         """Why a version cannot be loaded, from its files; None when it is not their fault. A newest version that is
@@ -75,53 +87,104 @@ class Slots:
     @asynccontextmanager
     async def use(self, key: Key) -> AsyncIterator[str]:
         """Holds an adapter for the length of a request; gives its name in vLLM. Raises NoFreeSlot, EngineError."""
-        self._in_use[key] += 1
+        if key in self._loaded and key != self._draining:
+            self._in_use[key] += 1
+        else:
+            await self._stand_in_line(key)
         try:
-            if not self.holds(key):
-                async with self._lock:
-                    await self._load(key)
-            self._loaded.move_to_end(key)
+            if key in self._loaded:  # else it was lost just now
+                self._loaded.move_to_end(key)
             yield adapter_name(key)
         finally:
-            self._in_use[key] -= 1
+            self._leave(key)
 
     async def publish(self, key: Key) -> None:
-        """Loads a new version everywhere, then makes the policy's name mean it."""
-        async with self._lock:
-            await self._load(key)
-        self.newest[key[0]] = max(key[1], self.newest.get(key[0], 0))
+        """Loads a new version everywhere, then makes the policy's name mean it. Raises NoFreeSlot, EngineError."""
+        async with self.use(key):
+            self.newest[key[0]] = max(key[1], self.newest.get(key[0], 0))
 
     async def forget(self, key: Key) -> None:
         """Unloads a version whose files are about to go. Raises NoFreeSlot when it is in use."""
-        async with self._lock:
-            if self.in_use(key):
-                raise NoFreeSlot(f"{adapter_name(key)} is in use by a rollout; delete it when that has ended")
-            await self._unload(key)
+        in_use = NoFreeSlot(f"{adapter_name(key)} is in use by a rollout; delete it when that has ended")
+        try:
+            async with asyncio.timeout(self._wait), self._line:
+                if self.in_use(key):
+                    raise in_use
+                await self._unload(key)
+        except TimeoutError:
+            raise in_use from None
 
-    async def _load(self, key: Key) -> None:
-        if self.holds(key):
-            return
-        while len(self._loaded.keys() - {key}) >= self._capacity:
-            await self._unload(self._victim())
-        path = self._store.directory(*key)
-        faults.point("loading")
-        await asyncio.gather(*(engine.load_adapter(adapter_name(key), path) for engine in self._engines))
-        faults.point("loaded")
-        self._loaded[key] = None
+    def lost(self, key: Key) -> None:
+        """An engine says that it does not hold it: the next request loads it again, or learns why not."""
+        self._loaded.pop(key, None)
+        self._freed.set()
+
+    async def _stand_in_line(self, key: Key) -> None:
+        """Returns once the adapter is loaded and counted as in use."""
+        if key not in self._coming:
+            self._coming[key] = asyncio.create_task(self._bring(key))
+        coming = self._coming[key]
+        self._waiting[key] += 1
+        try:
+            async with asyncio.timeout(self._wait):
+                await asyncio.shield(coming)
+        except BaseException as error:
+            if coming.done() and not coming.cancelled() and not coming.exception():
+                self._leave(key)  # it was let in just now
+            elif self._coming.get(key) is coming:
+                self._waiting[key] -= 1
+                if not self._waiting[key]:
+                    del self._coming[key]
+                    coming.cancel()
+            if isinstance(error, TimeoutError):
+                raise NoFreeSlot(
+                    f"all {self._capacity} adapter slots were in use for {self._wait:.0f} s; try again, or serve with "
+                    "more --adapter-slots"
+                ) from None
+            raise
+
+    async def _bring(self, key: Key) -> None:
+        """Loads an adapter in its turn, and lets in all who wait for it."""
+        try:
+            async with self._line:
+                if key not in self._loaded:
+                    await self._make_room()
+                    faults.point("loading")
+                    await self._engines.load(adapter_name(key), self._store.directory(*key))
+                    faults.point("loaded")
+                    self._loaded[key] = None
+                self._in_use[key] += self._waiting[key]
+        finally:
+            if self._coming.get(key) is asyncio.current_task():
+                del self._coming[key], self._waiting[key]
+
+    def _leave(self, key: Key) -> None:
+        self._in_use[key] -= 1
+        if not self._in_use[key]:
+            del self._in_use[key]
+            self._freed.set()
+
+    async def _make_room(self) -> None:
+        try:
+            while len(self._loaded) >= self._capacity:
+                if (victim := self._victim()) is None:
+                    self._draining = next(iter(self._loaded))
+                    self._freed.clear()
+                    await self._freed.wait()
+                else:
+                    await self._unload(victim)
+        finally:
+            self._draining = None
 
     async def _unload(self, key: Key) -> None:
         if key in self._loaded:
             del self._loaded[key]
-            await asyncio.gather(*(engine.unload_adapter(adapter_name(key)) for engine in self._engines))
+            await self._engines.unload(adapter_name(key))
 
-    def _victim(self) -> Key:
-        """The least recently used adapter that is neither in a request nor leased; rather not a policy's newest."""
-        idle = [key for key in self._loaded if not self.in_use(key)]
-        for key in idle:
-            if self.newest.get(key[0]) != key[1]:
-                return key
-        if idle:
-            return idle[0]
-        raise NoFreeSlot(
-            f"all {self._capacity} adapter slots are in use; try again, or serve with more --adapter-slots"
-        )
+    def _victim(self) -> Key | None:
+        """Of the adapters in no request: rather one that no rollout has pinned, rather an old version, and the one that
+        was used least recently. A pinned one is loaded again at its rollout's next call: a pin is on files, not slots.
+        """
+        pinned = self._leases.versions()
+        idle = [key for key in self._loaded if not self._in_use[key]]
+        return min(idle, key=lambda key: (key in pinned, self.newest.get(key[0]) == key[1]), default=None)

@@ -66,7 +66,7 @@ class Trainer:
             sys.executable, "-m", "trainer_server.training.worker", "--home", str(config.home.root),
             "--model", base.path, "--base-model", base.name, "--tokenizer", tokenizer, *config.trainer_args,
         ]  # fmt: skip
-        self.child = Child("trainer", line, config.home.logs, environment(base))
+        self.child = Child("trainer", line, config.home.logs, environment(base, config.trainer_gpus))
         self.restarts = 0
         self._in_vain = 0  # since a job was done: the wait until the next start grows with it
         self.retention = Retention(config.keep_versions, self._store, slots, config.home.ledger, self.open_files)
@@ -291,9 +291,13 @@ class Trainer:
         return time.monotonic() - started
 
 
-def environment(base: BaseModel) -> dict[str, str]:
+def environment(base: BaseModel, gpus: str | None = None) -> dict[str, str]:
     """Of the trainer process. TRL would tell its makers of each run, transformers ask the hub about local models."""
-    return {"HF_HUB_DISABLE_TELEMETRY": "1", **({"HF_HUB_OFFLINE": "1"} if base.local else {})}
+    return {
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        **({"HF_HUB_OFFLINE": "1"} if base.local else {}),
+        **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),
+    }
 
 
 def _digest(request: StepRequest | SFTRequest) -> str:

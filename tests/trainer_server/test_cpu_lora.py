@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer_server.engine import PLUGINS
+from trainer_server.engine_command import PLUGINS
 
 
 def _load() -> ModuleType:

@@ -136,7 +136,7 @@ def test_an_older_version_that_is_broken_is_refused_and_others_are_not(server: T
 
 def test_a_version_that_the_engine_refuses_is_set_aside(home: Path, base_model: Path) -> None:
     with trainer_server_on(home, base_model) as server, server.http() as http:
-        server.engine["refused"].add("p@3")
+        server.engine["refused"].append("p@3")
         assert version_of(http, ask(http, "say x", rollout="r")) == 2
         job = train(http)
         assert job["status"] == "failed"

@@ -17,6 +17,7 @@ from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from trainer_server.model_shape import checkpoint_above
 from trainer_server.training.attention import NAME, Layout, packable
 from trainer_server.training.head import HeadLogprobs
 from trainer_server.training.lora import use_fused_lora
@@ -43,6 +44,8 @@ class PolicyModel:
         self._adapter = ""
         self.share = packable(base.config)
         """Whether completions may share a row; see attention.packable."""
+        self.checkpoint_above = checkpoint_above(base.config.num_hidden_layers, base.config.hidden_size)
+        """Tokens of a row above which layers are computed twice."""
 
     def select(self, spec: PolicySpec) -> None:
         """Makes the LoRA of this shape the active one. Policies of one shape share it, one after another."""

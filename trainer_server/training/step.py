@@ -28,10 +28,6 @@ from trainer_server.training.survey import Under, refer, survey, tokens_of
 from trainer_server.training.tokens import Tokens
 from trainer_server.wire import GRPOConfig, TrainingError
 
-CHECKPOINT_ABOVE = 3072
-"""Tokens of a row above which layers are computed twice: what they keep for the backward pass is about 2 MB a token for
-a model of 135 M parameters, and grows with it."""
-
 
 def optimise(
     model: PolicyModel,
@@ -99,7 +95,7 @@ def _backward(model: PolicyModel, part: Part, tokens: Tokens, config: GRPOConfig
     """Adds up this rank's gradients of an update, row by row; returns the loss of all ranks."""
     loss = torch.zeros(1, dtype=torch.float64)
     for row, counts in ranks.mine(part.rows):
-        model.gradient_checkpointing(len(row.tokens_T) > CHECKPOINT_ABOVE)
+        model.gradient_checkpointing(len(row.tokens_T) > model.checkpoint_above)
         logp_R, entropy_R = (one.cpu() for one in model.logprobs(row, tokens.temperature_R(row)))
         keep_R, given = tokens.readouts(row, part.share_S, part.bonus)
         result = grpo_loss(logp_R[keep_R], given, config, entropy_R[keep_R])

@@ -1,0 +1,190 @@
+"""Two vLLM servers run by hand: trained over both, one killed and brought back; more policies than slots."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from art_examples.quickstart.server_process import trainer_server
+
+from art_langgraph import TrainerClient
+from tests.full.conftest import Real
+from tests.full.test_real_engine import gap
+from trainer_server.engine_command import command, environment, free_port
+from trainer_server.models import resolve
+from trainer_server.wire import Completion, Connection, Home
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
+
+KEY = "engines-key"
+SLOTS = 4
+SMALL = ("--max-model-len", "1024", "--max-num-seqs", "16")
+POLICIES = [f"p{number}" for number in range(8)]
+
+
+@dataclass(slots=True)
+class Vllm:
+    """vLLM as a user starts it by hand."""
+
+    log: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        home = Home.find()
+        base = resolve("embedded", home.cache)
+        line = command(base, home, self.port, max_loras=SLOTS, max_rank=8, cpu=True, extra=SMALL)
+        env = {**os.environ, **environment(base, KEY, kv_cache_gib=1)}
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(line, stdout=out, stderr=out, env=env, start_new_session=True)
+        deadline = time.monotonic() + 300
+        while not self.answers():
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+
+    def answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def kill(self) -> None:
+        if self.process:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(30)
+            self.process = None
+
+    def says(self, model: str) -> tuple[str, list[float]]:
+        """What this engine itself answers, with the log-probabilities."""
+        body = {
+            "model": model, "max_tokens": 8, "temperature": 0, "logprobs": True,
+            "messages": [{"role": "user", "content": "Name a sea."}],
+        }  # fmt: skip
+        headers = {"Authorization": f"Bearer {KEY}"}
+        answer = httpx.post(f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=120)
+        (choice,) = answer.raise_for_status().json()["choices"]
+        return choice["message"]["content"], [one["logprob"] for one in choice["logprobs"]["content"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Two:
+    real: Real
+    left: Vllm
+    right: Vllm
+
+    async def engines(self) -> list[dict[str, Any]]:
+        async with self.real.http() as http:
+            return list((await http.get("/api/engines")).json()["engines"])
+
+    async def ask(self, model: str, number: int, rollout: str) -> Completion:
+        body = {
+            "model": model, "max_tokens": 12, "temperature": 1.0,
+            "messages": [{"role": "user", "content": f"Write a line about the year {1900 + number}."}],
+        }  # fmt: skip
+        async with self.real.http() as http:
+            answer = await http.post("/v1/chat/completions", json=body, headers={"X-ART-Rollout": rollout})
+            assert answer.status_code == 200, answer.text
+            found = await http.get(f"/api/completions/{answer.json()['id']}")
+            await http.delete(f"/api/rollouts/{rollout}")
+        return Completion.model_validate(found.json())
+
+    async def step(self, policy: str, seed: int) -> int:
+        """One step on random rewards; the version that it made."""
+        rng = random.Random(seed)
+        asked = [self.ask(policy, number, f"step-{policy}-{seed}-{number}") for number in range(3)]
+        refs = [
+            {"id": str(at), "reward": rng.random(), "completions": [one.id]}
+            for at, one in enumerate(await asyncio.gather(*asked))
+        ]
+        body = {"groups": [{"scenario_id": "s", "trajectories": refs}], "config": {"lr": 1e-2}}
+        async with self.real.http() as http:
+            job = (await http.post(f"/api/policies/{policy}/steps", json=body)).raise_for_status().json()
+            while job["status"] in ("queued", "running"):
+                job = (await http.get(f"/api/jobs/{job['id']}", params={"wait": 50})).json()
+        assert job["status"] == "succeeded", job
+        return int(job["result"]["version"])
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    home = tmp_path_factory.mktemp("two")
+    left, right = Vllm(home / "left.log", free_port()), Vllm(home / "right.log", free_port())
+    arguments = ("--engine-url", left.url, "--engine-url", right.url, "--adapter-slots", str(SLOTS), "--max-rank", "8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ART_ENGINE_API_KEY", KEY)
+        try:
+            left.start()
+            right.start()
+            with trainer_server(home, home / "server.log", print, *arguments) as connection:
+                yield Two(_real(connection, home), left, right)
+        finally:
+            left.kill()
+            right.kill()
+
+
+def _real(connection: Connection, home: Path) -> Real:
+    return Real(connection, Home(home), Home.find().cache, [])
+
+
+async def test_one_of_two_engines_is_killed_and_comes_back(two: Two) -> None:
+    async with TrainerClient(two.real.connection.url, two.real.connection.api_key) as trainer:
+        await trainer.create_policy("agent")
+    assert await two.step("agent", 1) == 1
+    assert [set(one["adapters"]) >= {"agent@1"} for one in await two.engines()] == [True, True]
+    said = [engine.says("agent@1") for engine in (two.left, two.right)]
+    assert said[0][0] == said[1][0]
+    assert said[0][1] == pytest.approx(said[1][1], abs=0.05)
+    assert said[0] != two.left.says("agent@0")
+
+    two.left.kill()
+    found = await asyncio.gather(*(two.ask("agent", number, f"orphan-{number}") for number in range(8)))
+    assert {one.version for one in found} == {1}
+    assert await two.step("agent", 2) == 2
+    assert [one["ready"] for one in await two.engines()] == [False, True]
+
+    two.left.start()
+    deadline = time.monotonic() + 60
+    while not (state := (await two.engines())[0])["ready"]:
+        assert time.monotonic() < deadline, state
+        await asyncio.sleep(0.2)
+    assert "agent@2" in state["adapters"]
+    again = two.left.says("agent@2")
+    assert again[1] == pytest.approx(two.right.says("agent@2")[1], abs=0.05)
+
+
+async def test_eight_policies_on_four_slots_answer_with_their_own_weights(two: Two) -> None:
+    async with TrainerClient(two.real.connection.url, two.real.connection.api_key) as trainer:
+        for seed, policy in enumerate(POLICIES):
+            await trainer.create_policy(policy, seed=seed)
+    asking = [
+        asyncio.create_task(two.ask(policy, number, f"{policy}-{number}")) for number in range(2) for policy in POLICIES
+    ]
+    assert await asyncio.gather(*(two.step(policy, seed) for seed, policy in enumerate(POLICIES))) == [1] * 8
+    await asyncio.gather(*asking)
+    found = await asyncio.gather(
+        *(two.ask(policy, number, f"after-{policy}-{number}") for number in range(3) for policy in POLICIES)
+    )
+    assert {one.version for one in found} == {1}
+    assert all(len(one["adapters"]) <= SLOTS for one in await two.engines())
+    for own in POLICIES[:3]:
+        asked = [one for one in found if one.policy == own]
+        models = (own, *(policy for policy in POLICIES[:3] if policy != own))
+        near, *far = (statistics.fmean(gap(two.real, f"{model}@1", one) for one in asked) for model in models)
+        assert near < 0.1, (own, near, far)
+        assert min(far) > 3 * near, (own, near, far)
