@@ -17,7 +17,8 @@ from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from trainer_server.training.attention import NAME, Layout, packable
+from trainer_server.training.architecture import packable
+from trainer_server.training.attention import NAME, Layout
 from trainer_server.training.head import HeadLogprobs
 from trainer_server.training.lora import use_fused_lora
 from trainer_server.training.tree import Row
