@@ -218,7 +218,7 @@ def refuse(
 ) -> None:
     """A model that asks for more than a scale and a window (sinks, soft-capping, a mask of its own) is not packed, and one
     whose sliding layers say so in their mask alone neither: masks are not made here."""
-    asked = [key for key, value in kwargs.items() if value is not None and key not in _KNOWN]
+    asked = [key for key, value in kwargs.items() if value is not None and value is not False and key not in _KNOWN]
     asked += ["attention_mask"] if attention_mask is not None else []
     asked += ["dropout"] if dropout else []
     if asked:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.utils.error import NoMatchingPeftModuleError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -63,10 +64,15 @@ class PolicyModel:
  target_modules=list(spec.targets), lora_dropout=0.0, bias="none",
             task_type="CAUSAL_LM",
         )  # fmt: skip
-        if self._peft is None:
-            self._peft = get_peft_model(self._base, config, adapter_name=shape)
-        elif shape not in self._peft.peft_config:
-            self._peft.add_adapter(shape, config)
+        try:
+            if self._peft is None:
+                self._peft = get_peft_model(self._base, config, adapter_name=shape)
+            elif shape not in self._peft.peft_config:
+                self._peft.add_adapter(shape, config)
+        except NoMatchingPeftModuleError as error:
+            raise TrainingError(
+                f"targets={', '.join(spec.targets)}: {type(self._base).__name__} has no layers of these names"
+            ) from error
         use_fused_lora(self._peft)
         self._peft.set_adapter(shape)
         self._adapter = shape
