@@ -21,7 +21,7 @@ def test_values_and_gradients_equal_the_plain_computation(use: str, monkeypatch:
 
     logp = torch.log_softmax(hidden @ weight.T / temperature[:, None], -1)
     expected = logp.gather(1, target[:, None])[:, 0], -(logp.exp() * logp).sum(-1)
-    found = HeadLogprobs.apply(hidden, weight, target, temperature)
+    found = HeadLogprobs.apply(hidden, weight, target, temperature, use != "logp")
     gradients = []
     for chosen, entropy in (expected, found):
         loss = (chosen * by_logp).sum() * (use != "entropy") + (entropy * by_entropy).sum() * (use != "logp")

@@ -96,7 +96,8 @@ def _backward(model: PolicyModel, part: Part, tokens: Tokens, config: GRPOConfig
     loss = torch.zeros(1, dtype=torch.float64)
     for row, counts in ranks.mine(part.rows):
         model.gradient_checkpointing(len(row.tokens_T) > model.checkpoint_above)
-        logp_R, entropy_R = (one.cpu() for one in model.logprobs(row, tokens.temperature_R(row)))
+        temperature_R, wanted = tokens.temperature_R(row), bool(config.entropy_coef)
+        logp_R, entropy_R = (one.cpu() for one in model.logprobs(row, temperature_R, entropy_gradient=wanted))
         keep_R, given = tokens.readouts(row, part.share_S, part.bonus)
         result = grpo_loss(logp_R[keep_R], given, config, entropy_R[keep_R])
         (result.loss if counts else result.loss * 0).backward()  # type: ignore[no-untyped-call]
