@@ -34,6 +34,19 @@ def serve_command(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.", min=0, max=65535)] = 8400,
     home: _HomeOption = None,
     engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
+    trainer_processes: Annotated[
+        int, typer.Option(help="Trainer processes that share each step, a GPU each.", min=1)
+    ] = 1,
+    trainer_shard: Annotated[
+        bool,
+        typer.Option(help="Divide the base model among the trainer processes (FSDP2), where one GPU cannot hold it."),
+    ] = False,
+    accelerate_config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Start the trainer by `accelerate launch` with this configuration.", exists=True, dir_okay=False
+        ),
+    ] = None,
     trainer_args: Annotated[str, typer.Option(help="Flags passed to the trainer, as one quoted string.")] = "",
     adapter_slots: Annotated[int, typer.Option(help="Adapters held by each engine at once.", min=2)] = 6,
     max_rank: Annotated[int, typer.Option(help="Largest LoRA rank that policies may have.")] = 16,
@@ -60,6 +73,7 @@ def serve_command(
             home=Home.find(home), model=model, host=host, port=port, engine_urls=tuple(engine_url or ()),
             engine_api_key=os.environ.get("ART_ENGINE_API_KEY"), engine_args=tuple(shlex.split(engine_args)),
             engine_gpus=tuple(engine_gpus or ()), trainer_gpus=trainer_gpus,
+            trainer_processes=trainer_processes, trainer_shard=trainer_shard, accelerate_config=accelerate_config,
             trainer_args=tuple(shlex.split(trainer_args)), adapter_slots=adapter_slots, max_rank=max_rank,
             keep_versions=keep_versions,
         )

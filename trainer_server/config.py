@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from trainer_server.wire import Home
 
@@ -42,5 +43,11 @@ class ServerConfig:
     """Seconds that a rollout keeps its policy version after its last call."""
     keep_versions: int | None = None
     """Versions of a policy that are kept: its newest ones, and the best, version 0, and those in use; None: all."""
+    trainer_processes: int = 1
+    """Processes that share each step, one GPU or a part of the cores each."""
+    trainer_shard: bool = False
+    """Whether they divide the base model among them (FSDP2) instead of each holding it whole."""
+    accelerate_config: Path | None = None
+    """Configuration for `accelerate launch` instead: several machines, for example."""
     trainer_args: tuple[str, ...] = field(default=())
     """Passed to the trainer process as they are."""

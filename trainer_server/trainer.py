@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import shlex
 import sys
 import time
 from collections import Counter
@@ -62,10 +63,9 @@ class Trainer:
         self._changed = asyncio.Condition()
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        line = [
-            sys.executable, "-m", "trainer_server.training.worker", "--home", str(config.home.root),
-            "--model", base.path, "--base-model", base.name, "--tokenizer", tokenizer, *config.trainer_args,
-        ]  # fmt: skip
+        line = command(config, base, tokenizer)
+        if config.accelerate_config:
+            log.info("the trainer is started by %s; other machines of it by the same line", shlex.join(line))
         self.child = Child("trainer", line, config.home.logs, environment(base, config.trainer_gpus))
         self.restarts = 0
         self._in_vain = 0  # since a job was done: the wait until the next start grows with it
@@ -289,6 +289,20 @@ class Trainer:
                     why = self._store.problem(policy, version) or f"the engine does not take it ({error})"
                     raise TrainingError(await asyncio.to_thread(self._store.put_aside, policy, version, why)) from None
         return time.monotonic() - started
+
+
+def command(config: ServerConfig, base: BaseModel, tokenizer: str) -> list[str]:
+    """The command line of the trainer: one process, several here, or what accelerate's configuration says."""
+    launcher: list[str] = []
+    if config.accelerate_config:
+        launcher = ["accelerate.commands.launch", "--config_file", str(config.accelerate_config), "-m"]
+    elif config.trainer_processes > 1:
+        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={config.trainer_processes}", "-m"]
+    return [
+        sys.executable, "-m", *launcher, "trainer_server.training.worker", "--home", str(config.home.root),
+        "--model", base.path, "--base-model", base.name, "--tokenizer", tokenizer,
+        *(["--shard"] if config.trainer_shard else []), *config.trainer_args,
+    ]  # fmt: skip
 
 
 def environment(base: BaseModel, gpus: str | None = None) -> dict[str, str]:

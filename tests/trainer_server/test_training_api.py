@@ -30,9 +30,11 @@ def groups(http: httpx.Client, *rewards: float | None, model: str = "p") -> list
 
 def finish(http: httpx.Client, answer: httpx.Response) -> dict[str, Any]:
     assert answer.status_code == 202, answer.text
-    job = http.get(f"/api/jobs/{answer.json()['id']}", params={"wait": 50}).json()
-    assert job["status"] in ("succeeded", "failed"), job
-    return dict(job)
+    for _ in range(6):
+        job = http.get(f"/api/jobs/{answer.json()['id']}", params={"wait": 50}).json()
+        if job["status"] in ("succeeded", "failed"):
+            return dict(job)
+    raise TimeoutError(job)
 
 
 def version_of(http: httpx.Client, one: str) -> int:

@@ -28,7 +28,6 @@ from trainer_server.training.ranks import ALONE, Ranks, shard
 from trainer_server.training.tree import Row
 from trainer_server.wire import PolicySpec, TrainingError
 
-
 _ATTENTION: dict[str, tuple[str, Callable[[Row, torch.device], Any]]] = {
     "cpu": (attention.NAME, attention.Layout.of),
     "cuda": (flex.NAME, flex.FlexLayout.of),

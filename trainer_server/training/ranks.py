@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from trainer_server.training.tree import Row
 
-TIMEOUT = timedelta(minutes=30)
-"""Until a rank gives the others up: longer than the longest row."""
+TIMEOUT = timedelta(days=7)
+"""Until a rank gives the others up: they wait between jobs, however long that is. Of one that dies they hear at once."""
 
 _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -26,14 +26,17 @@ _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK
 class Ranks:
     """One of `count` processes. By itself a single process, for which everything here is a no-op."""
 
-    def __init__(self, index: int = 0, count: int = 1, *, sharded: bool = False) -> None:
+    def __init__(self, index: int = 0, count: int = 1, *, here: int = 1, sharded: bool = False) -> None:
         self.index, self.count = index, count
+        self.here = here
+        """How many of them run on this machine."""
         self.sharded = sharded
         """Whether the base model is divided, so that every forward pass needs all ranks."""
 
     @classmethod
-    def join(cls) -> Ranks:
+    def join(cls, *, shard: bool = False) -> Ranks:
         """Joins those that the launcher has started with this process, as its environment says; alone without any.
+        shard: divide the base model; accelerate's environment can say so too.
 
         The environment is cleared of it: libraries must not find it, and divide what is theirs as well.
         """
@@ -44,16 +47,21 @@ class Ranks:
                 backend = "cpu:gloo,cuda:nccl"
                 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
             dist.init_process_group(backend, timeout=TIMEOUT)
-        sharded = count > 1 and os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("true", "1")
-        index = int(os.environ.get("RANK", "0"))
+        sharded = count > 1 and (shard or os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("true", "1"))
+        index, here = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         for name in _LAUNCHED:
             os.environ.pop(name, None)
-        return cls(index, count, sharded=sharded)
+        return cls(index, count, here=here, sharded=sharded)
 
     @property
     def first(self) -> bool:
         """Whether this one takes jobs and writes files."""
         return self.index == 0
+
+    @property
+    def label(self) -> str:
+        """For its log."""
+        return f"rank {self.index}: " if self.count > 1 else ""
 
     def leave(self) -> None:
         if self.count > 1:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -24,6 +25,7 @@ from trainer_server.ledger import read_completions
 from trainer_server.training.batch import gather_batch
 from trainer_server.training.checkpoint import load_state, make_optimizer, save_state
 from trainer_server.training.policy import PolicyModel
+from trainer_server.training.ranks import ALONE, Ranks
 from trainer_server.training.sft import warm_start
 from trainer_server.training.step import optimise
 from trainer_server.wire import (
@@ -52,10 +54,16 @@ _AGAIN = 1.0
 
 
 class Worker:
-    """Does jobs on one base model. Holds no state between jobs that is not on disk."""
+    """Does jobs on one base model. Holds no state between jobs that is not on disk.
 
-    def __init__(self, home: Home, model: PolicyModel, *, base_model: str, tokenizer: str) -> None:
+    Of several ranks the first takes jobs and writes files; the others compute with it when it says so.
+    """
+
+    def __init__(
+        self, home: Home, model: PolicyModel, *, base_model: str, tokenizer: str, ranks: Ranks = ALONE
+    ) -> None:
         self.home, self.model, self.base_model, self.tokenizer = home, model, base_model, tokenizer
+        self.ranks = ranks
         self.board = JobBoard(home.jobs)
         self.store = AdapterStore(home.policies)
         self._make = {"create": self._create, "step": self._step, "sft": self._sft}
@@ -75,8 +83,20 @@ class Worker:
                 done.add(job_id)
             time.sleep(_POLL)
 
+    def follow(self) -> None:
+        """Computes with the first rank, until that is gone. An error that is not the job's ends this process, and so
+        the others, which would wait for it."""
+        while True:
+            said = json.loads(self.ranks.tell(None) or "{}")
+            try:
+                self._compute(self.board.file(said["job"]), said["version"])
+            except ARTError as error:  # the first one has met it too, and reports it
+                log.info("%s: %s", said["job"], error)
+
     def do(self, job: JobFile) -> None:
-        """One job, to its report. A job that cannot be done is reported as failed; this process lives on."""
+        """One job, to its report. A job that cannot be done is reported as failed; this process lives on.
+        Of several ranks it ends where others may wait for it; the server starts them again, and gives up a job that
+        they die of again and again."""
         started = time.monotonic()
         try:
             self.board.start(job.id)
@@ -91,6 +111,8 @@ class Worker:
             trained = Trained(error=f"{error}. {_RESEND}")
         except Exception as error:  # the edge of a job: recorded, told to the client, and not fatal to the next one
             log.exception("%s failed", job.id)
+            if self.ranks.count > 1:  # another rank may be gone, or wait in the middle of a step: all begin again
+                raise
             trained = Trained(error=f"{type(error).__name__}: {error}")
         trained.seconds = time.monotonic() - started
         self._report(job.id, trained)
@@ -147,9 +169,19 @@ class Worker:
         return self._publish(job, 0, {"fork_of": name, "optimizer": "copied" if state else "fresh"}, copy)
 
     def _step(self, job: JobFile) -> StepResult:
-        request = job.request
-        spec, version = self._newest(job.policy)
-        if not isinstance(request, StepRequest):
+        _, version = self._newest(job.policy)
+        if self.ranks.count > 1:
+            self.ranks.tell(json.dumps({"job": job.id, "version": version}))
+        metrics, optimizer = self._compute(job, version)
+        if "skipped" in metrics:
+            return StepResult(version=version, metrics=metrics)
+        number = self.store.next_number(job.policy)
+        return self._publish(job, number, metrics, lambda aside: self._write(aside, optimizer), version)
+
+    def _compute(self, job: JobFile, version: int) -> tuple[dict[str, Any], torch.optim.AdamW]:
+        """A step on top of a version, by all ranks; leaves the new weights in place."""
+        request, spec = job.request, self.store.spec(job.policy)
+        if not isinstance(request, StepRequest) or spec is None:
             raise TrainingError(f"{job.id} says nothing about a step")
         ids = [one for group in request.groups for trajectory in group.trajectories for one in trajectory.completions]
         batch = gather_batch(
@@ -174,20 +206,21 @@ class Worker:
                 self.model.load(spec, directory)
 
         faults.point("gathered")
-        metrics = optimise(self.model, optimizer, batch, request.config, under)
-        if "skipped" in metrics:
-            return StepResult(version=version, metrics=metrics)
-        if fresh:
+        metrics = optimise(self.model, optimizer, batch, request.config, under, self.ranks)
+        if fresh and "skipped" not in metrics:
             log.warning("%s: %s", job.policy, fresh)
             metrics["optimizer"] = fresh
-        number = self.store.next_number(job.policy)
-        return self._publish(job, number, metrics, lambda aside: self._write(aside, optimizer), version)
+        return metrics, optimizer
 
     def _sft(self, job: JobFile) -> StepResult:
         spec, version = self._newest(job.policy)
         given = self.board.rows(job.id)
         if given is None or not isinstance(job.request, SFTRequest):
             raise TrainingError(f"{job.id} says nothing about demonstrations")
+        if self.ranks.sharded:
+            raise TrainingError(
+                "a warm start needs the whole base model in one process: serve without --trainer-shard for it"
+            )
         self.model.load(spec, self.store.directory(job.policy, version))
         told = -math.inf
 
@@ -243,15 +276,21 @@ def main() -> None:
     parser.add_argument("--base-model", required=True, help="its name; completions of other base models are refused")
     parser.add_argument("--tokenizer", required=True, help="fingerprint; completions of other tokenizers are refused")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"], help="of the base model")
+    parser.add_argument("--shard", action="store_true", help="divide the base model among the ranks (FSDP2)")
     args = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    torch.set_num_threads(os.cpu_count() or 1)
+    ranks = Ranks.join(shard=args.shard)
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {ranks.label}%(message)s")
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks.here))
     started = time.monotonic()
-    model = PolicyModel(args.model, dtype=getattr(torch, args.dtype))
+    model = PolicyModel(args.model, dtype=getattr(torch, args.dtype), ranks=ranks)
     log.info("base model loaded in %.1f s", time.monotonic() - started)
     home = Home.find(args.home)
-    write_atomic(home.root / "trainer.json", json.dumps({"pid": os.getpid(), "ready": time.time()}))
-    Worker(home, model, base_model=args.base_model, tokenizer=args.tokenizer).run()
+    worker = Worker(home, model, base_model=args.base_model, tokenizer=args.tokenizer, ranks=ranks)
+    if ranks.first:
+        write_atomic(home.root / "trainer.json", json.dumps({"pid": os.getpid(), "ready": time.time()}))
+        worker.run()
+    else:
+        worker.follow()
 
 
 if __name__ == "__main__":
