@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from art_langgraph import cli_autorl, cli_training, cli_trajectories
+from art_langgraph import cli_autorl, cli_training, cli_trajectories, cli_versions
 from trainer_server.wire import ARTError
 
 GROUP = "art_langgraph.commands"
@@ -31,6 +31,7 @@ def build() -> typer.Typer:
     )
     cli_trajectories.register(app)
     cli_training.register(app)
+    cli_versions.register(app)
     cli_autorl.register(app)
     app.command("version")(version_command)
     for entry in entry_points(group=GROUP):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import time
 import uuid
-import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +15,13 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from art_langgraph.credit import RetryCredit, group_refs
 from art_langgraph.demonstrations import Demonstration, sft_request
+from art_langgraph.download import fetch
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import (
     Completion,
     Connection,
+    ExportFormat,
+    Fork,
     GroupRef,
     GRPOConfig,
     Job,
@@ -77,12 +78,24 @@ class TrainerClient:
 
         Raises ServerError 409 when it exists with other values.
         """
-        body = PolicySpec(name=name, **spec).model_dump(mode="json")
+        body = PolicySpec(name=name, **spec).model_dump(mode="json", exclude_unset=True)
         return Policy.model_validate_json((await self._ask("POST", "/api/policies", json=body, timeout=600)).content)
+
+    async def fork(self, policy: str, version: int, name: str, *, optimizer: bool = True) -> Policy:
+        """Creates the policy `name` from a version of another one: its version 0 is what that version is, and its
+        training goes on from there, with that version's optimizer unless told otherwise.
+
+        Sent again, it answers the same policy. Raises ServerError 409 when `name` exists as something else.
+        """
+        return await self.create_policy(name, fork_of=Fork(policy=policy, version=version, optimizer=optimizer))
 
     async def policies(self) -> list[Policy]:
         found = (await self._ask("GET", "/api/policies")).json()["policies"]
         return [Policy.model_validate(one) for one in found]
+
+    async def policy(self, name: str) -> Policy:
+        """One policy. Raises ServerError 404."""
+        return Policy.model_validate_json((await self._ask("GET", f"/api/policies/{name}")).content)
 
     async def versions(self, policy: str) -> list[Version]:
         """Oldest first."""
@@ -92,6 +105,11 @@ class TrainerClient:
     async def delete_version(self, policy: str, version: int) -> None:
         """Raises ServerError 409 for the newest version and for one in use."""
         await self._ask("DELETE", f"/api/policies/{policy}/versions/{version}")
+
+    async def score_version(self, policy: str, version: int, score: float) -> None:
+        """Notes how good a version is, by an evaluation of your own. A server with `--keep-versions` never deletes the
+        best one; before any is scored, that is the one whose rollouts had the highest mean reward."""
+        await self._ask("PUT", f"/api/policies/{policy}/versions/{version}/score", json={"score": score})
 
     async def completion(self, completion_id: str) -> Completion:
         """What the ledger knows about a completion: exact tokens, log-probabilities, version."""
@@ -197,14 +215,17 @@ class TrainerClient:
         job.result.metrics["job"] = {"id": job.id, "seconds": job.seconds}
         return job.result
 
-    async def export(self, policy: str, version: int, directory: str | Path) -> Path:
-        """Writes a version's adapter, in PEFT's format, into a directory."""
-        found = await self._ask("GET", f"/api/policies/{policy}/versions/{version}/adapter")
-        where = Path(directory)
-        where.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(io.BytesIO(found.content)) as archive:
-            archive.extractall(where)
-        return where
+    async def export(
+        self, policy: str, version: int, directory: str | Path, format: ExportFormat = "peft", *, progress: bool = False
+    ) -> Path:
+        """Writes a version into a directory: its adapter in PEFT's format (`peft`); merged into the base model, for
+        transformers and vLLM (`merged`); the same as one file for llama.cpp, model.gguf (`gguf`). With a model card.
+
+        Whatever happens on the way, the directory gets all the files or none. Merging takes the server seconds to
+        minutes, and the base model's size in memory and on disk. Raises ServerError 422 for what a format cannot hold.
+        """
+        path = f"/api/policies/{policy}/versions/{version}/export"
+        return await fetch(self._http, path, {"format": format}, Path(directory), refused=_error, progress=progress)
 
     async def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """One request. Asking again is safe: steps carry a key, everything else is idempotent."""

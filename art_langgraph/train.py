@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from art_langgraph.batches import Rolled, ahead, informative_groups, pick, spares
 from art_langgraph.client import TrainerClient
 from art_langgraph.credit import RetryCredit
 from art_langgraph.rewards import GroupReward, RewardFunction
@@ -17,12 +17,14 @@ from trainer_server.wire import ConfigError, GRPOConfig, StepResult
 
 @dataclass(slots=True)
 class StepRecord:
-    """What one turn of the loop did. seconds: `rollout`, `train`, `swap`."""
+    """What one turn of the loop did. seconds: `rollout`, `train`, `swap`. replaced: groups that were added for others
+    that teach nothing."""
 
     step: int
     result: StepResult
     groups: list[TrajectoryGroup]
     seconds: dict[str, float] = field(default_factory=dict)
+    replaced: int = 0
 
     @property
     def reward(self) -> float | None:
@@ -43,6 +45,8 @@ async def train(
     groups_per_step: int = 4,
     n: int = 8,
     config: GRPOConfig | Callable[[int], GRPOConfig] | None = None,
+    dynamic_sampling: int = 0,
+    max_staleness: int = 0,
     nodes: Sequence[str] | None = None,
     retry_credit: RetryCredit = "drop",
     max_concurrency: int = 32,
@@ -58,47 +62,50 @@ async def train(
     Step i always takes the same scenarios for a seed, so that a run which goes on at `first_step` sees what it would
     have seen. shuffle: whether they are drawn in random order, or taken in the order given, where you have arranged
     what belongs in one step. reward scores single runs, group_reward the runs of a scenario together (`Ruler`); one of
-    them is needed. config: of every step, or a function of its number, for schedules. nodes, retry_credit: see
+    them is needed. config: of every step, or a function of its number, for schedules. dynamic_sampling: rounds in which
+    scenarios whose runs all got the same reward, which teaches nothing, are made up for by others. max_staleness: how
+    many versions a step's completions may be behind; 0 takes turns, with more the rollouts of later steps go on while
+    one trains, which pays where the engine and the trainer do not share a processor. nodes, retry_credit: see
     TrainerClient.train. run: names the run; its steps are then idempotent, and one that was accepted before a crash is
-    not taken again: its record has no groups. Raises ConfigError for fewer scenarios than groups_per_step, and without
-    any reward.
+    not taken again: its record has no groups. Raises ConfigError for fewer scenarios than groups_per_step, without any
+    reward, and for a negative max_staleness.
     """
     if reward is None and group_reward is None:
         raise ConfigError("train() needs reward=… or group_reward=…: without one there is nothing to learn from")
     if len(scenarios) < groups_per_step:
         raise ConfigError(f"{len(scenarios)} scenarios are fewer than groups_per_step={groups_per_step}")
-    for step in range(first_step, steps + 1):
-        key = f"{run}-step-{step}" if run else None
-        groups: list[TrajectoryGroup] = []
-        started = time.monotonic()
-        job = await client.find_step(policy, key) if key else None
-        if job is None:
-            chosen = pick(scenarios, groups_per_step, step, seed if shuffle else None)
-            groups = await gather(
-                graph, chosen, n, reward, group_reward=group_reward, max_concurrency=max_concurrency,
-                temperature=temperature, progress=f"step {step}: rollouts" if progress else False,
-            )  # fmt: skip
-        rolled = time.monotonic()
-        if job is None:
-            settings = config(step) if callable(config) else config
-            result = await client.train(
-                policy, groups, settings, nodes=nodes, retry_credit=retry_credit, idempotency_key=key
-            )
-        else:
-            result = await client.result(job)
-        phases = result.metrics["job"]["seconds"]
-        yield StepRecord(
-            step, result, groups,
-            {"rollout": rolled - started, "train": phases.get("train", 0.0), "swap": phases.get("swap", 0.0)},
+    if max_staleness < 0 or dynamic_sampling < 0:
+        raise ConfigError(f"max_staleness={max_staleness} and dynamic_sampling={dynamic_sampling} must be 0 or more")
+
+    async def run_all(some: Sequence[ScenarioLike], label: str) -> list[TrajectoryGroup]:
+        return await gather(
+            graph, some, n, reward, group_reward=group_reward, max_concurrency=max_concurrency,
+            temperature=temperature, progress=f"{label}: rollouts" if progress else False,
         )  # fmt: skip
 
+    async def roll(step: int) -> Rolled:
+        if run and (job := await client.find_step(policy, _key(run, step))):
+            return Rolled(step, job=job)
+        chosen = pick(scenarios, groups_per_step, step, seed if shuffle else None)
+        groups, replaced = await informative_groups(
+            lambda some: run_all(some, f"step {step}"), chosen, spares(scenarios, chosen, step, seed), dynamic_sampling
+        )
+        return Rolled(step, groups, replaced=replaced)
 
-def pick(scenarios: Sequence[ScenarioLike], count: int, step: int, seed: int | None) -> list[ScenarioLike]:
-    """The scenarios of a step, each once per pass: in seeded shuffles, or in their order for None."""
-    chosen: list[ScenarioLike] = []
-    for position in range((step - 1) * count, step * count):
-        epoch, at = divmod(position, len(scenarios))
-        if seed is not None:
-            at = random.Random(f"{seed}-{epoch}").sample(range(len(scenarios)), len(scenarios))[at]
-        chosen.append(scenarios[at])
-    return chosen
+    async with aclosing(ahead(range(first_step, steps + 1), roll, max_staleness)) as batches:
+        async for rolled in batches:
+            if rolled.job is None:
+                settings = config(rolled.step) if callable(config) else config
+                result = await client.train(
+                    policy, rolled.groups, settings, nodes=nodes, retry_credit=retry_credit,
+                    idempotency_key=_key(run, rolled.step) if run else None,
+                )  # fmt: skip
+            else:
+                result = await client.result(rolled.job)
+            phases = result.metrics["job"]["seconds"]
+            seconds = {"rollout": rolled.seconds, "train": phases.get("train", 0.0), "swap": phases.get("swap", 0.0)}
+            yield StepRecord(rolled.step, result, rolled.groups, seconds, rolled.replaced)
+
+
+def _key(run: str, step: int) -> str:
+    return f"{run}-step-{step}"

@@ -70,10 +70,13 @@ class CatalogTool(_Part):
         read_only, destructive = self.annotations.get("readOnlyHint"), self.annotations.get("destructiveHint")
         if read_only or destructive is False:
             return False
-        if read_only is False or destructive:
-            return True
+        return read_only is False or bool(destructive) or not self.reads
+
+    @property
+    def reads(self) -> bool:
+        """Whether it only looks: `readOnlyHint` says so, or without it the words of the name."""
         found = set(self.words)
-        return bool(found & WRITES) or not found & READS
+        return bool(self.annotations.get("readOnlyHint", found & READS and not found & WRITES))
 
 
 class CatalogResource(_Part):

@@ -70,8 +70,8 @@ async def execute(
 
 
 def checked(steps: Sequence[Step], catalog: Catalog, allow_destructive: bool) -> list[Step]:
-    """The steps with the defaults of their schemas. Raises StepFailed for tools that are not there or may not be
-    called, and for references to steps that do not come before."""
+    """The steps with what the catalog knows of their tools. Raises StepFailed for tools that are not there or may not
+    be called, and for references to steps that do not come before."""
     found = []
     for index, step in enumerate(steps):
         tool = next((one for one in catalog.tools if one.name == step.tool), None)
@@ -83,7 +83,7 @@ def checked(steps: Sequence[Step], catalog: Catalog, allow_destructive: bool) ->
             raise StepFailed("invalid", f"step {index + 1} takes a result of a step that does not come before it")
         properties = tool.input_schema.get("properties", {})
         defaults = {name: schema["default"] for name, schema in properties.items() if "default" in schema}
-        found.append(step.model_copy(update={"defaults": defaults}))
+        found.append(step.model_copy(update={"defaults": defaults, "reads": tool.reads}))
     return found
 
 

@@ -17,13 +17,18 @@ from trainer_server.wire import ConfigError
 
 Split = Literal["train", "validation"]
 
+COMPANIES = 2
+"""Combinations in which a tool must be trained before another one with it is held out. Of a tool that is trained in one
+alone, a model learns that this is what it is for: that the other call has to follow, say."""
+
 
 class Step(BaseModel):
     """One call of a reference.
 
     arguments: an argument may be a value of an earlier step's result: `{"$step": 0, "path": ["items", 0, "id"]}`; the
     path leads through the structured content, or through the text where that is JSON; an empty path is the whole text.
-    defaults: what the schema fills in for arguments that are left out.
+    defaults: what the schema fills in for arguments that are left out. reads: whether the tool only looks, so that the
+    call is made for what it gives. Both are filled in when the reference is executed.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -31,6 +36,7 @@ class Step(BaseModel):
     tool: str
     arguments: dict[str, Any] = Field(default_factory=dict)
     defaults: dict[str, Any] = Field(default_factory=dict)
+    reads: bool = False
 
     @property
     def needs(self) -> list[int]:
@@ -52,8 +58,8 @@ class Plan(BaseModel):
 
     server: name of the MCP server. difficulty: 1 to 5, as the generator says. reference: the calls that solve it.
     observations: what they gave, one for each; empty before execution. facts: what the answer must mention, each seen
-    in two executions; empty where nothing was stable: then only calls are checked. measured: the share of a policy's
-    rollouts that solved it; None: not measured. origin: who wrote it.
+    in two executions; empty where nothing was stable: then the answer is held to what its own run's calls gave.
+    measured: the share of a policy's rollouts that solved it; None: not measured. origin: who wrote it.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -66,6 +72,12 @@ class Plan(BaseModel):
     measured: float | None = None
     split: Split = "train"
     origin: str = "schema"
+
+    @property
+    def asks(self) -> bool:
+        """Whether the task wants to be told something, rather than only to have something done."""
+        taken = {need for step in self.reference for need in step.needs}
+        return bool(self.facts) or any(step.reads for at, step in enumerate(self.reference) if at not in taken)
 
 
 class MCPScenario(Scenario):
@@ -148,9 +160,9 @@ class ScenarioSet:
     def split(self, validation: float = 0.25, seed: int = 0) -> ScenarioSet:
         """The set divided anew, by tool combination; the seed alone decides how. validation: the share aimed at.
 
-        Combinations are held out whose every tool is trained in another one: the agent is measured on new ways to use
-        tools that it knows. Where they are too few, calls are held out as well: the same tools with other arguments.
-        Notes say which of the two it is.
+        Combinations are held out whose every tool is trained in COMPANIES others: the agent is measured on new ways to
+        use tools that it knows. Where they are too few, calls are held out as well: the same tools with other
+        arguments. Notes say which of the two it is.
         """
         rng = random.Random(f"split-{seed}")
         order = rng.sample(self.scenarios, len(self.scenarios))
@@ -162,7 +174,7 @@ class ScenarioSet:
             notes.append(f"held out by tool combination: {', '.join(sorted('+'.join(one) for one in held))}")
         if len(out) < wanted / 2:
             out |= set(_repeated(order, held)[: wanted - len(out)])
-            notes.append("held out by arguments: too few tool combinations have tools that others train as well")
+            notes.append("held out by arguments: too few tool combinations have tools that two others train as well")
         divided = [one.with_plan(split="validation" if one.id in out else "train") for one in self.scenarios]
         return ScenarioSet(divided, self.dropped, self.offered, notes)
 
@@ -214,14 +226,15 @@ class ScenarioSet:
         return "\n".join(lines)
 
     def _combinations(self, order: Sequence[MCPScenario], wanted: int) -> set[tuple[str, ...]]:
-        """Combinations to hold out: in random order, while every tool stays in one that is trained."""
+        """Combinations to hold out: in random order, while every tool stays in COMPANIES that are trained."""
         sizes = Counter(combination(one) for one in order)
         held: set[tuple[str, ...]] = set()
         count = 0
         for candidate in dict.fromkeys(combination(one) for one in order):
-            rest = {tool for one in sizes.keys() - held - {candidate} for tool in one}
+            left = Counter(tool for one in sizes.keys() - held - {candidate} for tool in one)
             fits = count + sizes[candidate] <= max(wanted, 1) * 1.5
-            if count < wanted and fits and rest >= set(candidate):
+            needed = {tool for one in held | {candidate} for tool in one}
+            if count < wanted and fits and all(left[tool] >= COMPANIES for tool in needed):
                 held.add(candidate)
                 count += sizes[candidate]
         return held

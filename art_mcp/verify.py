@@ -19,6 +19,10 @@ EXTRA_CALLS = 2
 """Calls beyond the reference that a success may have: looking around is fine, trying everything is not."""
 
 
+_FIGURES = re.compile(r"\d[\d.,:/-]{3,}\d")
+"""Dates, times, long numbers: who says one of those that a result has in it, has read the result."""
+
+
 def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str, float]]:
     """A reward function that checks a trajectory against a scenario, by default its own. Its parts, times WEIGHTS:
 
@@ -28,7 +32,8 @@ def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str,
       defaults left out do not matter; values of earlier results are those that this run got.
     - faithful: the share of the plan's facts that the answer mentions; without facts, whether it mentions anything that
       this run's calls gave.
-    - success: all arguments right, no error among those calls, at most EXTRA_CALLS others, an answer, every fact in it.
+    - success: all arguments right, no error among those calls, at most EXTRA_CALLS others, an answer, and where the
+      task asks for something (`Plan.asks`) a faithful one.
 
     The function raises MCPError where the server was gone or a cassette had no answer: that is not the policy's doing,
     and the trajectory stays unscored. It raises ConfigError for a scenario without a plan.
@@ -57,17 +62,18 @@ def parts(trajectory: Trajectory, plan: Plan) -> dict[str, float]:
     hits = [call for call, _ in found if call]
     right = sum(share for _, share in found) / len(found)
     text = answer(trajectory)
+    faithful = _faithful(text, plan, calls, trajectory)
     return {
         "called": float(bool(calls)),
         "right_tool": len(hits) / max(len(found), len(calls)),
         "right_arguments": right,
-        "faithful": _faithful(text, plan, calls, trajectory),
+        "faithful": faithful,
         "success": float(
             right == 1.0
             and not any(call.is_error for call in hits)
             and len(calls) <= len(found) + EXTRA_CALLS
             and bool(text)
-            and all(mentions(text, fact) for fact in plan.facts)
+            and (faithful == 1.0 or not plan.asks)
         ),
     }
 
@@ -129,7 +135,10 @@ def _faithful(text: str, plan: Plan, calls: Sequence[ToolCall], trajectory: Traj
     task = str(trajectory.scenario.input)
     given = [str(leaf) for call in calls if not call.is_error for leaf in _leaves(call)]
     telling = [one for one in given if 1 < len(one) <= 80 and not mentions(task, one)]
-    return float(any(mentions(text, one) for one in telling) if telling else any(not call.is_error for call in calls))
+    if not telling:
+        return float(any(not call.is_error for call in calls))
+    quoted = [one for one in _FIGURES.findall(text) if one not in task]  # 14:03 of 2026-11-21T14:03:09+01:00
+    return float(any(mentions(text, one) or any(part in one for part in quoted) for one in telling))
 
 
 def _leaves(call: ToolCall) -> list[Any]:

@@ -6,7 +6,8 @@ assistant said, and drops `(hint) …` messages once they are answered. What it 
 `say TEXT` says TEXT, `who` names the weights of the adapter that answers, `where` the engine, `slow` streams slowly,
 `die` breaks the connection, `no tokens` leaves the token ids out; `after SECONDS …` does the rest later; anything else
 is echoed. A forced tool is called with what would have been said. More than 2,000 characters are over the context.
-While a test leaves texts in `state["answers"]`, these are said instead, to prompts of any length.
+While a test leaves texts in `state["answers"]`, these are said instead, to prompts of any length. Adapters whose names
+are in `state["refused"]` are not loaded, nor are those that are no whole safetensors files.
 
 `python -m tests.engine_app PORT` runs it as a process, to be killed; `GET /state` and `POST /state` reach its state.
 """
@@ -17,27 +18,34 @@ import argparse
 import asyncio
 import hashlib
 import json
+import math
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import uvicorn
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from trainer_server import faults
+
 CONTEXT = 2_000
 END = "\x03"
 PARAGRAPH = 256
+UNIFORM = -math.log(300)
+"""Log-probability of every token: about that of the tiny base model, which knows nothing yet."""
 
 
 def make_app(name: str = "engine", base: str = "base", key: str = "", lora: bool = True) -> Starlette:
     """name: what it answers to `where`. lora: whether adapters can be loaded at run time."""
     state: dict[str, Any] = {
         "loaded": {}, "most_loaded": 0, "loads": 0, "load_seconds": 0.0, "requests": [], "tokenized": [], "aborted": 0,
-        "blind": False, "unready": 0, "answers": [],
+        "blind": False, "unready": 0, "answers": [], "refused": [], "unloadable": 0,
     }  # fmt: skip
 
     async def chat(request: Request) -> Response:
@@ -101,14 +109,25 @@ def make_app(name: str = "engine", base: str = "base", key: str = "", lora: bool
         body = await request.json()
         if not body.get("lora_name") or not body.get("lora_path"):
             return JSONResponse({"error": {"message": "Both 'lora_name' and 'lora_path' must be provided."}}, 400)
+        faults.point("loading")
+        if state["unloadable"]:
+            state["unloadable"] -= 1
+            return JSONResponse({"error": {"message": "starting", "code": 503}}, 503)
         if body["lora_name"] in state["loaded"]:
             return JSONResponse({"error": {"message": "The lora adapter has already been loaded."}}, 400)
         if state["blind"] or not (Path(body["lora_path"]) / "adapter_config.json").exists():
             return JSONResponse({"error": {"message": f"No adapter found for {body['lora_name']}"}}, 404)
+        if body["lora_name"] in state["refused"]:
+            return JSONResponse({"error": {"message": "weights of another shape", "code": 500}}, 500)
+        try:
+            load_file(f"{body['lora_path']}/adapter_model.safetensors")
+        except (OSError, SafetensorError) as error:
+            return JSONResponse({"error": {"message": f"{error}", "type": "InternalServerError", "code": 500}}, 500)
         await asyncio.sleep(state["load_seconds"])
         state["loaded"][body["lora_name"]] = body["lora_path"]
         state["loads"] += 1
         state["most_loaded"] = max(state["most_loaded"], len(state["loaded"]))
+        faults.point("loaded")
         return Response("Success")
 
     async def unload(request: Request) -> Response:
@@ -195,7 +214,7 @@ def _choice(index: int, text: str, calls: list[dict[str, Any]], tokens: list[int
     message: dict[str, Any] = {"role": "assistant", "content": None if calls else text}
     if calls:
         message["tool_calls"] = calls
-    logprobs = {"content": [{"token": chr(t), "logprob": -0.5, "bytes": None, "top_logprobs": []} for t in tokens]}
+    logprobs = {"content": [{"token": chr(t), "logprob": UNIFORM, "bytes": None, "top_logprobs": []} for t in tokens]}
     return {
         "index": index, "message": message, "logprobs": logprobs, "token_ids": tokens,
         "finish_reason": "tool_calls" if calls else "stop",

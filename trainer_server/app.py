@@ -23,6 +23,7 @@ from trainer_server.config import ServerConfig
 from trainer_server.engine import Engine
 from trainer_server.engine_install import flavour
 from trainer_server.engines import Engines
+from trainer_server.export import Exports
 from trainer_server.files import write_atomic
 from trainer_server.gateway import Gateway
 from trainer_server.jobs import JobBoard
@@ -50,22 +51,46 @@ class Server:
         home = config.home
         base = resolve(config.model, home.cache, log.info)
         self.identity = Identity(_server_id(config), base, base.tokenizer_fingerprint())
+        self.fingerprint = base.fingerprint()
         self.ledger = Ledger(home.ledger)
         self.store = AdapterStore(home.policies)
         self.leases = Leases(config.lease)
         self.engines = Engines(_engines(config, base))
         self.slots = Slots(self.store, self.engines, self.leases, config.adapter_slots, wait=config.slot_wait)
-        for policy in self.store.policies():
-            if policy.base_model != base.name:
-                log.warning("policy %s belongs to base model %s and is not served", policy.name, policy.base_model)
-            else:
-                self.slots.newest[policy.name] = policy.latest
         self.recorder = Recorder(self.identity, self.ledger)
         self.gateway = Gateway(config, self.recorder, self.store, self.slots, self.leases, self.engines)
         self.trainer = Trainer(config, base, self.identity.tokenizer, JobBoard(home.jobs), self.slots, self.engines)
+        self._take_up_policies()
+        self.exports = Exports(config.home, base, self.store, self.trainer.retention)
         self.creating = asyncio.Lock()
         self.failure: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _take_up_policies(self) -> None:
+        """Finds out what can be served. What cannot be keeps none of the others from it."""
+        for name in self.store.names():
+            if why := self._hindrance(name):
+                log.error("not served: %s", why)
+                self.slots.unserved[name] = why
+            elif (version := self.trainer.served(name)) is not None:
+                self.slots.newest[name] = version
+
+    def _hindrance(self, name: str) -> str | None:
+        """Why a policy cannot be served, or None."""
+        if why := self.store.other_base(name, self.identity.base.name, self.fingerprint):
+            return why
+        spec = self.store.spec(name)
+        if spec and spec.rank > self.config.max_rank:
+            return (
+                f"policy {name!r} has rank {spec.rank}, and the engine is started for {self.config.max_rank}: "
+                f"serve with --max-rank {spec.rank}"
+            )
+        for told in self.store.inspect(name):
+            log.error("%s", told)
+        aside = self.store.set_aside(name)
+        if aside and not self.store.versions(name):
+            return f"policy {name!r} has no version that can be used: {' '.join(aside.values())}"
+        return None
 
     @property
     def ready(self) -> bool:

@@ -202,6 +202,8 @@ class Call:
         except NoFreeSlot as error:
             raise APIError(503, str(error), code="no_free_slot", retry_after=5) from None
         except EngineError as error:
+            if self._key and (why := self._slots.explain(self._key)):
+                raise APIError(404, why, code="version_unusable", param="model") from None
             raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
 
     def _rows(self, answers: Sequence[Answer], status: CompletionStatus) -> list[Completion]:

@@ -37,6 +37,12 @@ def serve_command(
     trainer_args: Annotated[str, typer.Option(help="Flags passed to the trainer, as one quoted string.")] = "",
     adapter_slots: Annotated[int, typer.Option(help="Adapters held by each engine at once.", min=2)] = 6,
     max_rank: Annotated[int, typer.Option(help="Largest LoRA rank that policies may have.")] = 16,
+    keep_versions: Annotated[
+        int | None,
+        typer.Option(
+            help="Versions kept of each policy, besides its best, version 0, those in use. Default: all.", min=1
+        ),
+    ] = None,
 ) -> None:
     """Serve a base model and its policies: OpenAI-compatible gateway, training API, dashboard.
 
@@ -54,8 +60,8 @@ def serve_command(
             home=Home.find(home), model=model, host=host, port=port, engine_urls=tuple(engine_url or ()),
             engine_api_key=os.environ.get("ART_ENGINE_API_KEY"), engine_args=tuple(shlex.split(engine_args)),
             engine_gpus=tuple(engine_gpus or ()), trainer_gpus=trainer_gpus,
-            trainer_args=tuple(shlex.split(trainer_args)), adapter_slots=adapter_slots,
-            max_rank=max_rank,
+            trainer_args=tuple(shlex.split(trainer_args)), adapter_slots=adapter_slots, max_rank=max_rank,
+            keep_versions=keep_versions,
         )
     )  # fmt: skip
 

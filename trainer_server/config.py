@@ -40,5 +40,7 @@ class ServerConfig:
     """Seconds that a request waits for an engine that is starting or restarting."""
     lease: float = 900.0
     """Seconds that a rollout keeps its policy version after its last call."""
+    keep_versions: int | None = None
+    """Versions of a policy that are kept: its newest ones, and the best, version 0, and those in use; None: all."""
     trainer_args: tuple[str, ...] = field(default=())
     """Passed to the trainer process as they are."""

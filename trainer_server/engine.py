@@ -147,6 +147,8 @@ class Engine:
         except httpx.HTTPError as error:
             self.suspect()
             raise EngineError(f"vLLM at {self.url} went away while loading {name}: {error!r}") from error
+        if answer.status_code in (502, 503, 504):
+            raise EngineError(f"{self.url} answered {answer.status_code} to loading {name}: {answer.text[:200]}")
         if answer.status_code != 200 and "already been loaded" not in answer.text:
             raise AdapterRefused(f"vLLM at {self.url} refused adapter {name}: {answer.text[:500]}{self._remedy(path)}")
         self._held.add(name)

@@ -81,7 +81,11 @@ class Gateway:
                 return name, self._leases.pin(rollout, name, newest) if rollout else newest
             if number.isdigit() and self._store.version(name, int(number)):
                 return name, int(number)
-            raise APIError(404, f"policy {name!r} has no version {number!r}", code="model_not_found", param="model")
+            message = self._store.set_aside(name).get(int(number)) if number.isdigit() else None
+            message = message or f"policy {name!r} has no version {number!r}"
+            raise APIError(404, message, code="model_not_found", param="model")
+        if hindrance := self._slots.unserved.get(name):
+            raise APIError(404, hindrance, code="model_not_found", param="model")
         names = [self._base, *sorted(self._slots.newest)]
         raise APIError(
             404,

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
+from trainer_server import faults
 from trainer_server.demonstrations import Demonstrations
 from trainer_server.files import write_atomic
 from trainer_server.wire import Job, JobKind, JobStatus, PolicySpec, SFTRequest, StepRequest, StepResult
@@ -34,6 +35,24 @@ class JobFile(BaseModel):
     created: float
     spec: PolicySpec | None = None
     request: StepRequest | SFTRequest | None = None
+
+    @property
+    def completions(self) -> list[str]:
+        """Ids that it needs from the ledger."""
+        if isinstance(self.request, SFTRequest):
+            trajectories = self.request.trajectories
+        else:
+            groups = self.request.groups if self.request else ()
+            trajectories = [one for group in groups for one in group.trajectories]
+        return [one for trajectory in trajectories for one in trajectory.completions]
+
+    @property
+    def versions(self) -> set[tuple[str, int]]:
+        """(policy, version) pairs that it names."""
+        if self.spec and self.spec.fork_of:
+            return {(self.spec.fork_of.policy, self.spec.fork_of.version)}
+        config = self.request.config if isinstance(self.request, StepRequest) else None
+        return {(self.policy, config.reference_version)} if config and config.beta > 0 else set()
 
 
 class Trained(BaseModel):
@@ -69,7 +88,9 @@ class JobBoard:
             spec=spec,
             request=request,
         )
+        faults.point("accepting")
         write_atomic(self.root / file.id / "job.json", file.model_dump_json())
+        faults.point("accepted")
         return file
 
     def ids(self) -> list[str]:
@@ -97,6 +118,9 @@ class JobBoard:
     def start(self, job_id: str) -> None:
         write_atomic(self.root / job_id / "started.json", json.dumps({"time": time.time()}))
 
+    def started(self, job_id: str) -> bool:
+        return (self.root / job_id / "started.json").exists()
+
     def progress(self, job_id: str, share: float) -> None:
         """How much of a running job is done, 0 to 1."""
         write_atomic(self.root / job_id / "progress.json", json.dumps({"share": share}))
@@ -111,7 +135,9 @@ class JobBoard:
 
     def finish(self, job: Job) -> None:
         """The server's last word on a job."""
+        faults.point("finishing")
         write_atomic(self.root / job.id / "done.json", job.model_dump_json())
+        faults.point("done")
 
     def job(self, job_id: str) -> Job | None:
         """The job as clients see it; None when there is no such job."""
@@ -121,14 +147,13 @@ class JobBoard:
         if not (directory / "job.json").exists():
             return None
         file = self.file(job_id)
-        running = (directory / "started.json").exists()
         progress = directory / "progress.json"
         return Job(
             id=file.id,
             kind=file.kind,
             policy=file.policy,
             created=file.created,
-            status=JobStatus.running if running else JobStatus.queued,
+            status=JobStatus.running if self.started(job_id) else JobStatus.queued,
             progress=json.loads(progress.read_text())["share"] if progress.exists() else None,
         )
 

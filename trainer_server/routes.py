@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import zipfile
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
+from trainer_server.export import Export
 from trainer_server.ledger import read_completions
 from trainer_server.openai_errors import APIError
-from trainer_server.slots import NoFreeSlot
-from trainer_server.wire import Completion, ConfigError, Job, Policy, PolicySpec, SFTRequest, StepRequest, Version
+from trainer_server.retention import VersionInUse
+from trainer_server.wire import (
+    Completion,
+    ExportFormat,
+    Fork,
+    Job,
+    Policy,
+    PolicySpec,
+    Score,
+    SFTRequest,
+    StepRequest,
+    Version,
+)
 
 router = APIRouter(prefix="/api")
-
-_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "README.md")
 
 
 @router.post("/policies", status_code=201)
 async def create_policy(spec: PolicySpec, request: Request, response: Response) -> Policy:
-    """Creates a policy with its untrained version 0. Asked again with the same values, it answers the same policy."""
+    """Creates a policy with its untrained version 0, or as a fork of another's version. Asked again with the same
+    values, it answers the same policy."""
     server = request.app.state.server
     if spec.name == server.identity.base.name:
         raise APIError(400, f"{spec.name!r} is the name of the base model; choose another", param="name")
+    if spec.fork_of:
+        spec = _forked(request, spec, spec.fork_of)
     if spec.rank > server.config.max_rank:
         raise APIError(
             400,
@@ -32,7 +44,10 @@ async def create_policy(spec: PolicySpec, request: Request, response: Response) 
             f"serve with --max-rank {spec.rank}",
             param="rank",
         )
+    _refuse_unserved(request, spec.name)
     async with server.creating:
+        if (pending := server.trainer.creation(spec.name)) is not None:  # of a request that was cut off
+            await server.trainer.wait(pending.id, 600)
         if (known := server.store.policy(spec.name)) is not None:
             if known.spec != spec:
                 raise APIError(
@@ -43,7 +58,12 @@ async def create_policy(spec: PolicySpec, request: Request, response: Response) 
                 )
             response.status_code = 200
         else:
-            server.store.register(spec, server.identity.base.name)
+            if spec.fork_of:
+                _version(request, spec.fork_of.policy, spec.fork_of.version)
+            try:
+                server.store.register(spec, server.identity.base.name, server.fingerprint)
+            except OSError as error:
+                raise APIError(507, f"policy {spec.name!r} could not be written down: {error}", code="disk") from None
             job = await server.trainer.create(spec)
             job = await server.trainer.wait(job.id, 600)
             if job.error or not job.status.final:
@@ -70,7 +90,10 @@ async def versions(name: str, request: Request) -> dict[str, list[Version]]:
     """All versions of a policy, oldest first."""
     server = request.app.state.server
     _policy(request, name)
-    return {"versions": [_version(request, name, n) for n in server.store.versions(name)]}
+    found = [one for number in server.store.versions(name) if (one := server.store.version(name, number))]
+    for one in found:
+        one.loaded = server.slots.holds((name, one.version))
+    return {"versions": found}
 
 
 @router.get("/policies/{name}/versions/{number}")
@@ -87,31 +110,31 @@ async def delete_version(name: str, number: int, request: Request) -> None:
     _policy(request, name)
     _version(request, name, number)
     try:
-        if number == server.store.policy(name).latest:
-            raise ConfigError(f"{name}@{number} is the newest version and cannot be deleted")
-        await server.slots.forget((name, number))
-        await asyncio.to_thread(server.store.delete, name, number)
-    except (ConfigError, NoFreeSlot) as error:
+        await server.trainer.retention.delete(name, number)
+    except VersionInUse as error:
         raise APIError(409, str(error), code="version_in_use") from None
 
 
-@router.get("/policies/{name}/versions/{number}/adapter")
-async def adapter(name: str, number: int, request: Request) -> Response:
-    """The adapter in PEFT's format, as a zip file."""
+@router.put("/policies/{name}/versions/{number}/score", status_code=204)
+async def score(name: str, number: int, body: Score, request: Request) -> None:
+    """Notes how good a version is. The best one of a policy is never deleted to make room."""
     server = request.app.state.server
     _policy(request, name)
     _version(request, name, number)
-    directory = server.store.directory(name, number)
+    try:
+        await asyncio.to_thread(server.store.score, name, number, body.score, "evaluation")
+    except OSError as error:
+        raise APIError(507, f"the score could not be written down: {error}", code="disk") from None
 
-    def pack() -> bytes:
-        buffer = io.BytesIO()
-        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-            for file in _ADAPTER_FILES:
-                if (directory / file).exists():
-                    archive.write(directory / file, file)
-        return buffer.getvalue()
 
-    return Response(await asyncio.to_thread(pack), media_type="application/zip")
+@router.get("/policies/{name}/versions/{number}/export")
+async def export(name: str, number: int, request: Request, format: ExportFormat = "peft") -> Response:
+    """A version to take away, as a stream in tar format: files without directories, a model card among them."""
+    server = request.app.state.server
+    _policy(request, name)
+    _version(request, name, number)
+    made: Export = await server.exports.make(name, number, format, request.is_disconnected)
+    return StreamingResponse(made.stream(), media_type="application/x-tar", headers={"Content-Length": str(made.size)})
 
 
 @router.post("/policies/{name}/steps", status_code=202)
@@ -187,15 +210,37 @@ async def release_all(rollouts: Annotated[set[str], Body()], request: Request) -
 
 async def _train(name: str, body: StepRequest | SFTRequest, request: Request, key: str | None) -> Job:
     _policy(request, name)
+    _refuse_unserved(request, name)
     if body.idempotency_key is None and key is not None:
         body = body.model_copy(update={"idempotency_key": key})
     job: Job = await request.app.state.server.trainer.train(name, body)
     return job
 
 
+def _refuse_unserved(request: Request, name: str) -> None:
+    why: str | None = request.app.state.server.slots.unserved.get(name)
+    if why:
+        raise APIError(409, why, code="policy_unserved", param="name")
+
+
+def _forked(request: Request, spec: PolicySpec, fork: Fork) -> PolicySpec:
+    """The spec of a fork, with what it has from its source."""
+    source = _policy(request, fork.policy).spec
+    _refuse_unserved(request, fork.policy)
+    inherited = {field: getattr(source, field) for field in ("rank", "alpha", "targets", "seed")}
+    for field, value in inherited.items():
+        if field in spec.model_fields_set and getattr(spec, field) != value:
+            raise APIError(400, f"a fork of {fork.policy!r} has its {field}, which is {value}", param=field)
+    if "temperature" not in spec.model_fields_set:
+        inherited["temperature"] = source.temperature
+    return spec.model_copy(update=inherited)
+
+
 def _policy(request: Request, name: str) -> Policy:
     server = request.app.state.server
     found: Policy | None = server.store.policy(name) if server.valid_name(name) else None
+    if found is None and name in server.slots.unserved:
+        raise APIError(404, server.slots.unserved[name], code="not_found")
     if found is None:
         known: list[Any] = [one.name for one in server.store.policies()]
         raise APIError(404, f"there is no policy {name!r}; there are: {', '.join(known) or 'none'}", code="not_found")
@@ -206,6 +251,7 @@ def _version(request: Request, name: str, number: int) -> Version:
     server = request.app.state.server
     found: Version | None = server.store.version(name, number)
     if found is None:
-        raise APIError(404, f"policy {name!r} has no version {number}", code="not_found")
+        why = server.store.set_aside(name).get(number) or f"policy {name!r} has no version {number}"
+        raise APIError(404, why, code="not_found")
     found.loaded = server.slots.holds((name, number))
     return found

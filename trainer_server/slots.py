@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from trainer_server import faults
 from trainer_server.adapters import AdapterStore
 from trainer_server.engines import Engines
 from trainer_server.leases import Leases
@@ -52,9 +53,38 @@ class Slots:
         self._freed = asyncio.Event()
         self.newest: dict[str, int] = {}
         """By policy: the version that its name means. Set once the engines hold that version."""
+        self.unserved: dict[str, str] = {}
+        """Policies that this server cannot serve, and why."""
 
     def holds(self, key: Key) -> bool:
         return key in self._loaded
+
+    def explain(self, key: Key) -> str | None:
+        """Why a version cannot be loaded, from its files; None when it is not their fault. A newest version that is
+        broken is set aside: what its policy's name means must not depend on anybody's noticing."""
+        why = self._store.problem(*key)
+        if why is None:
+            return None
+        if self.newest.get(key[0]) != key[1]:
+            return f"{adapter_name(key)} cannot be served: {why}. Ask for another version of it (/v1/models)."
+        if key[1] not in self._store.set_aside(key[0]):
+            why = self._store.put_aside(*key, why)
+        self.step_back(key[0])
+        return why
+
+    def step_back(self, policy: str) -> None:
+        """Where the newest version was set aside, a policy's name means the one before it."""
+        newest = self.newest.get(policy)
+        if newest is not None and newest in self._store.set_aside(policy):
+            before = [number for number in self._store.versions(policy) if number < newest]
+            if before:
+                self.newest[policy] = before[-1]
+            else:
+                del self.newest[policy]
+
+    def in_use(self, key: Key) -> bool:
+        """Whether a request or a rollout needs a version."""
+        return self._in_use[key] > 0 or key in self._leases.versions()
 
     @asynccontextmanager
     async def use(self, key: Key) -> AsyncIterator[str]:
@@ -80,7 +110,7 @@ class Slots:
         in_use = NoFreeSlot(f"{adapter_name(key)} is in use by a rollout; delete it when that has ended")
         try:
             async with asyncio.timeout(self._wait), self._line:
-                if self._in_use[key] or key in self._leases.versions():
+                if self.in_use(key):
                     raise in_use
                 await self._unload(key)
         except TimeoutError:
@@ -121,7 +151,9 @@ class Slots:
             async with self._line:
                 if key not in self._loaded:
                     await self._make_room()
+                    faults.point("loading")
                     await self._engines.load(adapter_name(key), self._store.directory(*key))
+                    faults.point("loaded")
                     self._loaded[key] = None
                 self._in_use[key] += self._waiting[key]
         finally:

@@ -7,15 +7,19 @@ import hashlib
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 
+from trainer_server import faults
+from trainer_server.adapters import AdapterStore
 from trainer_server.config import ServerConfig
-from trainer_server.engine import Engine
+from trainer_server.engine import AdapterRefused, Engine
 from trainer_server.jobs import JobBoard, JobFile, Trained
 from trainer_server.models import BaseModel
 from trainer_server.openai_errors import APIError
 from trainer_server.process import Child
 from trainer_server.rendering import Renderer
+from trainer_server.retention import Retention
 from trainer_server.slots import NoFreeSlot, Slots
 from trainer_server.wire import (
     EngineError,
@@ -26,13 +30,18 @@ from trainer_server.wire import (
     SFTRequest,
     StepRequest,
     TrainingError,
-    TrajectoryRef,
 )
 
 log = logging.getLogger("trainer_server")
 
 _POLL = 0.02
 """Seconds between looks at the board while a job is open."""
+_LOOK = 1.5
+"""Seconds until an engine that refused an adapter has been found dead, if it is: they are looked at each second."""
+_REFUSALS = 3
+"""So many by living engines are final."""
+_DEATHS = 3
+"""Of the trainer in one job, until that job is given up."""
 
 
 class Trainer:
@@ -44,6 +53,8 @@ class Trainer:
     ) -> None:  # fmt: skip
         self._config, self._base, self._tokenizer = config, base, tokenizer
         self._board, self._slots, self._engines = board, slots, engines
+        self._store = AdapterStore(config.home.policies)
+        self._deaths: Counter[str] = Counter()
         self._open: list[str] = board.open_ids()
         self._keys: dict[tuple[str, str], tuple[str, str]] = {}  # (policy, key) → id of the job, digest of its request
         for job_id in board.ids():
@@ -57,6 +68,8 @@ class Trainer:
         ]  # fmt: skip
         self.child = Child("trainer", line, config.home.logs, environment(base, config.trainer_gpus))
         self.restarts = 0
+        self._in_vain = 0  # since a job was done: the wait until the next start grows with it
+        self.retention = Retention(config.keep_versions, self._store, slots, config.home.ledger, self.open_files)
 
     async def start(self) -> None:
         await self.child.start()
@@ -71,6 +84,11 @@ class Trainer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.child.stop()
+
+    def creation(self, policy: str) -> Job | None:
+        """The making of a policy that is not done yet."""
+        found = (file.id for file in self.open_files() if file.kind == "create" and file.policy == policy)
+        return next(map(self._job, found), None)
 
     async def create(self, spec: PolicySpec) -> Job:
         """Queues the making of a policy's version 0."""
@@ -113,10 +131,21 @@ class Trainer:
         """The newest jobs first."""
         return [self._job(job_id) for job_id in reversed(self._board.ids()[-limit:])]
 
+    def open_files(self) -> list[JobFile]:
+        """Jobs without a final word, oldest first."""
+        return [self._board.file(job_id) for job_id in self._open]
+
     def named_completions(self) -> set[str]:
         """Completions that open jobs need: never purged."""
-        files = [self._board.file(job_id) for job_id in self._open]
-        return {one for file in files for trajectory in _trajectories(file) for one in trajectory.completions}
+        return {one for file in self.open_files() for one in file.completions}
+
+    def served(self, policy: str) -> int | None:
+        """The newest version whose job is over: what a policy's name means when the server starts."""
+        for number in reversed(self._store.versions(policy)):
+            record = self._store.version(policy, number)
+            if record and record.job_id not in self._open:
+                return number
+        return None
 
     def _remember(self, file: JobFile) -> None:
         if file.request and file.request.idempotency_key:
@@ -147,8 +176,31 @@ class Trainer:
             log.warning("the trainer ended with status %s (restart %d); its log is %s", status, self.restarts,
                         self.child.log)  # fmt: skip
             await self.child.stop()
-            await asyncio.sleep(min(30.0, 0.5 * self.restarts))
-            await self.child.start()
+            try:
+                await asyncio.to_thread(self._blame, status)
+                self._in_vain += 1
+                await asyncio.sleep(min(30.0, 0.5 * self._in_vain))
+                await self.child.start()
+            except OSError as error:
+                log.error("the trainer could not be started again: %s", error)
+                await asyncio.sleep(1.0)
+
+    def _blame(self, status: int) -> None:
+        """Gives a job up that the trainer died of again and again: those behind it would never have their turn."""
+        job_id = next((one for one in self._open if self._board.trained(one) is None), None)
+        if job_id is None or not self._board.started(job_id):
+            return
+        policy = self._board.file(job_id).policy
+        made = {one.job_id for n in self._store.versions(policy) if (one := self._store.version(policy, n))}
+        self._deaths[job_id] += 1
+        if self._deaths[job_id] < _DEATHS or job_id in made:
+            return
+        error = (
+            f"the trainer process died {_DEATHS} times while it did this job, last with status {status}. If that is "
+            f"-9 or 137, memory may have run out: send smaller batches or a smaller token_budget. Its log: "
+            f"{self.child.log}"
+        )
+        self._board.report(job_id, Trained(error=error))
 
     async def _finish_jobs(self) -> None:
         while True:
@@ -156,23 +208,41 @@ class Trainer:
                 self._wake.clear()
                 await self._wake.wait()
             job_id = self._open[0]
-            if not self._board.ready(job_id):
-                await self._render(job_id)
-            while (trained := self._board.trained(job_id)) is None:
-                await asyncio.sleep(_POLL)
-            job = self._job(job_id)
-            rows = await asyncio.to_thread(self._board.rows, job_id)
-            job.seconds = {**({"render": rows.seconds} if rows else {}), "train": trained.seconds}
-            if trained.error or trained.result is None:
-                job.status, job.error = JobStatus.failed, trained.error
-            else:
-                job.status, job.result = JobStatus.succeeded, trained.result
-                job.seconds["swap"] = await self._swap(job.policy, trained.result.version)
-            job.finished = time.time()
-            await asyncio.to_thread(self._board.finish, job)
+            try:
+                policy = await self._finish(job_id)
+            except OSError as error:  # a full disk: nothing is lost, and what is done stays done
+                log.error("%s cannot be finished until there is space on the disk: %s", job_id, error)
+                await asyncio.sleep(1.0)
+                continue
             self._open.pop(0)
             async with self._changed:
                 self._changed.notify_all()
+            await self.retention.sweep(policy)
+
+    async def _finish(self, job_id: str) -> str:
+        """Waits for the trainer, puts the version into service, and says so; returns the policy."""
+        if not self._board.ready(job_id):
+            await self._render(job_id)
+        while (trained := self._board.trained(job_id)) is None:
+            await asyncio.sleep(_POLL)
+        self._in_vain = 0
+        job = self._job(job_id)
+        rows = await asyncio.to_thread(self._board.rows, job_id)
+        job.seconds = {**({"render": rows.seconds} if rows else {}), "train": trained.seconds}
+        job.status, job.result, job.error = JobStatus.succeeded, trained.result, trained.error
+        if trained.result is not None:
+            faults.point("swapping")
+            try:
+                job.seconds["swap"] = await self._swap(job.policy, trained.result.version)
+            except TrainingError as error:
+                job.error = str(error)
+            faults.point("swapped")
+        if job.error or job.result is None:
+            job.status, job.result = JobStatus.failed, None
+            self._slots.step_back(job.policy)
+        job.finished = time.time()
+        await asyncio.to_thread(self._board.finish, job)
+        return job.policy
 
     async def _render(self, job_id: str) -> None:
         """Writes down what a warm start imitates, however long the engine takes to be there; or why it cannot."""
@@ -197,14 +267,27 @@ class Trainer:
                 await asyncio.to_thread(self._board.report, job_id, failed)
 
     async def _swap(self, policy: str, version: int) -> float:
-        """Puts a version into service, however long the engine takes to be there; returns the seconds it took."""
-        started = time.monotonic()
+        """Puts a version into service, however long the engine takes to be there; returns the seconds it took.
+
+        A version that healthy engines keep refusing is set aside, here and only here: it was made a moment ago, and
+        the one before it is being served by the same engines. Raises TrainingError with their words.
+        """
+        started, refusals = time.monotonic(), 0
         while self._slots.newest.get(policy, -1) < version:
+            if reason := self._store.set_aside(policy).get(version):
+                raise TrainingError(reason)
             try:
                 await self._slots.publish((policy, version))
             except (EngineError, NoFreeSlot) as error:
                 log.warning("%s@%d waits for the engine: %s", policy, version, error)
-                await asyncio.sleep(1.0)
+                before = [engine.restarts for engine in self._engines]
+                await asyncio.sleep(_LOOK)
+                alive = all(engine.ready for engine in self._engines)
+                if isinstance(error, AdapterRefused) and alive and before == [one.restarts for one in self._engines]:
+                    refusals += 1
+                if refusals == _REFUSALS:
+                    why = self._store.problem(policy, version) or f"the engine does not take it ({error})"
+                    raise TrainingError(await asyncio.to_thread(self._store.put_aside, policy, version, why)) from None
         return time.monotonic() - started
 
 
@@ -215,12 +298,6 @@ def environment(base: BaseModel, gpus: str | None = None) -> dict[str, str]:
         **({"HF_HUB_OFFLINE": "1"} if base.local else {}),
         **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),
     }
-
-
-def _trajectories(file: JobFile) -> list[TrajectoryRef]:
-    if isinstance(file.request, SFTRequest):
-        return file.request.trajectories
-    return [one for group in file.request.groups for one in group.trajectories] if file.request else []
 
 
 def _digest(request: StepRequest | SFTRequest) -> str:

@@ -64,6 +64,15 @@ def test_whole_combinations_are_held_out_whose_tools_are_all_trained() -> None:
     assert [note for note in divided.notes if note.startswith("held out by tool combination")]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_tool_that_is_trained_in_one_company_alone_is_split_by_arguments(seed: int) -> None:
+    kinds = [("first",), ("second",), ("first", "second")]
+    divided = ScenarioSet([scenario(i, *kinds[i % 3]) for i in range(36)]).split(0.25, seed)
+    assert len(divided.validation) == 9
+    assert {combination(one) for one in divided.train} == set(kinds)
+    assert any("held out by arguments" in note for note in divided.notes)
+
+
 def test_one_combination_is_split_by_arguments_and_the_set_says_so() -> None:
     divided = ScenarioSet([scenario(i, "a") for i in range(12)]).split(0.25)
     assert (len(divided.train), len(divided.validation)) == (9, 3)

@@ -116,6 +116,18 @@ async def test_without_facts_the_answer_is_held_to_what_the_calls_gave() -> None
     assert (await degrees(run(plain, "1200 euros", called("get_price"))))["faithful"] == 1.0
     other = await degrees(run(plain, "I do not know.", called("get_price")))
     assert (other["faithful"], other["success"]) == (0.0, 1.0)
+    looked = plain.with_plan(reference=[plain.plan.reference[0].model_copy(update={"reads": True})])
+    assert (await degrees(run(looked, "I do not know.", called("get_price"))))["success"] == 0.0
+    assert (await degrees(run(looked, "1200 euros", called("get_price"))))["success"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "success"), [("It is 14:03 there.", 1.0), ("It is 15:03 there.", 0.0), ("It is 09:30 there.", 0.0)]
+)
+async def test_a_part_of_a_time_is_read_from_the_result(answer: str, success: float) -> None:
+    clock = MCPScenario.make("What time is it? I left at 09:30.", Plan(reference=[Step(tool="get_time", reads=True)]))
+    call = called("get_time", '{"datetime": "2026-11-21T14:03:09+01:00", "left": "09:30"}', arguments={})
+    assert (await degrees(run(clock, answer, call)))["success"] == success
 
 
 @pytest.mark.parametrize("failure", ["closed", "missing"])

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.conftest import TrainerServer
+from tests.engine_app import UNIFORM
 
 
 def chat(server: TrainerServer, content: str, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
@@ -41,7 +42,7 @@ def test_an_answer_is_ordinary_and_its_tokens_are_in_the_ledger(server: TrainerS
     found = row(server, answer["id"])
     assert found["token_ids"] == [ord(char) for char in "hello"]
     assert found["prompt_token_ids"] == [ord(char) for char in "say hello"]
-    assert found["logprobs"] == [-0.5] * 5
+    assert found["logprobs"] == [UNIFORM] * 5
     assert (found["policy"], found["version"], found["status"]) == ("agent", 0, "complete")
     assert (found["sampling"]["temperature"], found["sampling"]["max_tokens"]) == (0.7, 50)
 

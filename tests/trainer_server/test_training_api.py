@@ -136,15 +136,6 @@ def test_bad_steps_are_refused(server: TrainerServer) -> None:
         assert http.get("/api/completions/nothing").status_code == 404
 
 
-def test_the_adapter_can_be_fetched(server: TrainerServer) -> None:
-    import io
-    import zipfile
-
-    with server.http() as http:
-        content = http.get("/api/policies/agent/versions/0/adapter").content
-    assert {"adapter_config.json", "adapter_model.safetensors"} <= set(zipfile.ZipFile(io.BytesIO(content)).namelist())
-
-
 def test_the_contract_is_published(server: TrainerServer) -> None:
     with server.http() as http:
         paths = http.get("/openapi.json").json()["paths"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,30 +28,46 @@ def trl_loss(config: GRPOConfig, data: dict[str, torch.Tensor]) -> torch.Tensor:
 
     stub: Any = SimpleNamespace(
         loss_type=config.loss_type, importance_sampling_level=config.importance_sampling_level, beta=config.beta,
-        epsilon_low=config.epsilon, epsilon_high=config.epsilon_high, top_entropy_quantile=1.0,
-        off_policy_mask_threshold=None, use_vllm=config.importance_sampling_cap is not None,
+        epsilon_low=config.epsilon, epsilon_high=config.epsilon_high,
+        top_entropy_quantile=config.top_entropy_quantile, off_policy_mask_threshold=config.off_policy_mask_threshold,
+        use_vllm=(config.importance_sampling_cap or config.importance_sampling_floor) is not None,
         vllm_importance_sampling_correction=True, max_completion_length=config.max_completion_length,
-        current_gradient_accumulation_steps=1, aux_loss_enabled=False, _entropy_bonus_enabled=False,
-        use_adaptive_entropy=False, entropy_coef=0.0,
+        current_gradient_accumulation_steps=1, aux_loss_enabled=False, _entropy_bonus_enabled=config.entropy_coef != 0,
+        use_adaptive_entropy=False, entropy_coef=config.entropy_coef,
         args=SimpleNamespace(
-            delta=config.delta, use_bias_correction_kl=False, steps_per_generation=1,
+            delta=config.delta, use_bias_correction_kl=config.use_bias_correction_kl, steps_per_generation=1,
             sapo_temperature_pos=config.sapo_temperature_pos, sapo_temperature_neg=config.sapo_temperature_neg,
         ),
         model=SimpleNamespace(training=True),
-        accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
+        accelerator=SimpleNamespace(
+            num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x,
+            pad_across_processes=lambda x, dim, pad_index: x, sync_gradients=False,
+        ),
         _metrics={"train": __import__("collections").defaultdict(list)},
     )  # fmt: skip
-    entropies = torch.zeros_like(data["logp"])
-    stub._get_per_token_logps_and_entropies = lambda *a, **k: (data["logp"], entropies, None)
+    stub.get_high_entropy_mask = lambda *a: GRPOTrainer.get_high_entropy_mask(stub, *a)
+    stub.get_off_policy_mask = GRPOTrainer.get_off_policy_mask
+    stub._get_per_token_logps_and_entropies = lambda *a, **k: (data["logp"], data["entropy"], None)
     inputs = {
         "prompt_ids": torch.zeros(3, 1, dtype=torch.long), "prompt_mask": torch.ones(3, 1),
         "completion_ids": torch.zeros(3, 5, dtype=torch.long), "completion_mask": data["mask"],
         "advantages": data["advantages"], "old_per_token_logps": data["old"], "ref_per_token_logps": data["reference"],
-        "importance_sampling_ratio": (data["old"] - data["sampled"]).exp().clamp(max=2.0),
+        "sampling_per_token_logps": data["sampled"], "importance_sampling_ratio": trl_correction(config, data),
         "num_items_in_batch": data["mask"].sum(),
     }  # fmt: skip
     loss: torch.Tensor = GRPOTrainer._compute_loss(stub, None, inputs)
     return loss
+
+
+def trl_correction(config: GRPOConfig, data: dict[str, torch.Tensor]) -> torch.Tensor:
+    """TRL computes this where it generates; here in closed form."""
+    gap = (data["old"] - data["sampled"]) * data["mask"]
+    if config.importance_sampling_mode.startswith("sequence"):
+        gap = gap.sum(-1, keepdim=True)
+    weight, low, high = gap.exp(), config.importance_sampling_floor or 0.0, config.importance_sampling_cap or math.inf
+    if config.importance_sampling_mode.endswith("truncate"):
+        return weight.clamp(low, high)
+    return weight * ((weight >= low) & (weight <= high))
 
 
 def batch(seed: int) -> dict[str, torch.Tensor]:
@@ -63,22 +80,26 @@ def batch(seed: int) -> dict[str, torch.Tensor]:
     mask = torch.tensor([[float(j < n) for j in range(5)] for n in LENGTHS], dtype=torch.float64)
     advantages = torch.tensor([1.3, -0.4, -0.9], dtype=torch.float64)
     return {"logp": near(0.0).requires_grad_(), "old": near(0.4), "sampled": near(0.4), "reference": near(0.4),
-            "mask": mask, "advantages": advantages}  # fmt: skip
+            "entropy": near(0.0).abs().requires_grad_(), "mask": mask, "advantages": advantages}  # fmt: skip
 
 
 def ours(config: GRPOConfig, data: dict[str, torch.Tensor], rows: slice = slice(None)) -> torch.Tensor:
     lengths = torch.tensor(LENGTHS)
     completion_R = torch.cat([torch.full((n,), i) for i, n in enumerate(LENGTHS)])
     keep = torch.isin(completion_R, torch.arange(3)[rows])
+    entropy_R = flat(data["entropy"])
+    weight_R = (entropy_R >= entropy_R.detach().quantile(1 - config.top_entropy_quantile)).double()
     given = Readouts(
         old_logp_R=flat(data["old"])[keep],
         sampled_logp_R=flat(data["sampled"])[keep],
         advantage_R=data["advantages"][completion_R][keep],
         share_R=shares(lengths, config)[completion_R][keep],
         completion_R=completion_R[keep],
+        weight_R=weight_R[keep],
+        bonus=1 / float(weight_R.sum()),
         reference_logp_R=flat(data["reference"])[keep],
     )
-    return grpo_loss(flat(data["logp"])[keep], given, config).loss
+    return grpo_loss(flat(data["logp"])[keep], given, config, entropy_R[keep]).loss
 
 
 @pytest.mark.parametrize(("loss_type", "level", "beta", "delta", "cap"), CASES)
@@ -89,14 +110,44 @@ def test_loss_and_gradient_equal_trl(
         loss_type=loss_type, importance_sampling_level=level, beta=beta, delta=delta, importance_sampling_cap=cap,
         max_completion_length=7, **({"epsilon_high": 1.2} if loss_type == "cispo" else {}),
     )  # fmt: skip
+    compare(config)
+
+
+def compare(config: GRPOConfig) -> None:
     for seed in range(3):
         data = batch(seed)
-        expected = trl_loss(config, data)
-        (expected_gradient,) = torch.autograd.grad(expected, data["logp"])
-        loss = ours(config, data)
-        (gradient,) = torch.autograd.grad(loss, data["logp"])
-        assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
-        assert torch.allclose(gradient * data["mask"], expected_gradient * data["mask"], atol=1e-6)
+        expected, found = trl_loss(config, data), ours(config, data)
+        assert found.item() == pytest.approx(expected.item(), abs=1e-6)
+        given = (data["logp"], data["entropy"])
+        for theirs, mine in zip(
+            torch.autograd.grad(expected, given, allow_unused=True),
+            torch.autograd.grad(found, given, allow_unused=True),
+            strict=True,
+        ):
+            assert (theirs is None) == (mine is None)
+            if theirs is not None and mine is not None:
+                assert torch.allclose(mine * data["mask"], theirs * data["mask"], atol=1e-6)
+
+
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"importance_sampling_mode": "token_mask"},
+        {"importance_sampling_mode": "token_mask", "importance_sampling_floor": 0.8, "importance_sampling_cap": None},
+        {"importance_sampling_mode": "token_truncate", "importance_sampling_floor": 0.8},
+        {"importance_sampling_mode": "sequence_truncate"},
+        {"importance_sampling_mode": "sequence_mask", "importance_sampling_floor": 0.5},
+        {"off_policy_mask_threshold": 0.05},
+        {"entropy_coef": 0.1},
+        {"top_entropy_quantile": 0.4},
+        {"top_entropy_quantile": 0.4, "entropy_coef": 0.1, "beta": 0.1},
+        {"beta": 0.1, "use_bias_correction_kl": True},
+    ],
+    ids=str,
+)
+def test_options_equal_trl(loss_type: Any, options: dict[str, Any]) -> None:
+    compare(GRPOConfig(loss_type=loss_type, **{"epsilon_high": 1.2} if loss_type == "cispo" else {}, **options))
 
 
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
@@ -126,7 +177,7 @@ def test_cispo_caps_weights_and_keeps_every_gradient() -> None:
     assert logp.grad is not None
     assert logp.grad.tolist() == pytest.approx([-2.0 / 3, 0.5 / 3, -0.05 / 3])
     assert result.loss.item() == pytest.approx((2.0 - 0.5 + 0.1) / 3)
-    assert result.clipped_R.tolist() == [1.0, 0.0, 0.0]
+    assert result.high_R.tolist() == [1.0, 0.0, 0.0]
 
 
 def test_sapo_on_policy_has_the_gradient_of_the_plain_objective() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from tests.training.test_tree import ARCHITECTURES, tiny_model
 from trainer_server.adapters import AdapterStore
 from trainer_server.jobs import JobBoard
 from trainer_server.ledger import Ledger
-from trainer_server.training.batch import gather_batch
+from trainer_server.training.batch import Sample, gather_batch, minibatches
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (
     Completion,
@@ -65,7 +67,7 @@ def make_worker(where: Path) -> Worker:
 
 
 def step(worker: Worker, refs: list[GroupRef], **config: Any) -> Any:
-    request = StepRequest(groups=refs, config=GRPOConfig(**config))
+    request = StepRequest(groups=refs, config=GRPOConfig(**{"max_logp_gap": None, **config}))  # made-up log-probs
     job = worker.board.accept("step", "p", request=request)
     worker.do(job)
     trained = worker.board.trained(job.id)
@@ -132,7 +134,9 @@ def test_missing_and_nan_rewards_are_counted_and_not_trained(worker: Worker) -> 
 )
 def test_what_is_never_trained(changes: dict[str, Any], reason: str) -> None:
     found = {"c0": completion("c0", [5], **changes), "c1": completion("c1", [6])}
-    batch = gather_batch(groups(1.0, 0.0), found, GRPOConfig(), policy="p", base_model="tiny", tokenizer="tok")
+    batch = gather_batch(
+        groups(1.0, 0.0), found, GRPOConfig(), policy="p", version=0, base_model="tiny", tokenizer="tok"
+    )
     assert [sample.completion.id for sample in batch.samples] == ["c1"]
     assert batch.completions_skipped == {reason: 1}
 
@@ -140,8 +144,8 @@ def test_what_is_never_trained(changes: dict[str, Any], reason: str) -> None:
 def test_tokens_that_a_grammar_forced_are_not_trained() -> None:
     forced = completion("c0", [5, 6, 7], logprobs=[0.0, -1.0, 0.0], constrained=["grammar"])
     batch = gather_batch(
-        groups(1.0, 0.0), {"c0": forced, "c1": completion("c1", [6])}, GRPOConfig(), policy="p", base_model="tiny",
-        tokenizer="tok",
+        groups(1.0, 0.0), {"c0": forced, "c1": completion("c1", [6])}, GRPOConfig(), policy="p", version=0,
+        base_model="tiny", tokenizer="tok",
     )  # fmt: skip
     assert batch.samples[0].trained == (False, True, False)
     assert batch.metrics()["constrained"] == 1
@@ -180,7 +184,7 @@ def adapter(worker: Worker, version: int) -> dict[str, torch.Tensor]:
 
 
 def test_a_job_taken_up_twice_makes_one_version(worker: Worker) -> None:
-    request = StepRequest(groups=groups(1.0, 0.0, 0.3), config=GRPOConfig())
+    request = StepRequest(groups=groups(1.0, 0.0, 0.3), config=GRPOConfig(max_logp_gap=None))
     job = worker.board.accept("step", "p", request=request)
     worker.do(job)
     (worker.home.jobs / job.id / "trained.json").unlink()  # killed between publishing and reporting
@@ -221,6 +225,83 @@ def test_the_reference_of_the_kl_penalty_is_a_version(worker: Worker) -> None:
     third = step(worker, groups(1.0, 0.0, 0.3), beta=0.1, reference_version=2)
     assert third.result.metrics["kl"] == pytest.approx(0.0, abs=1e-9)  # the version that is trained: nothing between
     assert "reference_version=9" in step(worker, groups(1.0, 0.0, 0.3), beta=0.1, reference_version=9).error
+
+
+def two_groups() -> list[GroupRef]:
+    return [
+        GroupRef(
+            scenario_id=str(at),
+            trajectories=[TrajectoryRef(id=f"{at}{i}", reward=float(i), completions=[f"c{at + i}"]) for i in range(2)],
+        )
+        for at in range(2)
+    ]
+
+
+def test_passes_and_minibatches_are_updates_of_one_step(worker: Worker) -> None:
+    metrics = step(worker, two_groups(), lr=1e-2, num_iterations=2, num_minibatches=2).result.metrics
+    assert (metrics["updates"], metrics["updates_total"]) == (4, 4)
+    assert metrics["ratio_min"] < 1.0 < metrics["ratio_max"]  # against the version that the step began with
+    assert metrics["tokens_trained"] == 3 + 2 + 2 + 4
+    assert step(worker, two_groups()).result.metrics["updates_total"] == 5
+
+
+def test_several_updates_that_hardly_move_have_the_loss_of_one(tmp_path: Path) -> None:
+    plain = step(make_worker(tmp_path / "a"), two_groups()).result.metrics
+    several = step(make_worker(tmp_path / "b"), two_groups(), num_iterations=3, lr=1e-12).result.metrics
+    assert several["loss"] == pytest.approx(plain["loss"], abs=1e-6)
+    assert several["ratio_max"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_steps_are_reproducible(tmp_path: Path) -> None:
+    options = {"lr": 1e-2, "num_iterations": 2, "num_minibatches": 3, "entropy_coef": 0.01, "top_entropy_quantile": 0.5}
+    found = []
+    for name in ("a", "b"):
+        worker = make_worker(tmp_path / name)
+        for _ in range(2):
+            assert step(worker, two_groups(), **options).error is None
+        found.append(adapter(worker, 2))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_the_learning_rate_rises_and_falls_over_the_updates_of_the_policy(worker: Worker) -> None:
+    rates = [
+        step(worker, groups(1.0, 0.0, 0.3), lr=1e-3, lr_scheduler_type="linear", warmup_steps=1, max_steps=3)
+        .result.metrics["lr"]
+        for _ in range(4)
+    ]  # fmt: skip
+    assert rates == pytest.approx([0.0, 1e-3, 5e-4, 0.0])
+
+
+def test_completions_too_far_behind_are_skipped_and_counted(worker: Worker) -> None:
+    step(worker, groups(1.0, 0.0, 0.3))
+    fresh = step(worker, groups(1.0, 0.0, 0.3), max_staleness=1).result.metrics
+    assert (fresh["completions_skipped"], fresh["staleness_max"]) == ({}, 1)
+    stale = step(worker, groups(1.0, 0.0, 0.3), max_staleness=1).result
+    assert (stale.version, stale.metrics["completions_skipped"]) == (2, {"stale": 3})
+
+
+def test_a_sampler_of_another_policy_fails_the_step(worker: Worker) -> None:
+    failed = step(worker, groups(1.0, 0.0, 0.3), max_logp_gap=1.0)
+    assert "nats per token" in failed.error
+    assert worker.store.versions("p") == [0]
+    (alarm,) = step(worker, groups(1.0, 0.0, 0.3)).result.metrics["alarms"]
+    assert "trainer and engine differ" in alarm
+
+
+def test_half_of_the_tokens_have_a_policy_gradient(worker: Worker) -> None:
+    whole = step(worker, groups(1.0, 0.0, 0.3)).result.metrics
+    half = step(worker, groups(1.0, 0.0, 0.3), top_entropy_quantile=0.5).result.metrics
+    assert half["tokens_trained"] == whole["tokens_trained"]
+    assert half["grad_norm"] != pytest.approx(whole["grad_norm"], rel=1e-3)
+
+
+@pytest.mark.parametrize(("count", "parts"), [(1, [6]), (2, [3, 3]), (3, [1, 2, 3]), (6, [1] * 6), (9, [1] * 6)])
+def test_minibatches_keep_groups_whole_while_there_are_enough(count: int, parts: list[int]) -> None:
+    found = [completion(f"c{i}", [1, 2]) for i in range(6)]
+    samples = [Sample(one, 0.0, (True, True), group) for one, group in zip(found, (0, 1, 1, 2, 2, 2), strict=True)]
+    divided = minibatches(samples, count, random.Random(0))
+    assert sorted(map(len, divided)) == parts
+    assert sorted(itertools.chain(*divided)) == list(range(6))
 
 
 def test_stores_share_nothing_but_files(worker: Worker) -> None:

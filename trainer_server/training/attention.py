@@ -1,10 +1,12 @@
 """Attention over a packed row: each run attends to its own ancestors and itself, so no T×T mask is ever made.
 
-Runs of about the same size are computed together, padded to one another. Query heads that share a key head are folded
-into the query length, so that keys and values are never repeated for them.
+Runs are cut into tiles; tiles of about the same size are computed together, padded to one another. Query heads that share
+a key head are folded into the query length, so that keys and values are never repeated for them. The backward pass
+computes the probabilities again. Three matrix products and a softmax are several times faster on CPUs than torch's
+fused kernel, which is made for lengths at which scores do not fit the cache.
 
 Registered with transformers as `art_tree`; the layout travels as the keyword argument `tree` of the model's forward.
-Shapes: H query heads, K key heads, G = H/K, T tokens, D head size, B runs of a bucket, N tokens of a run, L length of
+Shapes: H query heads, K key heads, G = H/K, T tokens, D head size, B tiles of a bucket, N tokens of a tile, L length of
 its path.
 """
 
@@ -14,96 +16,175 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
+from transformers import AttentionInterface, AttentionMaskInterface
 
 from trainer_server.training.tree import Row, Run
 from trainer_server.wire import TrainingError
 
 NAME = "art_tree"
-_PACKABLE = {"full_attention", "sliding_attention"}
-_WASTE = 1.4
-"""A bucket may compute this many times what its runs need; one call more costs about as much."""
+_TILE = 256
+"""Queries of a tile at most: what lies above the diagonal is computed for nothing."""
+_BUCKET = 1 << 18
+"""Scores of a bucket and head, unless one tile has more: what a cache can hold."""
+_WASTE = 1.15
+"""A bucket may compute this many times what its tiles need …"""
+_CALL = 1 << 13
+"""… and this many scores more: about what one call costs."""
+_KNOWN = {"position_ids", "use_cache", "cache_position", "output_attentions", "is_causal", "position_embeddings"}
+"""Arguments that change nothing about attention over a row."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """Runs that are computed together.
+    """Tiles that are computed together.
 
-    query_BN, key_BL: places in the row; padding repeats a valid place. depth_BN: depth of the queries.
-    length_B: lengths of the paths; keys beyond are padding.
+    query_M: places in the row, B·N of them, tile after tile; padding repeats a valid place. key_J: the same of the
+    paths, B·L. valid_P: which of the B·N are no padding. depth_BN: depth of the queries. length_B: lengths of the
+    paths; keys beyond are padding.
     """
 
-    query_BN: torch.Tensor
-    key_BL: torch.Tensor
+    size: int
+    query_M: torch.Tensor
+    key_J: torch.Tensor
+    valid_P: torch.Tensor
     depth_BN: torch.Tensor
     length_B: torch.Tensor
+    shared: int
+    """Keys, counted from the root, that every query of the bucket sees."""
     masks: dict[tuple[int | None, torch.dtype], torch.Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, runs: list[Run], row: Row, device: torch.device) -> Bucket:
-        n, length = max(run.stop - run.start for run in runs), max(len(run.path_L) for run in runs)
-        query = torch.stack([torch.arange(n).clamp(max=run.stop - run.start - 1) + run.start for run in runs])
-        key = torch.zeros(len(runs), length, dtype=torch.long)
-        for at, run in enumerate(runs):
-            key[at, : len(run.path_L)] = torch.from_numpy(run.path_L)
+    def of(cls, tiles: list[Run], row: Row, device: torch.device) -> Bucket:
+        n, length = max(tile.stop - tile.start for tile in tiles), max(len(tile.path_L) for tile in tiles)
+        query = torch.stack([torch.arange(n).clamp(max=tile.stop - tile.start - 1) + tile.start for tile in tiles])
+        valid = torch.stack([torch.arange(n) < tile.stop - tile.start for tile in tiles])
+        key = torch.zeros(len(tiles), length, dtype=torch.long)
+        for at, tile in enumerate(tiles):
+            key[at, : len(tile.path_L)] = torch.from_numpy(tile.path_L)
         depth = torch.from_numpy(row.depth_T)[query]
-        lengths = torch.tensor([len(run.path_L) for run in runs])
-        return cls(query.to(device), key.to(device), depth.to(device), lengths.to(device))
+        lengths = torch.tensor([len(tile.path_L) for tile in tiles])
+        return cls(
+            len(tiles), query.flatten().to(device), key.flatten().to(device),
+            valid.flatten().nonzero()[:, 0].to(device), depth.to(device), lengths.to(device), int(depth.min()) + 1,
+        )  # fmt: skip
 
-    def mask(self, window: int | None, groups: int, dtype: torch.dtype) -> torch.Tensor:
-        """(B, 1, G·N, L), 0 where visible, −∞ elsewhere. A path is indexed by depth: a window is one of positions."""
-        if (window, dtype) not in self.masks:
-            depth_L = torch.arange(self.key_BL.shape[1], device=self.key_BL.device)
+    def mask_(self, score_BKGNL: torch.Tensor, window: int | None) -> None:
+        """Puts −∞ where nothing is visible. A path is indexed by depth: a window is one of positions."""
+        start = self.shared if window is None else 0
+        if (window, score_BKGNL.dtype) not in self.masks:
+            depth_L = torch.arange(start, score_BKGNL.shape[-1], device=score_BKGNL.device)
             depth_BN1 = self.depth_BN[:, :, None]
             seen = (depth_L <= depth_BN1) & (depth_L < self.length_B[:, None, None])
             if window is not None:
                 seen &= depth_BN1 - depth_L < window
-            mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))
-            self.masks[window, dtype] = mask.repeat(1, groups, 1)[:, None]
-        return self.masks[window, dtype]
+            mask = torch.zeros(seen.shape, dtype=score_BKGNL.dtype, device=seen.device)
+            self.masks[window, score_BKGNL.dtype] = mask.masked_fill_(~seen, float("-inf"))[:, None, None]
+        score_BKGNL[..., start:].add_(self.masks[window, score_BKGNL.dtype])
+
+    def fold(self, x_THD: torch.Tensor, heads: int) -> torch.Tensor:
+        """Queries, or gradients of their outputs → (B·K, G·N, D)."""
+        picked = x_THD.index_select(0, self.query_M).view(self.size, -1, heads, x_THD.shape[1] // heads, x_THD.shape[2])
+        return picked.permute(0, 2, 3, 1, 4).reshape(self.size * heads, -1, x_THD.shape[2])
+
+    def unfold(self, x: torch.Tensor, heads: int) -> torch.Tensor:
+        """(B·K, G·N, D) → (P, H, D), without padding."""
+        n = self.depth_BN.shape[1]
+        x = x.view(self.size, heads, -1, n, x.shape[-1]).permute(0, 3, 1, 2, 4)
+        return x.reshape(self.size * n, -1, x.shape[-1]).index_select(0, self.valid_P)
+
+    def paths(self, x_TKD: torch.Tensor) -> torch.Tensor:
+        """Keys or values → (B·K, L, D)."""
+        picked = x_TKD.index_select(0, self.key_J).view(self.size, -1, *x_TKD.shape[1:])
+        return picked.transpose(1, 2).reshape(-1, picked.shape[1], picked.shape[3])
+
+    def probabilities(
+        self, q: torch.Tensor, k: torch.Tensor, heads: int, window: int | None, scale: float
+    ) -> torch.Tensor:
+        """(B·K, G·N, L)."""
+        score = torch.baddbmm(q.new_empty(()), q, k.transpose(1, 2), beta=0.0, alpha=scale)
+        self.mask_(score.view(self.size, heads, -1, self.depth_BN.shape[1], k.shape[1]), window)
+        return score.softmax(-1)
 
 
 @dataclass(slots=True)
 class Layout:
-    """How a row is attended to. root: length of the first run, which is plainly causal; 0 if there is no such run.
+    """How a row is attended to."""
 
-    order_T: for every place of the row, where its output is found after the root's and the buckets' outputs.
-    """
-
-    root: int
     buckets: list[Bucket]
-    order_T: torch.Tensor
 
     @classmethod
     def of(cls, row: Row, device: torch.device) -> Layout:
-        first, *rest = row.runs
-        buckets = [Bucket.of(runs, row, device) for runs in _alike(rest)]
-        order = torch.empty(len(row.tokens_T), dtype=torch.long, device=device)
-        order[: first.stop] = torch.arange(first.stop, device=device)
-        at = first.stop
-        for bucket in buckets:
-            places = bucket.query_BN.flatten()
-            order[places.flip(0)] = torch.arange(at, at + len(places), device=device).flip(0)
-            at += len(places)
-        return cls(first.stop, buckets, order)
+        tiles = [tile for run in row.runs for tile in _tiles(run)]
+        return cls([Bucket.of(alike, row, device) for alike in _alike(tiles)])
 
 
-def _alike(runs: list[Run]) -> list[list[Run]]:
-    """Sorts runs into buckets whose padding is bearable."""
+def _tiles(run: Run) -> list[Run]:
+    count = -(-(run.stop - run.start) // _TILE)
+    edges = [run.start + (run.stop - run.start) * at // count for at in range(count + 1)]
+    return [
+        Run(start, stop, run.path_L[: len(run.path_L) - (run.stop - stop)])
+        for start, stop in zip(edges, edges[1:], strict=False)
+    ]
+
+
+def _alike(tiles: list[Run]) -> list[list[Run]]:
+    """Sorts tiles into buckets whose padding is bearable."""
     buckets: list[list[Run]] = []
-    needed = 0
-    for run in sorted(runs, key=lambda run: (run.stop - run.start, len(run.path_L))):
-        cost = (run.stop - run.start) * len(run.path_L)
-        if buckets:
-            bucket = [*buckets[-1], run]
-            padded = len(bucket) * (run.stop - run.start) * max(len(one.path_L) for one in bucket)
-            if padded <= _WASTE * (needed + cost):
-                buckets[-1], needed = bucket, needed + cost
-                continue
-        buckets.append([run])
-        needed = cost
+    needed = longest = 0
+    for tile in sorted(tiles, key=lambda tile: (tile.stop - tile.start, len(tile.path_L))):
+        n, cost = tile.stop - tile.start, (tile.stop - tile.start) * len(tile.path_L)
+        longest = max(longest, len(tile.path_L))
+        padded = (len(buckets[-1]) + 1) * n * longest if buckets else 0
+        if buckets and padded <= _WASTE * (needed + cost) + _CALL and padded <= _BUCKET:
+            buckets[-1].append(tile)
+            needed += cost
+        else:
+            buckets.append([tile])
+            needed, longest = cost, len(tile.path_L)
     return buckets
+
+
+class _TreeAttention(torch.autograd.Function):
+    """(q_THD, k_TKD, v_TKD) → (T, H, D). Gradients of keys and values are summed over branches in fp32."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q_THD: torch.Tensor, k_TKD: torch.Tensor, v_TKD: torch.Tensor, tree: Layout, window: int | None,
+        scale: float,
+    ) -> torch.Tensor:  # fmt: skip
+        heads = k_TKD.shape[1]
+        out_THD = q_THD.new_empty(*q_THD.shape[:2], v_TKD.shape[2])
+        for bucket in tree.buckets:
+            q, k, v = bucket.fold(q_THD, heads), bucket.paths(k_TKD), bucket.paths(v_TKD)
+            out = bucket.unfold(bucket.probabilities(q, k, heads, window, scale) @ v, heads)
+            out_THD.index_copy_(0, bucket.query_M.index_select(0, bucket.valid_P), out)
+        ctx.save_for_backward(q_THD, k_TKD, v_TKD)
+        ctx.given = tree, window, scale
+        return out_THD
+
+    @staticmethod
+    def backward(ctx: Any, grad_THD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        q_THD, k_TKD, v_TKD = ctx.saved_tensors
+        tree, window, scale = ctx.given
+        heads = k_TKD.shape[1]
+        dq_THD = torch.empty_like(q_THD)
+        dk_TKD, dv_TKD = (torch.zeros_like(one, dtype=torch.float32) for one in (k_TKD, v_TKD))
+        for bucket in tree.buckets:
+            q, k, v = bucket.fold(q_THD, heads), bucket.paths(k_TKD), bucket.paths(v_TKD)
+            grad = bucket.fold(grad_THD, heads)
+            real = grad.new_zeros(bucket.query_M.shape).index_fill_(0, bucket.valid_P, 1.0)
+            grad.view(bucket.size, -1, bucket.depth_BN.shape[1], grad.shape[-1]).mul_(
+                real.view(bucket.size, 1, -1, 1)
+            )  # padding repeats a query: its gradient must not be counted twice
+            p = bucket.probabilities(q, k, heads, window, scale)
+            dp = grad @ v.transpose(1, 2)
+            ds = torch._softmax_backward_data(dp, p, -1, p.dtype)
+            dq = bucket.unfold(ds @ k, heads).mul_(scale)
+            dq_THD.index_copy_(0, bucket.query_M.index_select(0, bucket.valid_P), dq)
+            for total, part, factor in ((dk_TKD, ds.transpose(1, 2) @ q, scale), (dv_TKD, p.transpose(1, 2) @ grad, 1)):
+                part = part.view(bucket.size, heads, -1, part.shape[-1]).transpose(1, 2)
+                total.index_add_(0, bucket.key_J, part.reshape(-1, *total.shape[1:]).float(), alpha=factor)
+        return dq_THD, dk_TKD.to(k_TKD.dtype), dv_TKD.to(v_TKD.dtype), None, None, None
 
 
 def tree_attention(
@@ -119,62 +200,41 @@ def tree_attention(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention function. query (1, H, T, D), key and value (1, K, T, D) → (1, T, H, D)."""
+    """transformers' attention function. query (1, H, T, D), key and value (1, K, T, D) → (1, T, H, D).
+
+    Raises TrainingError for whatever it would have to leave out.
+    """
     if tree is None:
         raise TrainingError("the model does not pass its keyword arguments on to attention; it cannot be packed")
-    if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None or dropout:
-        raise TrainingError(
-            "attention with logit soft-capping, sinks or dropout is not supported by the packed trainer"
-        )
-    q_HTD, k_KTD, v_KTD = query[0], key[0], value[0]
-    heads, groups = q_HTD.shape[0], q_HTD.shape[0] // k_KTD.shape[0]
-    outputs = [_root(q_HTD, k_KTD, v_KTD, tree.root, groups, sliding_window, scaling)]
-    for bucket in tree.buckets:
-        count, n = bucket.query_BN.shape
-        q = q_HTD.index_select(1, bucket.query_BN.flatten()).view(heads // groups, groups, count, n, -1)
-        q = q.permute(2, 0, 1, 3, 4).reshape(count, heads // groups, groups * n, -1)
-        k, v = (
-            one.index_select(1, bucket.key_BL.flatten()).view(heads // groups, count, -1, one.shape[-1]).transpose(0, 1)
-            for one in (k_KTD, v_KTD)
-        )
-        mask = bucket.mask(sliding_window, groups, q.dtype)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling)
-        outputs.append(out.view(count, heads, n, -1).transpose(1, 2).reshape(count * n, heads, -1))
-    return torch.cat(outputs).index_select(0, tree.order_T)[None], None
+    refuse(module, attention_mask, dropout, sliding_window, kwargs)
+    q_THD, k_TKD, v_TKD = (one[0].transpose(0, 1) for one in (query, key, value))
+    scale = q_THD.shape[-1] ** -0.5 if scaling is None else scaling
+    out: torch.Tensor = _TreeAttention.apply(q_THD, k_TKD, v_TKD, tree, sliding_window, scale)
+    return out[None], None
 
 
-def _root(
-    q_HTD: torch.Tensor, k_KTD: torch.Tensor, v_KTD: torch.Tensor, n: int, groups: int, window: int | None,
-    scaling: float | None,
-) -> torch.Tensor:  # fmt: skip
-    """The first run, plainly causal → (N, H, D)."""
-    k, v = (one[:, :n].repeat_interleave(groups, 0) if groups > 1 else one[:, :n] for one in (k_KTD, v_KTD))
-    mask = None
-    if window is not None and n > window:
-        place = torch.arange(n, device=k.device)
-        mask = (place <= place[:, None]) & (place[:, None] - place < window)
-    out: torch.Tensor = F.scaled_dot_product_attention(
-        q_HTD[None, :, :n], k[None], v[None], attn_mask=mask, is_causal=mask is None, scale=scaling
-    )
-    return out[0].transpose(0, 1)
+def refuse(
+    module: Any, attention_mask: torch.Tensor | None, dropout: float, window: int | None, kwargs: dict[str, Any]
+) -> None:
+    """A model that asks for more than a scale and a window (sinks, soft-capping, a mask of its own) is not packed, and one
+    whose sliding layers say so in their mask alone neither: masks are not made here."""
+    asked = [key for key, value in kwargs.items() if value is not None and value is not False and key not in _KNOWN]
+    asked += ["attention_mask"] if attention_mask is not None else []
+    asked += ["dropout"] if dropout else []
+    if asked:
+        raise TrainingError(f"attention with {', '.join(asked)} is not supported in packed rows")
+    expected = getattr(module.config, "sliding_window", None)
+    kinds = getattr(module.config, "layer_types", None)
+    if kinds is not None and kinds[module.layer_idx] != "sliding_attention":
+        expected = None
+    if window != expected:
+        raise TrainingError(f"layer {module.layer_idx} has a window of {expected} tokens, but asks for {window}")
 
 
-def packable(config: PretrainedConfig) -> bool:
-    """Whether branches of a tree stay apart in this architecture: plain or sliding attention in every layer.
-
-    Recurrent and linear-attention layers carry state from token to token of a row, whatever the mask says.
-    """
-    kinds = getattr(config, "layer_types", None)
-    if kinds is not None:
-        return set(kinds) <= _PACKABLE
-    recurrent = ("mamba", "rwkv", "ssm", "linear_attn", "conv_kernel", "recurrent")
-    return not any(word in key for key in config.to_dict() for word in recurrent)
-
-
-def _no_mask(*args: Any, **kwargs: Any) -> None:
+def no_mask(*args: Any, **kwargs: Any) -> None:
     """The layout says what is visible; a T×T mask would only cost memory."""
     return None
 
 
 AttentionInterface.register(NAME, tree_attention)
-AttentionMaskInterface.register(NAME, _no_mask)
+AttentionMaskInterface.register(NAME, no_mask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,10 @@ class Sample:
     advantage: float
     trained: tuple[bool, ...]
     """By sampled token: False for those that a grammar forced."""
+    group: int = 0
+    """Samples of one group stay together in a minibatch, where there are enough groups."""
+    old: Sequence[float] | None = None
+    """Log-probs under the version that sampled it, once recomputed: where the sampler's own are not the policy's."""
 
     @property
     def constrained(self) -> bool:
@@ -27,8 +32,10 @@ class Sample:
 
 @dataclass(slots=True)
 class Batch:
-    """samples: what is trained. skipped: what is not, by reason. rewards: of all trajectories that have one."""
+    """samples: what is trained. skipped: what is not, by reason. rewards: of all trajectories that have one. version:
+    the newest one, which is trained."""
 
+    version: int = 0
     samples: list[Sample] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     groups: int = 0
@@ -38,9 +45,16 @@ class Batch:
     completions_skipped: Counter[str] = field(default_factory=Counter)
 
     def metrics(self) -> dict[str, object]:
+        advantages = [sample.advantage for sample in self.samples] or [0.0]
+        behind = [self.version - (sample.completion.version or 0) for sample in self.samples] or [0]
         return {
             "reward_mean": statistics.fmean(self.rewards) if self.rewards else None,
             "reward_std": statistics.stdev(self.rewards) if len(self.rewards) > 1 else 0.0,
+            "advantage_mean": statistics.fmean(advantages),
+            "advantage_std": statistics.pstdev(advantages),
+            "advantage_max": max(map(abs, advantages)),
+            "staleness_mean": statistics.fmean(behind),
+            "staleness_max": max(behind),
             "groups": self.groups,
             "groups_skipped": self.groups_skipped,
             "trajectories": self.trajectories,
@@ -57,11 +71,12 @@ def gather_batch(
     config: GRPOConfig,
     *,
     policy: str,
+    version: int,
     base_model: str,
     tokenizer: str,
 ) -> Batch:
-    """Looks every completion up and decides what can be learnt from it."""
-    batch = Batch()
+    """Looks every completion up and decides what can be learnt from it. version: the newest of the policy."""
+    batch = Batch(version)
     compared = []
     for group in groups:
         batch.groups += 1
@@ -79,19 +94,35 @@ def gather_batch(
         [rewards for _, rewards, _ in compared], config.scale_rewards, [baseline for *_, baseline in compared],
         config.group_baseline,
     )  # fmt: skip
-    for (scored, *_), group_values in zip(compared, values, strict=True):
+    for number, ((scored, *_), group_values) in enumerate(zip(compared, values, strict=True)):
         for trajectory, advantage in zip(scored, group_values, strict=True):
             for one in dict.fromkeys(trajectory.completions):
                 found = completions.get(one)
-                if reason := _unfit(found, config, policy, base_model, tokenizer):
+                if reason := _unfit(found, config, policy, version, base_model, tokenizer):
                     batch.completions_skipped[reason] += 1
                 elif found is not None:
-                    batch.samples.append(Sample(found, advantage, _trained(found)))
+                    batch.samples.append(Sample(found, advantage, _trained(found), number))
     return batch
 
 
+def minibatches(samples: Sequence[Sample], count: int, rng: random.Random) -> list[list[int]]:
+    """Indices of samples in `count` parts of about the same number of sampled tokens, none empty; fewer parts for fewer
+    samples. Groups stay whole while there are at least `count` of them: they share a prefix."""
+    whole = len({sample.group for sample in samples}) >= count
+    by_unit: dict[int, list[int]] = {}
+    for index, sample in enumerate(samples):
+        by_unit.setdefault(sample.group if whole else index, []).append(index)
+    parts: list[list[int]] = [[] for _ in range(min(count, len(by_unit)))]
+    sizes = [0] * len(parts)
+    for unit in rng.sample(list(by_unit.values()), len(by_unit)):
+        smallest = sizes.index(min(sizes))
+        parts[smallest] += unit
+        sizes[smallest] += sum(len(samples[index].completion.token_ids) for index in unit)
+    return [sorted(part) for part in parts]
+
+
 def _unfit(
-    completion: Completion | None, config: GRPOConfig, policy: str, base_model: str, tokenizer: str
+    completion: Completion | None, config: GRPOConfig, policy: str, version: int, base_model: str, tokenizer: str
 ) -> str | None:
     """Why a completion cannot be trained, or None."""
     if completion is None:
@@ -106,6 +137,10 @@ def _unfit(
         return str(completion.status)
     if completion.greedy:
         return "greedy"
+    if not completion.token_ids:
+        return "empty"
+    if config.max_staleness is not None and version - (completion.version or 0) > config.max_staleness:
+        return "stale"
     if config.mask_truncated_completions and completion.finish_reason == "length":
         return "truncated"
     return None

@@ -6,20 +6,26 @@ import json
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from trainer_server import faults
+from trainer_server.adapters import OPTIMIZER
 from trainer_server.training.policy import PolicyModel
 from trainer_server.wire import GRPOConfig
 
 
 def make_optimizer(model: PolicyModel, config: GRPOConfig) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
+    made = torch.optim.AdamW(
         [weight for _, weight in model.parameters()],
         lr=config.lr,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
         weight_decay=config.weight_decay,
     )
+    made.register_step_pre_hook(lambda *_: faults.point("gradients"))
+    made.register_step_post_hook(lambda *_: faults.point("updated"))
+    return made
 
 
 def save_state(directory: Path, model: PolicyModel, optimizer: torch.optim.AdamW | None) -> None:
@@ -32,20 +38,24 @@ def save_state(directory: Path, model: PolicyModel, optimizer: torch.optim.AdamW
             tensors[f"exp_avg.{name}"] = state["exp_avg"]
             tensors[f"exp_avg_sq.{name}"] = state["exp_avg_sq"]
             updates = int(state["step"].item())
-    save_file({k: v.contiguous().cpu() for k, v in tensors.items()}, directory / "optimizer.safetensors")
+    save_file({k: v.contiguous().cpu() for k, v in tensors.items()}, directory / OPTIMIZER)
     (directory / "trainer.json").write_text(json.dumps({"updates": updates}))
 
 
-def load_state(directory: Path, model: PolicyModel, optimizer: torch.optim.AdamW) -> None:
-    """Restores what `save_state` wrote: training goes on bit for bit, on CPU."""
-    tensors = load_file(directory / "optimizer.safetensors")
-    updates = json.loads((directory / "trainer.json").read_text())["updates"]
+def load_state(directory: Path, model: PolicyModel, optimizer: torch.optim.AdamW) -> str | None:
+    """Restores what `save_state` wrote: training goes on bit for bit, on CPU. Or says why it cannot."""
+    try:
+        tensors = load_file(directory / OPTIMIZER)
+        updates = json.loads((directory / "trainer.json").read_text())["updates"]
+    except (OSError, ValueError, SafetensorError) as error:
+        return f"the optimizer state in {directory} cannot be read ({error}): the optimizer began anew"
     torch.set_rng_state(tensors["rng"])
     if not updates:
-        return
+        return None
     for name, weight in model.parameters():
         optimizer.state[weight] = {
             "step": torch.tensor(float(updates)),
             "exp_avg": tensors[f"exp_avg.{name}"].to(weight.device),
             "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(weight.device),
         }
+    return None

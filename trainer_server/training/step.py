@@ -1,176 +1,127 @@
-"""One optimizer step, top to bottom: batch → prefix tree → log-probs → loss → gradients → new weights.
+"""One training step, top to bottom: batch → prefix tree → log-probs → loss → gradients → new weights, once or more.
 
-Old log-probabilities. A completion of the version that is being trained has ratio 1, whoever computed its log-probs;
-what lies between vLLM's and the trainer's arithmetic is corrected by truncated importance sampling. A completion of an
-older version has the sampler's log-probs as its old ones. Completions sampled under a constraint have log-probs that
-are not the policy's; theirs are recomputed under the version that sampled them.
+Old log-probabilities. A completion of the version that is being trained has ratio 1 in the first update, whoever
+computed its log-probs; what lies between vLLM's and the trainer's arithmetic is corrected by importance sampling. A
+completion of an older version has the sampler's log-probs as its old ones. Completions sampled under a constraint have
+log-probs that are not the policy's; theirs are recomputed under the version that sampled them.
 """
 
 from __future__ import annotations
 
 import math
+import random
+import statistics
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
-from trainer_server.training.batch import Batch, Sample
-from trainer_server.training.loss import Readouts, grpo_loss, shares
+from trainer_server.training.batch import Batch, minibatches
+from trainer_server.training.loss import grpo_loss
+from trainer_server.training.metrics import Seen, alarms
+from trainer_server.training.parts import Part
 from trainer_server.training.policy import PolicyModel
-from trainer_server.training.tree import Packing, Row, pack
+from trainer_server.training.ranks import ALONE, Ranks
+from trainer_server.training.schedule import learning_rate
+from trainer_server.training.survey import Under, refer, survey, tokens_of
+from trainer_server.training.tokens import Tokens
 from trainer_server.wire import GRPOConfig, TrainingError
-
-Under = Callable[[int], AbstractContextManager[bool]]
-"""Puts another version's weights in place for a while; gives False when that version is gone."""
 
 
 def optimise(
-    model: PolicyModel, optimizer: torch.optim.AdamW, batch: Batch, config: GRPOConfig, version: int, under: Under
+    model: PolicyModel,
+    optimizer: torch.optim.AdamW,
+    batch: Batch,
+    config: GRPOConfig,
+    under: Under,
+    ranks: Ranks = ALONE,
 ) -> dict[str, Any]:
-    """Takes one step in place on the weights of `version`; returns its metrics. Leaves weights alone on TrainingError.
+    """Trains the weights of `batch.version` in place, `num_iterations` × `num_minibatches` updates; returns metrics.
 
-    When nothing can be learnt, the metrics carry `skipped`, the reason, and nothing is changed.
+    All ranks call it with the same weights, batch and random state, and come out with the same weights and metrics.
+    When nothing can be learnt, the metrics carry `skipped`, the reason, and nothing is changed. After a TrainingError
+    the weights are those of no version.
     """
     started = time.monotonic()
-    samples, old = _old_logps(model, batch, config, version, under)
-    packing = _pack(model, samples, config)
-    batch.completions_skipped.update({"too_long": len(packing.too_long)} if packing.too_long else {})
-    kept = sorted({int(i) for row in packing.rows for i in row.source_R})
-    metrics = {**batch.metrics(), "tokens_total": packing.total, "tokens_unique": packing.unique,
-               "tokens_repeated": packing.repeated, "rows": len(packing.rows)}  # fmt: skip
-    trained = torch.tensor([sum(samples[i].trained) for i in kept])
-    metrics["tokens_trained"] = int(trained.sum())
-    if not kept or not metrics["tokens_trained"]:
+    tokens = tokens_of(model, batch, config, under, ranks)
+    rng = random.Random(int(torch.randint(2**62, ()).item()))
+    parts = [
+        Part.of(batch.samples, indices, tokens, config, share=model.share, ranks=ranks.count)
+        for indices in minibatches(batch.samples, config.num_minibatches, rng)
+    ]
+    metrics = {**batch.metrics(), **_sizes(parts), "tokens_trained": int(tokens.trained_F.sum())}
+    if not metrics["tokens_trained"]:
         return {**metrics, "skipped": _why(batch)}
-    share_of = dict(zip(kept, shares(trained, config).tolist(), strict=True))
-    reference = None
-    if config.beta > 0:
-        reference = _logps_under(model, packing, samples, config.reference_version, under)
-        if reference is None:
-            raise TrainingError(
-                f"reference_version={config.reference_version}: the policy has no such version any more"
-            )
     packed = time.monotonic()
+    seen = Seen(ranks)
+    if config.num_iterations * len(parts) > 1 or config.top_entropy_quantile < 1:
+        seen.survey(survey(model, parts, tokens, config, ranks))
+    if config.beta > 0:
+        refer(model, parts, tokens, config, under, ranks)
+    surveyed = time.monotonic()
 
-    optimizer.zero_grad(set_to_none=True)
-    totals: dict[str, list[torch.Tensor]] = {}
-    loss = 0.0
-    for index, row in enumerate(packing.rows):
-        model.gradient_checkpointing(len(row.tokens_T) > model.checkpoint_above)
-        logp_R, entropy_R = model.logprobs(row, _temperatures(row, samples))
-        keep_R, given = _readouts(row, samples, old, share_of, version)
-        if reference is not None:
-            given.reference_logp_R = reference[index][keep_R]
-        result = grpo_loss(logp_R[keep_R], given, config)
-        result.loss.backward()  # type: ignore[no-untyped-call]
-        loss += result.loss.item()
-        gap_R = (logp_R.detach()[keep_R] - given.sampled_logp_R).abs()
-        found = {"ratio": result.ratio_R, "clip": result.clipped_R, "gap": gap_R[~gap_R.isnan()],
-                 "entropy": entropy_R[keep_R], "correction": result.correction_R}  # fmt: skip
-        if result.kl_R is not None:
-            found["kl"] = result.kl_R
-        for name, values in found.items():
-            totals.setdefault(name, []).append(values)
+    losses, norms = [], []
     weights = [weight for _, weight in model.parameters()]
-    norm = float(torch.nn.utils.clip_grad_norm_(weights, config.max_grad_norm))
-    if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise TrainingError(f"the step's loss is {loss} and its gradient norm {norm}: no version was made")
-    optimizer.step()
+    update = first = _updates(optimizer)
+    for part in (part for _ in range(config.num_iterations) for part in rng.sample(parts, len(parts))):
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(_backward(model, part, tokens, config, seen, ranks))
+        ranks.add_gradients(weights)
+        norms.append(float(torch.nn.utils.clip_grad_norm_(weights, config.max_grad_norm)))
+        if not (math.isfinite(losses[-1]) and math.isfinite(norms[-1])):
+            raise TrainingError(f"the loss is {losses[-1]} and the gradient norm {norms[-1]}: no version was made")
+        seen.check_gap(config)
+        optimizer.param_groups[0]["lr"] = learning_rate(config, update)
+        optimizer.step()
+        update += 1
 
-    merged = {name: torch.cat(values).float() for name, values in totals.items()}
     return {
         **metrics,
-        "loss": loss,
-        "grad_norm": norm,
-        "ratio_mean": float(merged["ratio"].mean()),
-        "ratio_max": float(merged["ratio"].max()),
-        "clip_fraction": float(merged["clip"].mean()),
-        "entropy": float(merged["entropy"].mean()),
-        "logp_gap": float(merged["gap"].mean()) if len(merged["gap"]) else None,
-        "correction_mean": float(merged["correction"].mean()),
-        **({"kl": float(merged["kl"].mean())} if "kl" in merged else {}),
-        "seconds": {"pack": packed - started, "compute": time.monotonic() - packed},
+        "loss": statistics.fmean(losses),
+        "grad_norm": statistics.fmean(norms),
+        "grad_norm_max": max(norms),
+        **(summary := seen.summary()),
+        "alarms": alarms(summary),
+        "lr": optimizer.param_groups[0]["lr"],
+        "updates": update - first,
+        "updates_total": update,
+        "ranks": ranks.count,
+        "seconds": {"pack": packed - started, "survey": surveyed - packed, "compute": time.monotonic() - surveyed},
     }
 
 
-def _pack(model: PolicyModel, samples: list[Sample], config: GRPOConfig) -> Packing:
-    return pack(
-        [np.array(sample.completion.prompt_token_ids) for sample in samples],
-        [np.array(sample.completion.token_ids) for sample in samples],
-        budget=config.token_budget,
-        share=model.share,
-    )
+def _backward(model: PolicyModel, part: Part, tokens: Tokens, config: GRPOConfig, seen: Seen, ranks: Ranks) -> float:
+    """Adds up this rank's gradients of an update, row by row; returns the loss of all ranks."""
+    loss = torch.zeros(1, dtype=torch.float64)
+    for row, counts in ranks.mine(part.rows):
+        model.gradient_checkpointing(len(row.tokens_T) > model.checkpoint_above)
+        temperature_R, wanted = tokens.temperature_R(row), bool(config.entropy_coef)
+        logp_R, entropy_R = (one.cpu() for one in model.logprobs(row, temperature_R, entropy_gradient=wanted))
+        keep_R, given = tokens.readouts(row, part.share_S, part.bonus)
+        result = grpo_loss(logp_R[keep_R], given, config, entropy_R[keep_R])
+        (result.loss if counts else result.loss * 0).backward()  # type: ignore[no-untyped-call]
+        if counts:
+            loss += result.loss.item()
+            seen.add(result, tokens.gap_R(row, logp_R)[keep_R], entropy_R[keep_R])
+    ranks.add(loss)
+    return loss.item()
 
 
-def _temperatures(row: Row, samples: list[Sample]) -> torch.Tensor:
-    return torch.tensor([sample.completion.sampling.temperature for sample in samples])[torch.from_numpy(row.source_R)]
+def _sizes(parts: Sequence[Part]) -> dict[str, int]:
+    """What one pass computes."""
+    packings = [part.packing for part in parts]
+    return {
+        "tokens_total": sum(one.total for one in packings),
+        "tokens_unique": sum(one.unique for one in packings),
+        "tokens_repeated": sum(one.repeated for one in packings),
+        "rows": sum(len(one.rows) for one in packings),
+    }
 
 
-def _old_logps(
-    model: PolicyModel, batch: Batch, config: GRPOConfig, version: int, under: Under
-) -> tuple[list[Sample], dict[int, list[float]]]:
-    """The samples that can be trained, and old log-probs for those whose sampling version is not the current one."""
-    kept: list[Sample] = []
-    old: dict[int, list[float]] = {}
-    stale: dict[int, list[Sample]] = {}
-    for sample in batch.samples:
-        if sample.completion.version == version or not sample.constrained:
-            if sample.completion.version != version:
-                old[len(kept)] = sample.completion.logprobs
-            kept.append(sample)
-        else:
-            stale.setdefault(sample.completion.version or 0, []).append(sample)
-    for sampled_by, samples in stale.items():
-        packing = _pack(model, samples, config)
-        found = _logps_under(model, packing, samples, sampled_by, under)
-        if found is None:
-            batch.completions_skipped["version_gone"] += len(samples)
-            continue
-        by_sample: dict[int, list[float]] = {}
-        for row, logp_R in zip(packing.rows, found, strict=True):
-            for source, logp in zip(row.source_R.tolist(), logp_R.tolist(), strict=True):
-                by_sample.setdefault(source, []).append(logp)  # read-outs of a completion are in order
-        for source, logps in by_sample.items():
-            old[len(kept)] = logps
-            kept.append(samples[source])
-    batch.samples = kept
-    return kept, old
-
-
-def _logps_under(
-    model: PolicyModel, packing: Packing, samples: list[Sample], version: int, under: Under
-) -> list[torch.Tensor] | None:
-    """Log-probs of every row's read-outs under another version; None when that version is gone."""
-    with under(version) as there, torch.no_grad():
-        if not there:
-            return None
-        return [model.logprobs(row, _temperatures(row, samples))[0] for row in packing.rows]
-
-
-def _readouts(
-    row: Row, samples: list[Sample], old: dict[int, list[float]], share_of: dict[int, float], version: int
-) -> tuple[torch.Tensor, Readouts]:
-    """Which read-outs of a row are trained, and what the loss needs of them."""
-    pairs = list(zip(row.source_R.tolist(), row.offset_R.tolist(), strict=True))
-    keep = [at for at, (i, offset) in enumerate(pairs) if samples[i].trained[offset]]
-    nan = math.nan
-
-    def sampled(i: int, offset: int) -> float:
-        sample = samples[i]
-        plain = sample.completion.version == version and not sample.constrained
-        return sample.completion.logprobs[offset] if plain else nan
-
-    chosen = [pairs[at] for at in keep]
-    return torch.tensor(keep, dtype=torch.long), Readouts(
-        old_logp_R=torch.tensor([old[i][offset] if i in old else nan for i, offset in chosen]),
-        sampled_logp_R=torch.tensor([sampled(i, offset) for i, offset in chosen]),
-        advantage_R=torch.tensor([samples[i].advantage for i, _ in chosen]),
-        share_R=torch.tensor([share_of[i] for i, _ in chosen]),
-        completion_R=torch.tensor([i for i, _ in chosen]),
-    )
+def _updates(optimizer: torch.optim.AdamW) -> int:
+    """Updates that the optimizer has made, in this process and before."""
+    return max((int(state["step"]) for state in optimizer.state.values()), default=0)
 
 
 def _why(batch: Batch) -> str:

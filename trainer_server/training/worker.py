@@ -9,13 +9,15 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
-from trainer_server.adapters import AdapterStore
+from trainer_server import faults
+from trainer_server.adapters import OPTIMIZER, AdapterStore
 from trainer_server.files import write_atomic
 from trainer_server.jobs import JobBoard, JobFile, Trained
 from trainer_server.ledger import read_completions
@@ -26,6 +28,7 @@ from trainer_server.training.sft import warm_start
 from trainer_server.training.step import optimise
 from trainer_server.wire import (
     ARTError,
+    Fork,
     Home,
     PolicySpec,
     SFTRequest,
@@ -40,6 +43,12 @@ log = logging.getLogger("trainer")
 _POLL = 0.02
 _TELL = 0.5
 """Seconds between two notes of how far a job is."""
+_RESEND = (
+    "The policy stays at the version it had: see that there is space on the disk, and send the job again under another "
+    "idempotency key."
+)
+_AGAIN = 1.0
+"""Seconds until a report that could not be written is tried again."""
 
 
 class Worker:
@@ -54,6 +63,7 @@ class Worker:
     def run(self) -> None:
         """Works until the starter of this process is gone."""
         starter = os.getppid()
+        self.store.clean()
         done: set[str] = set()
         while os.getppid() == starter:
             fresh = [job_id for job_id in self.board.ids() if job_id not in done]
@@ -68,19 +78,34 @@ class Worker:
     def do(self, job: JobFile) -> None:
         """One job, to its report. A job that cannot be done is reported as failed; this process lives on."""
         started = time.monotonic()
-        self.board.start(job.id)
         try:
+            self.board.start(job.id)
+            faults.point("started")
             result = self._made(job) or self._make[job.kind](job)
             trained = Trained(result=result)
         except ARTError as error:
             log.error("%s failed: %s", job.id, error)
             trained = Trained(error=str(error))
+        except OSError as error:
+            log.error("%s failed: %s", job.id, error)
+            trained = Trained(error=f"{error}. {_RESEND}")
         except Exception as error:  # the edge of a job: recorded, told to the client, and not fatal to the next one
             log.exception("%s failed", job.id)
             trained = Trained(error=f"{type(error).__name__}: {error}")
         trained.seconds = time.monotonic() - started
-        self.board.report(job.id, trained)
+        self._report(job.id, trained)
+        faults.point("trained")
         log.info("%s %s %s in %.2f s", job.id, job.kind, job.policy, trained.seconds)
+
+    def _report(self, job_id: str, trained: Trained) -> None:
+        """However full the disk is: without this report the job would never end, and doing it again would not help."""
+        while True:
+            try:
+                faults.point("reporting")
+                return self.board.report(job_id, trained)
+            except OSError as error:
+                log.error("%s is done, but that cannot be written down; free space on the disk: %s", job_id, error)
+                time.sleep(_AGAIN)
 
     def _made(self, job: JobFile) -> StepResult | None:
         """What this job made before an earlier process was killed, if it came that far."""
@@ -93,9 +118,33 @@ class Worker:
     def _create(self, job: JobFile) -> StepResult:
         if job.spec is None:
             raise TrainingError(f"{job.id} names no policy to create")
+        if 0 in self.store.versions(job.policy):  # made for a request that was cut off and sent again
+            return StepResult(version=0)
+        if job.spec.fork_of:
+            return self._fork(job, job.spec, job.spec.fork_of)
         self.model.initialise(job.spec)
         torch.manual_seed(job.spec.seed)
-        return self._publish(job, 0, {}, None)
+        return self._publish(job, 0, {}, lambda aside: self._write(aside, None))
+
+    def _fork(self, job: JobFile, spec: PolicySpec, source: Fork) -> StepResult:
+        """Version 0 as a copy of another policy's version."""
+        name = f"{source.policy}@{source.version}"
+        if problem := self.store.problem(source.policy, source.version):
+            raise TrainingError(f"{name} cannot be forked: {problem}")
+        directory = self.store.directory(source.policy, source.version)
+        state = ("trainer.json", OPTIMIZER) if source.optimizer else ()
+        if not all((directory / file).exists() for file in state):
+            state = ()
+            log.warning("%s has no optimizer state any more: %s begins with a fresh one", name, job.policy)
+
+        def copy(aside: Path) -> None:
+            for file in ("adapter_config.json", "adapter_model.safetensors", *state):
+                shutil.copyfile(directory / file, aside / file)
+            if not state:
+                torch.manual_seed(spec.seed)
+                save_state(aside, self.model, None)
+
+        return self._publish(job, 0, {"fork_of": name, "optimizer": "copied" if state else "fresh"}, copy)
 
     def _step(self, job: JobFile) -> StepResult:
         request = job.request
@@ -105,17 +154,17 @@ class Worker:
         ids = [one for group in request.groups for trajectory in group.trajectories for one in trajectory.completions]
         batch = gather_batch(
             request.groups, read_completions(self.home.ledger, ids), request.config, policy=job.policy,
-            base_model=self.base_model, tokenizer=self.tokenizer,
+            version=version, base_model=self.base_model, tokenizer=self.tokenizer,
         )  # fmt: skip
         directory = self.store.directory(job.policy, version)
         self.model.load(spec, directory)
         optimizer = make_optimizer(self.model, request.config)
-        load_state(directory, self.model, optimizer)
+        fresh = load_state(directory, self.model, optimizer)
 
         @contextmanager
         def under(other: int) -> Iterator[bool]:
             path = self.store.directory(job.policy, other)
-            if not path.exists():
+            if self.store.problem(job.policy, other):
                 yield False
                 return
             self.model.load(spec, path)
@@ -124,10 +173,15 @@ class Worker:
             finally:
                 self.model.load(spec, directory)
 
-        metrics = optimise(self.model, optimizer, batch, request.config, version, under)
+        faults.point("gathered")
+        metrics = optimise(self.model, optimizer, batch, request.config, under)
         if "skipped" in metrics:
             return StepResult(version=version, metrics=metrics)
-        return self._publish(job, version + 1, metrics, optimizer)
+        if fresh:
+            log.warning("%s: %s", job.policy, fresh)
+            metrics["optimizer"] = fresh
+        number = self.store.next_number(job.policy)
+        return self._publish(job, number, metrics, lambda aside: self._write(aside, optimizer), version)
 
     def _sft(self, job: JobFile) -> StepResult:
         spec, version = self._newest(job.policy)
@@ -146,26 +200,39 @@ class Worker:
         metrics = warm_start(self.model, given, job.request.config, self.home.jobs / job.id / "trl", tell)
         if "skipped" in metrics:
             return StepResult(version=version, metrics=metrics)
-        return self._publish(job, version + 1, metrics, None)
+        number = self.store.next_number(job.policy)
+        return self._publish(job, number, metrics, lambda aside: self._write(aside, None), version)
 
     def _newest(self, policy: str) -> tuple[PolicySpec, int]:
+        """What a job goes on from. A newest version that was damaged or deleted by hand fails the job, once: the next
+        one goes on from the version before, and its sender has been told."""
+        if told := self.store.inspect(policy):
+            raise TrainingError(f"{' '.join(told)} This job changed nothing: send it again to go on from there.")
         spec, versions = self.store.spec(policy), self.store.versions(policy)
         if spec is None or not versions:
             raise TrainingError(f"there is no policy {policy!r} to train")
         return spec, versions[-1]
 
+    def _write(self, aside: Path, optimizer: torch.optim.AdamW | None) -> None:
+        """The weights that are in place, and the optimizer's state."""
+        self.model.save(aside)
+        faults.point("weights")
+        save_state(aside, self.model, optimizer)
+        faults.point("state")
+
     def _publish(
-        self, job: JobFile, version: int, metrics: dict[str, object], optimizer: torch.optim.AdamW | None
-    ) -> StepResult:
-        aside = self.store.staging(job.policy, version)
+        self, job: JobFile, version: int, metrics: dict[str, object], write: Callable[[Path], None],
+        made_from: int | None = None,
+    ) -> StepResult:  # fmt: skip
         try:
-            self.model.save(aside)
-            save_state(aside, self.model, optimizer)
-            record = Version(policy=job.policy, version=version, created=time.time(), job_id=job.id, metrics=metrics)
+            aside = self.store.staging(job.policy, version)
+            write(aside)
+            record = Version(policy=job.policy, version=version, created=time.time(), job_id=job.id,
+                             made_from=made_from, metrics=metrics)  # fmt: skip
             self.store.publish(aside, record)
-        except OSError as error:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise TrainingError(f"{job.policy}@{version} could not be written: {error}") from error
+        except (OSError, SafetensorError) as error:
+            self.store.clean()
+            raise TrainingError(f"{job.policy}@{version} could not be written: {error}. {_RESEND}") from error
         return StepResult(version=version, metrics=metrics)
 
 

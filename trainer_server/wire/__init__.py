@@ -13,7 +13,7 @@ from trainer_server.wire.errors import (
     TrainingError,
 )
 from trainer_server.wire.home import DEFAULT_URL, Connection, Home
-from trainer_server.wire.policies import NAME_PATTERN, TARGETS, Policy, PolicySpec, Version
+from trainer_server.wire.policies import NAME_PATTERN, TARGETS, ExportFormat, Fork, Policy, PolicySpec, Score, Version
 from trainer_server.wire.sft import Conversation, SFTConfig, SFTRequest
 from trainer_server.wire.steps import (
     GroupRef,
@@ -37,6 +37,8 @@ __all__ = [
     "Connection",
     "Conversation",
     "EngineError",
+    "ExportFormat",
+    "Fork",
     "GRPOConfig",
     "GroupRef",
     "Home",
@@ -51,6 +53,7 @@ __all__ = [
     "SFTConfig",
     "SFTRequest",
     "Sampling",
+    "Score",
     "ServerError",
     "ServerUnreachable",
     "StepRequest",

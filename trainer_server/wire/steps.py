@@ -31,6 +31,8 @@ class GRPOConfig(BaseModel):
     """Weight of the KL penalty (k3) against the reference version."""
     reference_version: int = Field(default=0, ge=0)
     """What the KL penalty holds the policy to: 0 is untrained; after a warm start, take the version that it made."""
+    use_bias_correction_kl: bool = False
+    """Multiplies the KL penalty by the ratio, which makes its gradient unbiased."""
     sapo_temperature_pos: float = Field(default=1.0, gt=0)
     """Steepness of sapo's sigmoid for tokens with a positive advantage."""
     sapo_temperature_neg: float = Field(default=1.05, gt=0)
@@ -40,8 +42,38 @@ class GRPOConfig(BaseModel):
     """What a reward is compared with: the mean of its group, or that of the others in it, as TRL's RLOOTrainer does."""
     importance_sampling_level: Literal["token", "sequence"] = "token"
     importance_sampling_cap: float | None = Field(default=2.0, gt=0)
-    """Truncated importance sampling for the sampler-trainer gap, per token; None: no correction."""
+    """Upper bound of the weights that correct for what lies between the sampler's and the trainer's log-probs; None and
+    no floor: no correction. TRL's `vllm_importance_sampling_clip_max`."""
+    importance_sampling_floor: float | None = Field(default=None, gt=0)
+    """Lower bound; TRL's `vllm_importance_sampling_clip_min`."""
+    importance_sampling_mode: Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
+        "token_truncate"
+    )
+    """Whether a weight belongs to a token or to a completion, and is cut at its bounds or 0 beyond them."""
+    off_policy_mask_threshold: float | None = Field(default=None, gt=0)
+    """Leaves out completions with a negative advantage whose mean log-prob has fallen by more than this since they were
+    sampled, in nats per token."""
+    max_staleness: int | None = Field(default=None, ge=0)
+    """Completions sampled by a version more than this far behind the newest are skipped and counted; None: no limit."""
+    max_logp_gap: float | None = Field(default=1.0, gt=0)
+    """The step fails when trainer and engine differ by more than this on completions of the newest version, on average,
+    in nats per token: then one of them has another adapter, temperature or template. About 0.02 is usual in bf16."""
     mask_truncated_completions: bool = False
+    num_iterations: int = Field(default=1, ge=1)
+    """Passes over the batch. From the second update on, ratios are against the version that the step began with."""
+    num_minibatches: int = Field(default=1, ge=1)
+    """Parts that a pass is divided into, each an optimizer update; whole groups while there are enough."""
+    entropy_coef: float = 0.0
+    """Weight of the mean entropy, which is added to what is maximised."""
+    top_entropy_quantile: float = Field(default=1.0, ge=0, le=1)
+    """Share of the tokens, those with the highest entropy, that have a policy gradient."""
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate goes on after the warm-up: as it is, or down to 0 at `max_steps`."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimizer updates over which the learning rate rises from 0. Counted, as `max_steps` is, from the first update of
+    the policy, or the first after a warm start."""
+    max_steps: int | None = Field(default=None, gt=0)
+    """Optimizer updates after which a falling learning rate is 0."""
     weight_decay: float = Field(default=0.0, ge=0)
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
     adam_beta2: float = Field(default=0.999, ge=0, lt=1)
@@ -49,6 +81,18 @@ class GRPOConfig(BaseModel):
     max_grad_norm: float = Field(default=1.0, gt=0)
     token_budget: int = Field(default=8192, gt=0)
     """Unique tokens in one packed row; a larger batch is split into micro-batches of one optimizer step."""
+
+    @model_validator(mode="after")
+    def _schedule(self) -> Self:
+        if self.lr_scheduler_type != "constant" and (self.max_steps is None or self.max_steps <= self.warmup_steps):
+            raise ValueError(
+                f"lr_scheduler_type={self.lr_scheduler_type!r} falls to 0 at max_steps: give more than "
+                f"warmup_steps={self.warmup_steps}, not {self.max_steps}"
+            )
+        floor, cap = self.importance_sampling_floor, self.importance_sampling_cap
+        if floor is not None and cap is not None and floor >= cap:
+            raise ValueError(f"importance_sampling_floor={floor} must be below importance_sampling_cap={cap}")
+        return self
 
     @model_validator(mode="after")
     def _clip_range(self) -> Self:
