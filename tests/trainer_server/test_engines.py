@@ -359,8 +359,8 @@ def test_an_adapter_that_was_deleted_by_hand_is_named(two: Two) -> None:
         one.start()
     until(lambda: health(server)["engines"] == [True, True])
     answer = say(server, "say x", model="doomed")
-    assert answer.status_code == 503
-    assert str(files) in answer.json()["error"]["message"]
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "version_unusable")
+    assert "doomed@0" in answer.json()["error"]["message"]
     assert say(server, "say x").status_code == 200
     (files / "version.json").unlink()
 

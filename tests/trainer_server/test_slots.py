@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import save_file
 
 from tests.engine_app import make_app
 from tests.serving import serving
@@ -31,6 +32,7 @@ class Case:
             directory = self.store.directory(policy, version)
             directory.mkdir(parents=True)
             (directory / "adapter_config.json").write_text("{}")
+            save_file({}, directory / "adapter_model.safetensors")
         self.slots = Slots(self.store, Engines([engine]), self.leases, 2, wait=wait, patience=0.2)
 
     @property
