@@ -137,14 +137,13 @@ class Engine:
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """Loads an adapter that is `wanted`. Raises AdapterRefused, or EngineError when vLLM goes away meanwhile."""
+        body = {"lora_name": name, "lora_path": str(path)}
         try:
-            answer = await self.client.post(
-                "/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(path)}, timeout=_LOAD_TIMEOUT
-            )
+            answer = await self.client.post("/v1/load_lora_adapter", json=body, timeout=_LOAD_TIMEOUT)
             if "already been loaded" in answer.text and (await self._adapters()).get(name) not in (None, str(path)):
                 # Of another server, or of another home: other weights under our name.
                 await self.unload_adapter(name)
-                return await self.load_adapter(name, path)
+                answer = await self.client.post("/v1/load_lora_adapter", json=body, timeout=_LOAD_TIMEOUT)
         except httpx.HTTPError as error:
             self.suspect()
             raise EngineError(f"vLLM at {self.url} went away while loading {name}: {error!r}") from error
@@ -181,15 +180,7 @@ class Engine:
     async def check(self) -> None:
         """Whether an engine that others run can serve this base model and its policies. Raises EngineError with the
         remedy when it cannot, httpx.HTTPError when it does not answer."""
-        answer = await self.client.get("/v1/models", timeout=30)
-        if answer.status_code in (401, 403):
-            raise EngineError(
-                f"the engine at {self.url} refuses the key: set ART_ENGINE_API_KEY to what vLLM was given by "
-                "--api-key or VLLM_API_KEY, the same for all engines"
-            )
-        if answer.status_code == 404:
-            raise EngineError(f"{self.url}/v1/models is not found: --engine-url must name a vLLM server's root")
-        models = answer.raise_for_status().json()["data"]
+        models = await self._models()
         served = [one["id"] for one in models if not one.get("parent")]
         if self._base not in served:
             raise EngineError(
@@ -213,10 +204,25 @@ class Engine:
             "path (a shared file system), --enable-lora, and a --max-lora-rank that is large enough"
         )
 
+    async def _models(self) -> list[dict[str, Any]]:
+        """What vLLM serves: base models, and adapters, which have a `parent`."""
+        answer = await self.client.get("/v1/models", timeout=30)
+        if answer.status_code in (401, 403):
+            raise EngineError(
+                f"the engine at {self.url} refuses the key: set ART_ENGINE_API_KEY to what vLLM was given by "
+                "--api-key or VLLM_API_KEY, the same for all engines"
+            )
+        try:
+            return list(answer.json()["data"])
+        except (ValueError, KeyError, TypeError):
+            raise EngineError(
+                f"{self.url}/v1/models answered {answer.status_code} and no list of models: --engine-url must name the "
+                "root of a vLLM server"
+            ) from None
+
     async def _adapters(self) -> dict[str, str]:
         """Name and path of what vLLM holds."""
-        models = (await self.client.get("/v1/models", timeout=30)).raise_for_status().json()["data"]
-        return {one["id"]: str(one.get("root")) for one in models if one.get("parent")}
+        return {one["id"]: str(one.get("root")) for one in await self._models() if one.get("parent")}
 
     async def _sound(self) -> bool:
         """Alive, and holding what was loaded: an engine that somebody restarted in between holds nothing."""
@@ -225,7 +231,7 @@ class Engine:
         held = set(self._held)
         try:
             return held & self._held <= (await self._adapters()).keys()
-        except httpx.HTTPError:
+        except (EngineError, httpx.HTTPError):
             return False
 
     async def _take_in(self) -> None:

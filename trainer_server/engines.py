@@ -6,10 +6,10 @@ import asyncio
 import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from trainer_server.engine import AdapterRefused, Engine, readable
 from trainer_server.wire import EngineError
@@ -101,33 +101,32 @@ class Engines(Sequence[Engine]):
             engine.wanted[name] = path
         live = self.live
         try:
-            found = await asyncio.gather(*(engine.load_adapter(name, path) for engine in live), return_exceptions=True)
-        except asyncio.CancelledError:
+            failures = await asyncio.gather(*(_failure(engine.load_adapter(name, path)) for engine in live))
+            if all(failures):  # also when none is live
+                raise next(iter(failures), None) or EngineError("no engine is ready")
+        except BaseException:
             self._unwant(name)
             raise
-        errors = dict(zip(live, found, strict=True))
-        if strange := next((e for e in found if e is not None and not isinstance(e, EngineError)), None):
-            self._unwant(name)
-            raise strange
-        if all(found):  # also when none is live
-            self._unwant(name)
-            raise next((e for e in found if e is not None), EngineError("no engine is ready"))
-        for engine, error in errors.items():
-            if isinstance(error, AdapterRefused):
-                log.error("not in use: %s", error)
-                engine.suspect(str(error))
+        for engine, failure in zip(live, failures, strict=True):
+            if isinstance(failure, AdapterRefused):
+                log.error("not in use: %s", failure)
+                engine.suspect(str(failure))
 
     async def unload(self, name: str) -> None:
         """Unloads an adapter everywhere."""
         self._unwant(name)
-        for refusal in await asyncio.gather(
-            *(engine.unload_adapter(name) for engine in self.live), return_exceptions=True
-        ):
-            if isinstance(refusal, EngineError):
-                log.error("%s", refusal)
-            elif refusal is not None:
-                raise refusal
+        for failure in await asyncio.gather(*(_failure(engine.unload_adapter(name)) for engine in self.live)):
+            if failure:
+                log.error("%s", failure)
 
     def _unwant(self, name: str) -> None:
         for engine in self._engines:
             engine.wanted.pop(name, None)
+
+
+async def _failure(work: Coroutine[Any, Any, None]) -> EngineError | None:
+    try:
+        await work
+    except EngineError as error:
+        return error
+    return None

@@ -31,23 +31,25 @@ class Slots:
 
     wait: seconds that a request stands in line for a slot. Requests for adapters that are loaded do not stand in line,
     and those for one adapter stand in it once. When all slots are in use, the adapter that was asked for longest ago
-    takes no new requests and drains, so that more policies than slots take turns.
+    takes no new requests and drains, so that more policies than slots take turns. patience: seconds after which the
+    next one drains too: the first may be in the middle of a long answer.
     """
 
     def __init__(
-        self, store: AdapterStore, engines: Engines, leases: Leases, capacity: int, *, wait: float = 60.0
-    ) -> None:
+        self, store: AdapterStore, engines: Engines, leases: Leases, capacity: int, *, wait: float = 60.0,
+        patience: float = 5.0,
+    ) -> None:  # fmt: skip
         self._store = store
         self._engines = engines
         self._leases = leases
         self._capacity = capacity
-        self._wait = wait
+        self._wait, self._patience = wait, patience
         self._loaded: OrderedDict[Key, None] = OrderedDict()  # least recently used first
         self._in_use: Counter[Key] = Counter()
         self._line = asyncio.Lock()  # first come, first served
         self._coming: dict[Key, asyncio.Task[None]] = {}
         self._waiting: Counter[Key] = Counter()
-        self._draining: Key | None = None
+        self._draining: set[Key] = set()
         self._freed = asyncio.Event()
         self.newest: dict[str, int] = {}
         """By policy: the version that its name means. Set once the engines hold that version."""
@@ -87,7 +89,7 @@ class Slots:
     @asynccontextmanager
     async def use(self, key: Key) -> AsyncIterator[str]:
         """Holds an adapter for the length of a request; gives its name in vLLM. Raises NoFreeSlot, EngineError."""
-        if key in self._loaded and key != self._draining:
+        if key in self._loaded and key not in self._draining:
             self._in_use[key] += 1
         else:
             await self._stand_in_line(key)
@@ -167,14 +169,18 @@ class Slots:
     async def _make_room(self) -> None:
         try:
             while len(self._loaded) >= self._capacity:
-                if (victim := self._victim()) is None:
-                    self._draining = next(iter(self._loaded))
-                    self._freed.clear()
-                    await self._freed.wait()
-                else:
+                if (victim := self._victim()) is not None:
                     await self._unload(victim)
+                    continue
+                others = [key for key in self._loaded if key not in self._draining]
+                self._draining.update(others[:1])
+                self._freed.clear()
+                try:
+                    await asyncio.wait_for(self._freed.wait(), self._patience)
+                except TimeoutError:
+                    pass
         finally:
-            self._draining = None
+            self._draining.clear()
 
     async def _unload(self, key: Key) -> None:
         if key in self._loaded:

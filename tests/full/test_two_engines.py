@@ -186,5 +186,6 @@ async def test_eight_policies_on_four_slots_answer_with_their_own_weights(two: T
         asked = [one for one in found if one.policy == own]
         models = (own, *(policy for policy in POLICIES[:3] if policy != own))
         near, *far = (statistics.fmean(gap(two.real, f"{model}@1", one) for one in asked) for model in models)
+        print(f"{own}: {near:.4f} nats from its own weights, {min(far):.3f} from others'")
         assert near < 0.1, (own, near, far)
         assert min(far) > 3 * near, (own, near, far)

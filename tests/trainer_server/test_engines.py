@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 from typer.testing import CliRunner
 
 from art_langgraph.cli import build
@@ -358,8 +359,8 @@ def test_an_adapter_that_was_deleted_by_hand_is_named(two: Two) -> None:
         one.start()
     until(lambda: health(server)["engines"] == [True, True])
     answer = say(server, "say x", model="doomed")
-    assert answer.status_code == 503
-    assert str(files) in answer.json()["error"]["message"]
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "version_unusable")
+    assert "doomed@0" in answer.json()["error"]["message"]
     assert say(server, "say x").status_code == 200
     (files / "version.json").unlink()
 
@@ -390,6 +391,13 @@ async def test_an_engine_that_cannot_serve_is_refused_with_the_remedy(
             await check_engines(config)
     for word in (bad, *words):
         assert word in str(refused.value)
+
+
+async def test_what_is_no_engine_is_refused(tmp_path: Path, base_model: Path) -> None:
+    with serving(Starlette()) as other:
+        config = ServerConfig(Home(tmp_path), str(base_model), engine_urls=(other,))
+        with pytest.raises(EngineError, match="the root of a vLLM server"):
+            await check_engines(config)
 
 
 def test_a_server_with_such_an_engine_does_not_start(tmp_path: Path, base_model: Path) -> None:

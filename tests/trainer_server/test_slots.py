@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import save_file
 
 from tests.engine_app import make_app
 from tests.serving import serving
@@ -31,7 +32,8 @@ class Case:
             directory = self.store.directory(policy, version)
             directory.mkdir(parents=True)
             (directory / "adapter_config.json").write_text("{}")
-        self.slots = Slots(self.store, Engines([engine]), self.leases, 2, wait=wait)
+            save_file({}, directory / "adapter_model.safetensors")
+        self.slots = Slots(self.store, Engines([engine]), self.leases, 2, wait=wait, patience=0.2)
 
     @property
     def loaded(self) -> set[str]:
@@ -154,6 +156,26 @@ async def test_policies_that_never_rest_do_not_keep_others_out(tmp_path: Path) -
         stop.set()
         await asyncio.gather(*busy)
         assert it.state["most_loaded"] == 2
+
+
+async def test_a_long_answer_of_one_policy_does_not_keep_others_out(tmp_path: Path) -> None:
+    async with case(tmp_path) as it:
+        end, long = it.hold(A)
+        await until(lambda: it.loaded == {"a@0"})
+        stop = asyncio.Event()
+
+        async def ask() -> None:
+            while not stop.is_set():
+                async with it.slots.use(B):
+                    await asyncio.sleep(0.05)
+
+        busy = [asyncio.create_task(ask()) for _ in range(5)]
+        await until(lambda: it.loaded == {"a@0", "b@0"})
+        await asyncio.wait_for(it.touch(C), 10)
+        assert "a@0" in it.loaded
+        stop.set()
+        end.set()
+        await asyncio.gather(long, *busy)
 
 
 async def test_after_its_time_in_line_a_request_is_told_what_helps(tmp_path: Path) -> None:
