@@ -1,6 +1,6 @@
-"""Packed rows compute what transformers computes on every sequence alone, in each architecture; others get rows of their own.
+"""Packed rows compute what transformers computes on every sequence alone; what cannot be packed gets rows of its own.
 
-The reference is the stock model: its own attention, PEFT's own LoRA, all logits, one sequence at a time, torch's autograd.
+The reference is the stock model: its own attention, PEFT's LoRA, all logits, one sequence at a time, torch's autograd.
 `python -m tests.training.test_exactness` prints the table for the docs.
 """
 
@@ -76,7 +76,8 @@ PACKED: dict[str, PretrainedConfig] = {
 ALONE: dict[str, tuple[str, PretrainedConfig]] = {
     "LFM2": ("conv", Lfm2Config(**PLAIN, layer_types=["conv", "full_attention"])),
     "Falcon-H1": ("hybrid", FalconH1Config(
-        **SIZES, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=8, mamba_chunk_size=8)),
+        **SIZES, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=8,
+        mamba_chunk_size=8)),
     "Qwen3-Next": ("linear_attention", Qwen3NextConfig(
         **SIZES, layer_types=["linear_attention", "full_attention"], linear_num_value_heads=2, linear_num_key_heads=2,
         linear_key_head_dim=8, linear_value_head_dim=8, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16,
@@ -151,7 +152,7 @@ def stock(model: Any, data: Data) -> tuple[dict[tuple[int, int], float], torch.T
     found: dict[tuple[int, int], float] = {}
     total = torch.zeros(())
     for i, (prompt, completion) in enumerate(data):
-        logits_TV = model(input_ids=torch.tensor([[*prompt, *completion]]), use_cache=False).logits[0]
+        logits_TV = model(input_ids=torch.tensor([[*prompt, *completion][:-1]]), use_cache=False).logits[0]
         logp_TV = logits_TV.log_softmax(-1)
         for j, token in enumerate(completion):
             logp = logp_TV[len(prompt) - 1 + j, token]
@@ -194,6 +195,19 @@ def test_a_packed_tree_equals_the_stock_model_on_separate_sequences(
         both.ours.gradient_checkpointing(False)
     assert gap <= BAR
     assert gradient <= BAR
+
+
+def test_checkpointing_computes_layers_twice(both: Pair) -> None:
+    """Or the tests of it would test nothing."""
+    calls: list[int] = []
+    handle = both.ours._base.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
+    for on, expected in ((False, 1), (True, 2)):
+        both.ours.gradient_checkpointing(on)
+        ours(both.ours, packed([([1, 2], [3, 1])]))
+        assert len(calls) == expected
+        calls.clear()
+    both.ours.gradient_checkpointing(False)
+    handle.remove()
 
 
 def test_the_same_row_and_weights_give_the_same_bits(both: Pair) -> None:
@@ -315,6 +329,7 @@ def test_trap_rotary_embeddings_that_depend_on_the_row_are_told_by_the_configura
     assert all(unpackable(config) is None for config in PACKED.values())
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 @DRAWN
 @given(trees, st.sampled_from([None, 3]))
 def test_flex_attention_sees_what_the_tiles_see(data: Data, window: int | None) -> None:
