@@ -157,12 +157,15 @@ def policies_command() -> None:
     async def show() -> None:
         async with TrainerClient() as trainer:
             table = Table("policy", "newest", "rank", "base model", "reward of the last step")
+            broken: list[str] = []
             for policy in await trainer.policies():
                 newest = (await trainer.versions(policy.name))[-1]
                 reward = newest.metrics.get("reward_mean")
                 reward = f"{reward:.3f}" if isinstance(reward, float) else ""
                 table.add_row(policy.name, str(policy.latest), str(policy.spec.rank), policy.base_model, reward)
+                broken += policy.set_aside.values()
             Console().print(table)
+            print(*broken, sep="\n", end="\n" if broken else "")
 
     asyncio.run(show())
 

@@ -18,6 +18,7 @@ from trainer_server.models import BaseModel
 from trainer_server.openai_errors import APIError
 from trainer_server.process import Child
 from trainer_server.retention import Retention
+from trainer_server.trainer import environment
 from trainer_server.wire import ExportFormat, Home
 
 _BLOCK = 512
@@ -95,8 +96,6 @@ class Exports:
         return out
 
     async def _merge(self, adapter: Path, out: Path, format: str, gone: Callable[[], Awaitable[bool]]) -> Path:
-        from trainer_server.trainer import environment
-
         line = [
             sys.executable, "-m", "trainer_server.training.export", "--model", self._base.path,
             "--adapter", str(adapter), "--out", str(out), "--format", format,

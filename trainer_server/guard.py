@@ -69,7 +69,9 @@ def main(command: list[str]) -> int:
             pass
     status = child.poll()
     end_group(os.getpgrp(), keep=os.getpid())
-    return status if status is not None else 0
+    if status is None:
+        return 0
+    return status if status >= 0 else 128 - status  # as shells have it: 137 is SIGKILL
 
 
 if __name__ == "__main__":

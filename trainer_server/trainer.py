@@ -60,6 +60,7 @@ class Trainer:
         self._keys: dict[tuple[str, str], tuple[str, str]] = {}  # (policy, key) → id of the job, digest of its request
         for job_id in board.ids():
             self._remember(board.file(job_id))
+        self._accepting = asyncio.Lock()  # a key that is sent twice at once is one job too
         self._changed = asyncio.Condition()
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -96,6 +97,10 @@ class Trainer:
 
     async def train(self, policy: str, request: StepRequest | SFTRequest) -> Job:
         """Queues a step or a warm start, or answers the job that the same idempotency key made. Raises APIError 409."""
+        async with self._accepting:
+            return await self._train(policy, request)
+
+    async def _train(self, policy: str, request: StepRequest | SFTRequest) -> Job:
         if request.idempotency_key and (known := self._keys.get((policy, request.idempotency_key))):
             job_id, digest = known
             if digest != _digest(request):
@@ -197,7 +202,7 @@ class Trainer:
             return
         error = (
             f"the trainer process died {_DEATHS} times while it did this job, last with status {status}. If that is "
-            f"-9 or 137, memory may have run out: send smaller batches or a smaller token_budget. Its log: "
+            "137, memory may have run out: send smaller batches or a smaller token_budget. Its log is "
             f"{self.child.log}"
         )
         self._board.report(job_id, Trained(error=error))

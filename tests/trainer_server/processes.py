@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from trainer_server.engine import free_port
 from trainer_server.wire import Home
@@ -91,6 +92,19 @@ class Processes:
                 if found["status"] in ("succeeded", "failed"):
                     return found, died
 
+    def kill(self, victim: str) -> None:
+        """Kills `trainer`, `server` or `engine`, if it is there."""
+        process = {"server": self.server, "engine": self.engine}.get(victim)
+        if process is not None:
+            process.kill()
+            return
+        try:
+            trainer = psutil.Process(json.loads((self.home.root / "trainer.json").read_text())["pid"])
+            if str(self.home.root) in trainer.cmdline():  # the number may be somebody else's by now
+                trainer.kill()
+        except psutil.NoSuchProcess:
+            pass
+
     def trainer_restarts(self) -> int:
         return (self.home.logs / "trainer.log").read_text().count("base model loaded in") - 1
 
@@ -123,7 +137,3 @@ def version_files(home: Home, policy: str, version: int) -> dict[str, bytes]:
     directory = home.policies / policy / "versions" / str(version)
     names = ("adapter_model.safetensors", "optimizer.safetensors", "trainer.json")
     return {name: (directory / name).read_bytes() for name in names}
-
-
-def trainer_pid(home: Home) -> int:
-    return int(json.loads((home.root / "trainer.json").read_text())["pid"])

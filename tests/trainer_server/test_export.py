@@ -24,8 +24,10 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
+from typer.testing import CliRunner
 
 from art_langgraph import TrainerClient
+from art_langgraph.cli import build
 from tests.conftest import TrainerServer, trainer_server_on
 from tests.trainer_server.test_training_api import finish, groups
 from tests.training.test_tree import SIZES
@@ -136,6 +138,31 @@ def test_the_model_card_says_what_it_is(trained: TrainerServer, tmp_path: Path) 
     assert "rank 8" in text
     assert str(trained.home.root) not in card
     assert "Not trained yet" in (export(trained, tmp_path / "0", "peft", 0) / "README.md").read_text()
+
+
+def test_versions_are_managed_from_the_command_line(
+    trained: TrainerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ART_BASE_URL", trained.url)
+    monkeypatch.setenv("ART_API_KEY", "test-token")
+
+    def run(*line: str) -> str:
+        done = CliRunner().invoke(build(), line)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    run("export", "p@1", "--output", str(tmp_path / "one"))
+    assert "# p@1" in (tmp_path / "one" / "README.md").read_text()
+    run("export", "p", "--output", str(tmp_path / "newest"))
+    assert "# p@2" in (tmp_path / "newest" / "README.md").read_text()
+    assert "new@0 is p@1" in run("fork", "p@1", "new")
+    assert "new@0 is p@1" in run("fork", "p@1", "new")
+    run("score-version", "p@1", "0.75")
+    with trained.http() as http:
+        found = http.get("/api/policies/p/versions/1").json()
+    assert (found["score"], found["scored_by"]) == (0.75, "evaluation")
+    failed = CliRunner().invoke(build(), ["export", "p@newest"])
+    assert isinstance(failed.exception, ConfigError)
 
 
 def test_nothing_is_left_on_the_server(trained: TrainerServer, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import shutil
 import threading
@@ -62,7 +63,7 @@ LATER = {
 }
 
 
-STEPS = len(TRAINER) + len(SERVER) + len(ENGINE) + len(FULL) + len(LATER) + 4
+STEPS = len(TRAINER) + len(SERVER) + len(ENGINE) + len(FULL) + len(LATER) + 10
 """Taken by the run that nothing interrupts; each test takes the next one of the other, from what the last one left."""
 Files = dict[str, bytes]
 
@@ -275,6 +276,25 @@ def test_a_job_that_finds_no_space_is_refused(run: Run) -> None:
     assert run.processes.job(body)[0]["status"] == "succeeded"  # under the same key: it was never taken
     run.check()
     run.took.append(("server", "no space for the job", "nobody", "refused (507); sent again: same bits", ""))
+
+
+def test_kills_at_any_moment_lose_nothing(run: Run) -> None:
+    """The points above are those that somebody thought of."""
+    rng = random.Random(0)
+    victims = []
+    for _ in range(6):
+        latest = run.store.versions("p")[-1]
+        victims.append(rng.choice(("trainer", "server", "engine")))
+        timer = threading.Timer(rng.uniform(0.0, 1.0), run.processes.kill, [victims[-1]])
+        timer.start()
+        job, _ = run.processes.job(run.step())
+        timer.join()
+        assert job["status"] == "succeeded", job
+        assert job["result"]["version"] == latest + 1
+        run.check()
+    run.took.append(
+        (", ".join(sorted(set(victims))), "at random moments of six steps", "one each time", "same bits", "")
+    )
 
 
 def test_a_job_that_kills_its_trainer_again_and_again_is_given_up(run: Run) -> None:

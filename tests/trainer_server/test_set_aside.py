@@ -17,6 +17,8 @@ from transformers import LlamaForCausalLM
 from tests.conftest import TrainerServer, trainer_server_on
 from tests.trainer_server.test_training_api import ask, finish, groups, version_of
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
 ADAPTER = "adapter_model.safetensors"
 
 

@@ -85,6 +85,25 @@ def test_a_step_makes_a_version_that_is_served(server: TrainerServer) -> None:
         assert http.get("/api/policies/p/versions/0").status_code == 404
 
 
+def test_a_key_that_is_sent_many_times_at_once_makes_one_job(server: TrainerServer) -> None:
+    found: list[str] = []
+    with server.http() as http:
+        http.post("/api/policies", json={"name": "once"})
+        body = {"groups": groups(http, 1.0, 0.0, model="once"), "idempotency_key": "k"}
+
+        def send() -> None:
+            with server.http() as own:
+                found.append(own.post("/api/policies/once/steps", json=body).json()["id"])
+
+        threads = [threading.Thread(target=send) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
 def test_a_rollout_keeps_its_version_while_others_move_on(server: TrainerServer) -> None:
     with server.http() as http:
         http.post("/api/policies", json={"name": "q"})
