@@ -18,7 +18,7 @@ import torch.distributed as dist
 from trainer_server.training.tree import Row
 
 TIMEOUT = timedelta(days=7)
-"""Until a rank gives the others up: they wait between jobs, however long that is. Of one that dies they hear at once."""
+"""Until a rank gives the others up: they wait between jobs, however long that is. Of a dead one they hear at once."""
 
 _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
