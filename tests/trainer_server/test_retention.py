@@ -98,13 +98,6 @@ async def test_a_leased_version_stays_until_it_is_released(tmp_path: Path) -> No
     assert house.left() == [0, 3]
 
 
-async def test_a_version_in_a_request_stays(tmp_path: Path) -> None:
-    house = House(tmp_path, 4, 1)
-    async with house.slots.use(("p", 1)):
-        await house.retention.sweep("p")
-    assert house.left() == [0, 1, 3]
-
-
 async def test_a_version_that_is_being_exported_stays(tmp_path: Path) -> None:
     house = House(tmp_path, 4, 1)
     with house.retention.hold(("p", 2)):
@@ -182,3 +175,25 @@ def test_a_server_keeps_what_it_was_told_to(tmp_path: Path, base_model: Path) ->
         train(1.0, 0.0)
         train(1.0, 0.0)
         assert come_to({0: 0.5, 4: 0.1, 6: 0.5, 7: None})
+
+
+def test_a_version_in_a_request_stays(tmp_path: Path, base_model: Path) -> None:
+    with trainer_server_on(tmp_path, base_model, keep_versions=1) as server, server.http() as http:
+        http.post("/api/policies", json={"name": "p"})
+
+        def train() -> None:
+            finish(http, http.post("/api/policies/p/steps", json={"groups": groups(http, 1.0, 0.0)}))
+
+        train()
+        http.put("/api/policies/p/versions/0/score", json={"score": 1.0})
+        slow = {"model": "p@1", "messages": [{"role": "user", "content": "slow"}], "stream": True}
+        with http.stream("POST", "/v1/chat/completions", json=slow) as answer:
+            lines = answer.iter_lines()  # held: a forgotten iterator would close the stream
+            assert next(lines).startswith("data: ")
+            train()
+            assert http.delete("/api/policies/p/versions/1").status_code == 409
+        train()
+        deadline = time.monotonic() + 10
+        while http.get("/api/policies/p/versions/1").status_code != 404:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
