@@ -63,7 +63,7 @@ def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def trainer_server_on(home: Path, base: Path, **settings: Any) -> Iterator[TrainerServer]:
     """The real server, trainer process included, over the small engine."""
-    engine = make_app()
+    engine = make_app(base=base.name)
     with serving(engine) as engine_url, trainer_server_over((engine_url,), home, base, **settings) as running:
         running.engine = engine.state.engine
         yield running

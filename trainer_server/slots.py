@@ -83,8 +83,8 @@ class Slots:
                 del self.newest[policy]
 
     def in_use(self, key: Key) -> bool:
-        """Whether a request or a rollout needs a version."""
-        return self._in_use[key] > 0 or key in self._leases.versions()
+        """Whether a request or a rollout needs a version, or stands in line for it."""
+        return self._in_use[key] > 0 or self._waiting[key] > 0 or key in self._leases.versions()
 
     @asynccontextmanager
     async def use(self, key: Key) -> AsyncIterator[str]:

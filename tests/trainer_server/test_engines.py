@@ -30,6 +30,8 @@ from trainer_server.engine_command import command, environment, free_port
 from trainer_server.models import BaseModel
 from trainer_server.wire import ConfigError, EngineError, Home
 
+pytestmark = pytest.mark.slow
+
 WAIT = 30.0
 STAND_IN = Path(__file__).parent.parent / "engine_stand_in.py"
 

@@ -34,6 +34,8 @@ from tests.training.test_tree import SIZES
 from trainer_server.training.gguf_file import write_gguf
 from trainer_server.wire import ConfigError, ExportFormat, ServerError
 
+pytestmark = pytest.mark.slow
+
 TEXT = "Whoever says seventy-seven times seven, says 539. <|end|> It's 2026!"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|end|>{% endfor %}"
 IDS = torch.arange(5, 25)[None]

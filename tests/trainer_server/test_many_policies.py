@@ -6,8 +6,12 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import trainer_server_on
 from tests.engine_app import weights
+
+pytestmark = pytest.mark.slow
 
 POLICIES = [f"p{number}" for number in range(8)]
 SLOTS = 4

@@ -143,6 +143,7 @@ async def test_a_job_that_comes_while_a_version_is_unloaded_is_seen(tmp_path: Pa
     assert house.left() == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_server_keeps_what_it_was_told_to(tmp_path: Path, base_model: Path) -> None:
     with trainer_server_on(tmp_path, base_model, keep_versions=2) as server, server.http() as http:
         http.post("/api/policies", json={"name": "p"})
@@ -177,6 +178,7 @@ def test_a_server_keeps_what_it_was_told_to(tmp_path: Path, base_model: Path) ->
         assert come_to({0: 0.5, 4: 0.1, 6: 0.5, 7: None})
 
 
+@pytest.mark.slow
 def test_a_version_in_a_request_stays(tmp_path: Path, base_model: Path) -> None:
     with trainer_server_on(tmp_path, base_model, keep_versions=1) as server, server.http() as http:
         http.post("/api/policies", json={"name": "p"})

@@ -174,7 +174,14 @@ def errors(both: Pair, data: Data, **packing: Any) -> tuple[float, float]:
     return gap, float((gradient - expected_gradient).norm() / expected_gradient.norm().clamp(min=1e-12))
 
 
-@pytest.fixture(scope="module", params=sorted(PACKED))
+QUICK = {"Llama", "Qwen3", "Mistral, window", "Gemma 3"}
+"""The others are tried in the slow lane."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in sorted(PACKED)],
+)
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return pair(PACKED[request.param], tmp_path_factory.mktemp("model"))
 

@@ -82,12 +82,6 @@ def assert_same(model: PolicyModel, data: list[tuple[list[int], list[int]]], bud
     assert (tree_gradient - gradient).norm() <= 1e-5 * gradient.norm()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(pairs)
-def test_tree_equals_separate_sequences(model: PolicyModel, data: list[tuple[list[int], list[int]]]) -> None:
-    assert_same(model, data)
-
-
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pairs)
 def test_splitting_over_the_budget_changes_nothing(model: PolicyModel, data: list[tuple[list[int], list[int]]]) -> None:
