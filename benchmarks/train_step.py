@@ -13,7 +13,7 @@ Sides, interleaved in one process, the median of `--repeats` after one that is n
               own sdpa attention with its mask, logits at trained places only; the same LoRA code, head, dtype and loss
     trl       trl.GRPOTrainer's own loss, backward pass and optimizer on such rows, generation left out; its own LoRA (PEFT)
               and head; its gradient checkpointing, which is on by default, is off, which is faster
-Padded rows go in micro-batches of `--micro-batch` tokens. All start at the same weights, and the gradients of packed and
+Padded rows go in micro-batches of `--micro-batch` tokens; a packed row of more has its layers checkpointed. All start at the same weights, and the gradients of packed and
 padded are compared before anything is timed. Peak memory is that of a process that does one side alone.
 
 `limit`: tokens of all rows over unique tokens, what sharing alone can give. `ratio`: smallest padded_ratio / limit of A-C.
@@ -44,7 +44,6 @@ from trainer_server.models import resolve
 from trainer_server.training.head import HeadLogprobs
 from trainer_server.training.loss import Readouts, grpo_loss, shares
 from trainer_server.training.policy import PolicyModel
-from trainer_server.training.step import CHECKPOINT_ABOVE
 from trainer_server.training.tree import Ints, common_prefix, pack
 from trainer_server.wire import GRPOConfig, Home, PolicySpec
 
@@ -184,7 +183,7 @@ class Packed:
         advantage_S = torch.tensor([runs[at].advantage for *_, at in calls])
         loss = 0.0
         for row in packing.rows:
-            self.model.gradient_checkpointing(len(row.tokens_T) > CHECKPOINT_ABOVE)
+            self.model.gradient_checkpointing(len(row.tokens_T) > micro_batch)
             source_R = torch.from_numpy(row.source_R)
             logp_R, _ = self.model.logprobs(row, torch.ones(len(source_R)))
             device = logp_R.device
@@ -375,13 +374,14 @@ def measure(options: argparse.Namespace, name: str, sides: dict[str, Any], runs:
     for side in sides.values():
         randomise(side.named)
     error = gradient_error(sides, runs, options.micro_batch) if {"packed", "padded"} <= sides.keys() else None
+    clock = time.process_time if options.clock == "cpu" else time.perf_counter
     for repeat in range(options.repeats + 1):
         for side, one in sides.items():
             synchronise()
-            started = time.perf_counter()
+            started = clock()
             one.step(runs, options.micro_batch)
             synchronise()
-            times[side].append(time.perf_counter() - started)
+            times[side].append(clock() - started)
             print(f"  {name} {repeat} {side}: {times[side][-1]:.2f} s", file=sys.stderr, flush=True)
     seconds = {side: statistics.median(values[1:]) for side, values in times.items()}
     peak = {} if options.no_memory else {side: peak_memory(options, name, side) for side in sides}
@@ -418,12 +418,19 @@ def main() -> None:
     parser.add_argument("--model", default="embedded", help="what --model of the server takes (embedded)")
     parser.add_argument("--random-weights", type=Path, metavar="CONFIG", help="a config.json; case D is left out")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
-    parser.add_argument("--micro-batch", type=int, default=4608, help="tokens of padded rows computed at once (4608)")
+    parser.add_argument("--micro-batch", type=int, default=5120, help="tokens computed at once (5120)")
+    parser.add_argument(
+        "--clock", default="wall", choices=("wall", "cpu"),
+        help="cpu: the process's own seconds, for a machine that others use; take one thread then",
+    )  # fmt: skip
+    parser.add_argument("--threads", type=int, default=0, help="of torch (its own choice)")
     parser.add_argument("--peak-tflops", type=float, help="of the device in this dtype: prints the share of it used")
     parser.add_argument("--no-memory", action="store_true", help="do not measure peak memory")
     parser.add_argument("--measure-memory", choices=SIDES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    if options.threads:
+        torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as scratch:
         if options.random_weights:
             options.path = random_weights(options.random_weights, Path(scratch))
@@ -437,7 +444,7 @@ def main() -> None:
         sides = {side: make(side, options.path, getattr(torch, options.dtype)) for side in options.side}
         cases = {name: measure(options, name, sides, case(name, options.path, vocabulary)) for name in options.case}
         flops = flops_per_token(sides["packed"].model._base)
-    report(options, cases, flops)
+        report(options, cases, flops)
 
 
 def report(options: argparse.Namespace, cases: dict[str, dict[str, Any]], flops: float) -> None:

@@ -206,26 +206,35 @@ def tree_attention(
     """
     if tree is None:
         raise TrainingError("the model does not pass its keyword arguments on to attention; it cannot be packed")
-    refuse(attention_mask, dropout, kwargs)
+    refuse(module, attention_mask, dropout, sliding_window, kwargs)
     q_THD, k_TKD, v_TKD = (one[0].transpose(0, 1) for one in (query, key, value))
     scale = q_THD.shape[-1] ** -0.5 if scaling is None else scaling
     out: torch.Tensor = _TreeAttention.apply(q_THD, k_TKD, v_TKD, tree, sliding_window, scale)
     return out[None], None
 
 
-def refuse(attention_mask: torch.Tensor | None, dropout: float, kwargs: dict[str, Any]) -> None:
-    """A model that asks for more than a scale and a window (sinks, soft-capping, a mask of its own) is not packed."""
-    asked = [key for key, value in kwargs.items() if value is not None and key not in _KNOWN]
+def refuse(
+    module: Any, attention_mask: torch.Tensor | None, dropout: float, window: int | None, kwargs: dict[str, Any]
+) -> None:
+    """A model that asks for more than a scale and a window (sinks, soft-capping, a mask of its own) is not packed, and one
+    whose sliding layers say so in their mask alone neither: masks are not made here."""
+    asked = [key for key, value in kwargs.items() if value is not None and value is not False and key not in _KNOWN]
     asked += ["attention_mask"] if attention_mask is not None else []
     asked += ["dropout"] if dropout else []
     if asked:
         raise TrainingError(f"attention with {', '.join(asked)} is not supported in packed rows")
+    expected = getattr(module.config, "sliding_window", None)
+    kinds = getattr(module.config, "layer_types", None)
+    if kinds is not None and kinds[module.layer_idx] != "sliding_attention":
+        expected = None
+    if window != expected:
+        raise TrainingError(f"layer {module.layer_idx} has a window of {expected} tokens, but asks for {window}")
 
 
-def _no_mask(*args: Any, **kwargs: Any) -> None:
+def no_mask(*args: Any, **kwargs: Any) -> None:
     """The layout says what is visible; a T×T mask would only cost memory."""
     return None
 
 
 AttentionInterface.register(NAME, tree_attention)
-AttentionMaskInterface.register(NAME, _no_mask)
+AttentionMaskInterface.register(NAME, no_mask)

@@ -9,51 +9,51 @@ from typing import Any
 
 import torch
 
-CHUNK = 256
-"""Read-outs whose logits exist at once: 50 MB in fp32 for 49,152 tokens."""
+CHUNK = 128
+"""Read-outs whose logits exist at once: 25 MB in fp32 for 49,152 tokens, which a cache can hold."""
 
 
 class HeadLogprobs(torch.autograd.Function):
-    """(hidden_RE, weight_VE, target_R, temperature_R) → log-probability of each target, and entropy (no gradient).
+    """(hidden_RE, weight_VE, target_R, temperature_R, entropy_gradient) → log-probability of each target, and entropy.
 
-    Both fp32, (R,), in nats, under softmax(logits / temperature). The backward pass computes the logits again: for one
-    read-out with gradient g, dlogits = g · (onehot(target) − softmax) / temperature.
+    Both fp32, (R,), in nats, under softmax(logits / temperature). The derivative of each read-out's figures by its hidden
+    state is taken while its logits are there: the backward pass only scales it, and computes no logits again. By the
+    logits z it is, with p = softmax(z / temperature) and H the entropy,
+        (onehot(target) − p) / temperature    and    −p·(log p + H) / temperature;
+    the second only when asked for (entropy_gradient): it costs one more matrix product.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_RE: torch.Tensor, weight_VE: torch.Tensor, target_R: torch.Tensor, temperature_R: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        logps, entropies, lses = [], [], []
-        for part in _chunks(len(target_R)):
-            z_CV = _logits(hidden_RE[part], weight_VE, temperature_R[part])
-            chosen_C = z_CV.gather(1, target_R[part, None])[:, 0]
-            lse_C = z_CV.logsumexp(1)
-            p_CV = (z_CV - lse_C[:, None]).exp_()
-            logps.append(chosen_C - lse_C)
-            entropies.append(lse_C - torch.linalg.vecdot(p_CV, z_CV))
-            lses.append(lse_C)
-        ctx.save_for_backward(hidden_RE, weight_VE, target_R, temperature_R, torch.cat(lses))
+        ctx: Any, hidden_RE: torch.Tensor, weight_VE: torch.Tensor, target_R: torch.Tensor, temperature_R: torch.Tensor,
+        entropy_gradient: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        logps, entropies, by_logp, by_entropy = [], [], [], []
+        for start in range(0, len(target_R), CHUNK):
+            part = slice(start, start + CHUNK)
+            scale_C1, target_C1 = temperature_R[part, None], target_R[part, None]
+            z_CV = (hidden_RE[part] @ weight_VE.T).float().div_(scale_C1)
+            logp_CV = z_CV.log_softmax(1)
+            p_CV = torch.exp(logp_CV, out=z_CV)
+            entropy_C = -torch.linalg.vecdot(p_CV, logp_CV)
+            logps.append(logp_CV.gather(1, target_C1)[:, 0])
+            entropies.append(entropy_C)
+            if not ctx.needs_input_grad[0]:
+                continue
+            if entropy_gradient:
+                slope_CV = logp_CV.add_(entropy_C[:, None]).mul_(p_CV).div_(-scale_C1)
+                by_entropy.append(slope_CV.to(weight_VE.dtype) @ weight_VE)
+            p_CV.scatter_add_(1, target_C1, torch.full_like(scale_C1, -1.0)).div_(-scale_C1)
+            by_logp.append(p_CV.to(weight_VE.dtype) @ weight_VE)
         entropy_R = torch.cat(entropies)
-        ctx.mark_non_differentiable(entropy_R)
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy_R)
+        if by_logp:
+            ctx.save_for_backward(torch.cat(by_logp), *([torch.cat(by_entropy)] if entropy_gradient else []))
         return torch.cat(logps), entropy_R
 
     @staticmethod
-    def backward(ctx: Any, grad_R: torch.Tensor, _entropy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        hidden_RE, weight_VE, target_R, temperature_R, lse_R = ctx.saved_tensors
-        grads = []
-        for part in _chunks(len(target_R)):
-            d_CV = _logits(hidden_RE[part], weight_VE, temperature_R[part])
-            scale_C = grad_R[part] / temperature_R[part]
-            d_CV.sub_(lse_R[part, None]).exp_().mul_(-scale_C[:, None])
-            d_CV.scatter_add_(1, target_R[part, None], scale_C[:, None])
-            grads.append(d_CV.to(weight_VE.dtype) @ weight_VE)
-        return torch.cat(grads).to(hidden_RE.dtype), None, None, None
-
-
-def _chunks(count: int) -> list[slice]:
-    return [slice(at, min(at + CHUNK, count)) for at in range(0, count, CHUNK)]
-
-
-def _logits(hidden_CE: torch.Tensor, weight_VE: torch.Tensor, temperature_C: torch.Tensor) -> torch.Tensor:
-    return (hidden_CE @ weight_VE.T).float().div_(temperature_C[:, None])
+    def backward(ctx: Any, grad_R: torch.Tensor, entropy_grad_R: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        grads = (grad_R, entropy_grad_R)
+        parts = [d_RE * g_R[:, None] for d_RE, g_R in zip(ctx.saved_tensors, grads, strict=False)]
+        return sum(parts[1:], parts[0]).to(ctx.saved_tensors[0].dtype), None, None, None, None

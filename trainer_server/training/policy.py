@@ -5,24 +5,32 @@ Shapes: T tokens of a row, R read-outs, V vocabulary, E hidden size.
 
 from __future__ import annotations
 
+import copy
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.utils.error import NoMatchingPeftModuleError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from trainer_server.training.architecture import packable
-from trainer_server.training.attention import NAME, Layout
+from trainer_server.training import attention, flex
+from trainer_server.training.architecture import check_trainable, tried, unpackable
 from trainer_server.training.head import HeadLogprobs
 from trainer_server.training.lora import use_fused_lora
 from trainer_server.training.tree import Row
 from trainer_server.wire import PolicySpec, TrainingError
+
+
+_ATTENTION: dict[str, tuple[str, Callable[[Row, torch.device], Any]]] = {
+    "cpu": (attention.NAME, attention.Layout.of),
+    "cuda": (flex.NAME, flex.FlexLayout.of),
+}
 
 
 class PolicyModel:
@@ -30,15 +38,23 @@ class PolicyModel:
 
     def __init__(self, path: str, *, dtype: torch.dtype = torch.bfloat16, device: str | None = None) -> None:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=NAME)
+        base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        check_trainable(base)
         base.config.use_cache = False
         base.requires_grad_(False)
         base.to(self.device)
         self._base = base
         self._peft: PeftModel | None = None
         self._adapter = ""
-        self.share = packable(base.config)
-        """Whether completions may share a row; see attention.packable."""
+        name, self._layout = _ATTENTION.get(self.device.type, _ATTENTION["cpu"])
+        self.alone = unpackable(base.config.get_text_config()) or tried(base, name, self._layout, HeadLogprobs)
+        """Why completions may not share a row: each has one of its own then, and the model's own forward pass. None: they
+        may."""
+
+    @property
+    def share(self) -> bool:
+        """Whether completions may share a row."""
+        return self.alone is None
 
     def select(self, spec: PolicySpec) -> None:
         """Makes the LoRA of this shape the active one. Policies of one shape share it, one after another."""
@@ -48,10 +64,15 @@ class PolicyModel:
  target_modules=list(spec.targets), lora_dropout=0.0, bias="none",
             task_type="CAUSAL_LM",
         )  # fmt: skip
-        if self._peft is None:
-            self._peft = get_peft_model(self._base, config, adapter_name=shape)
-        elif shape not in self._peft.peft_config:
-            self._peft.add_adapter(shape, config)
+        try:
+            if self._peft is None:
+                self._peft = get_peft_model(self._base, config, adapter_name=shape)
+            elif shape not in self._peft.peft_config:
+                self._peft.add_adapter(shape, config)
+        except NoMatchingPeftModuleError as error:
+            raise TrainingError(
+                f"targets={', '.join(spec.targets)}: {type(self._base).__name__} has no layers of these names"
+            ) from error
         use_fused_lora(self._peft)
         self._peft.set_adapter(shape)
         self._adapter = shape
@@ -84,7 +105,8 @@ class PolicyModel:
         """Writes adapter_config.json and adapter_model.safetensors, PEFT's format."""
         assert self._peft is not None
         state = get_peft_model_state_dict(self._peft, adapter_name=self._adapter, save_embedding_layers=False)
-        config = self._peft.peft_config[self._adapter]
+        config = copy.copy(self._peft.peft_config[self._adapter])
+        config.target_modules = sorted(config.target_modules)  # type: ignore[assignment, attr-defined]  # PEFT has a set
         save_file({k: v.contiguous().cpu() for k, v in state.items()}, directory / "adapter_model.safetensors")
         config.save_pretrained(str(directory))
 
@@ -117,23 +139,31 @@ class PolicyModel:
         else:
             self._base.activation_checkpointing_disable()
 
-    def logprobs(self, row: Row, temperature_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probability of every read-out's target, and the entropy there (detached), both fp32 (R,), in nats.
+    def logprobs(
+        self, row: Row, temperature_R: torch.Tensor, *, entropy_gradient: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probability of every read-out's target, and the entropy there, both fp32 (R,), in nats.
 
-        Logits are divided by each read-out's own temperature, as the sampler did.
+        Logits are divided by each read-out's own temperature, as the sampler did. Entropy is detached unless
+        `entropy_gradient`. A model that may not share rows takes rows of one completion only.
         """
         tokens_1T = torch.from_numpy(row.tokens_T).to(self.device)[None]
-        depth_1T = torch.from_numpy(row.depth_T).to(self.device)[None]
-        inner = self._base.get_decoder()
-        hidden_TE = inner(
-            input_ids=tokens_1T, position_ids=depth_1T, use_cache=False, tree=Layout.of(row, self.device)
-        ).last_hidden_state[0]
-        hidden_RE = hidden_TE.index_select(0, torch.from_numpy(row.place_R).to(self.device))
-        target_R = torch.from_numpy(row.target_R).to(self.device)
-        head = self._base.get_output_embeddings()
-        if head.bias is not None:
-            raise TrainingError("a language-model head with a bias is not supported")
+        place_R, target_R = (torch.from_numpy(one).to(self.device) for one in (row.place_R, row.target_R))
+        temperature_R = temperature_R.float().to(self.device)
+        if self.alone is not None:
+            if len(row.runs) > 1:
+                raise TrainingError(f"this model cannot share a row between completions: {self.alone}")
+            logits_RV = self._base(input_ids=tokens_1T, use_cache=False, logits_to_keep=place_R).logits[0]
+            logp_RV = (logits_RV.float() / temperature_R[:, None]).log_softmax(1)
+            entropy_R = -(logp_RV.exp() * logp_RV).sum(1)
+            logp_R = logp_RV.gather(1, target_R[:, None])[:, 0]
+            return logp_R, entropy_R if entropy_gradient else entropy_R.detach()
+        hidden_TE = self._base.get_decoder()(
+            input_ids=tokens_1T, position_ids=torch.from_numpy(row.depth_T).to(self.device)[None], use_cache=False,
+            tree=self._layout(row, self.device),
+        ).last_hidden_state[0]  # fmt: skip
+        weight_VE = self._base.get_output_embeddings().weight
         found: tuple[torch.Tensor, torch.Tensor] = HeadLogprobs.apply(
-            hidden_RE, head.weight, target_R, temperature_R.float().to(self.device)
+            hidden_TE.index_select(0, place_R), weight_VE, target_R, temperature_R, entropy_gradient
         )
         return found

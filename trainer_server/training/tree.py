@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Tokens = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +80,17 @@ def pack(prompts: Sequence[Ints], completions: Sequence[Ints], *, budget: int, s
     completion is only ever a target: nothing is computed at its place.
     share=False: a row of its own for every completion (for models whose layers would leak between branches).
     """
-    paths = [np.concatenate([p, c[:-1]]).astype(np.int64) for p, c in zip(prompts, completions, strict=True)]
+    # Four bytes a token, the highest first: the order of the bytes is the order of the tokens.
+    paths = [np.concatenate([p, c[:-1]]).astype(">u4") for p, c in zip(prompts, completions, strict=True)]
     too_long = tuple(i for i, path in enumerate(paths) if len(path) > budget)
     kept = [i for i, path in enumerate(paths) if len(path) <= budget]
-    order = sorted(kept, key=lambda i: paths[i].astype(">u4").tobytes())
+    order = sorted(kept, key=lambda i: paths[i].tobytes())
     rows: list[Row] = []
     pending: list[tuple[int, int]] = []  # (completion, how much of its path the row has already)
     filled = unique = 0
-    previous = np.empty(0, dtype=np.int64)
+    previous = np.empty(0, dtype=">u4")
     for i in order:
-        shared = common_prefix(previous, paths[i])
+        shared = common_prefix(previous.view(np.uint32), paths[i].view(np.uint32))
         unique += len(paths[i]) - shared
         if pending and (not share or filled + len(paths[i]) - shared > budget):
             rows.append(_row(pending, paths, prompts, completions))
@@ -102,7 +105,7 @@ def pack(prompts: Sequence[Ints], completions: Sequence[Ints], *, budget: int, s
     return Packing(tuple(rows), sum(len(paths[i]) for i in kept), unique, computed - unique, too_long)
 
 
-def common_prefix(a: Ints, b: Ints) -> int:
+def common_prefix(a: Tokens, b: Tokens) -> int:
     """Length of the longest common prefix of two token sequences."""
     n = min(len(a), len(b))
     differ = a[:n] != b[:n]
@@ -110,7 +113,7 @@ def common_prefix(a: Ints, b: Ints) -> int:
 
 
 def _row(
-    pending: Sequence[tuple[int, int]], paths: Sequence[Ints], prompts: Sequence[Ints], completions: Sequence[Ints]
+    pending: Sequence[tuple[int, int]], paths: Sequence[Tokens], prompts: Sequence[Ints], completions: Sequence[Ints]
 ) -> Row:
     tokens, depths, runs = [], [], []
     places, targets, sources, offsets = [], [], [], []
@@ -130,7 +133,7 @@ def _row(
         sources.append(np.full(count, i))
         offsets.append(np.arange(count))
     return Row(
-        np.concatenate(tokens),
+        np.concatenate(tokens).astype(np.int64),
         np.concatenate(depths),
         tuple(runs),
         np.concatenate(places),
