@@ -2,9 +2,10 @@
 
     python -m benchmarks.packing [--json] [--repeats 3]
 
-Four kinds of data, up to 10 M tokens each: groups of 8 completions of 64 tokens on a prompt of 512; agents of 8 turns of
-100 on a prompt of 1,500, a completion for every turn; one prompt of 512 under everything; completions that share nothing.
-A figure is the best repeat, by the process's own seconds: it has one thread. `ratio`: seconds per token at 10 M over those at 100 k, of the slowest kind; 1 is linear.
+Four kinds of data, up to 10 M tokens each: groups of 8 completions of 64 tokens on a prompt of 512; agents of 8 turns
+of 100 on a prompt of 1,500, a completion for every turn; one prompt of 512 under everything; completions that share
+nothing. A figure is the best repeat, by the process's own seconds: it has one thread. `ratio`: seconds per token at
+10 M over those at 100 k, of the slowest kind; 1 is linear.
 """
 
 from __future__ import annotations

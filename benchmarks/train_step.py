@@ -1,22 +1,24 @@
 """One optimizer step on the same tokens and weights: the packed trainer, padded rows, and TRL's GRPOTrainer.
 
     python -m benchmarks.train_step [--case A B C D] [--repeats 5] [--json]
-    python -m benchmarks.train_step --random-weights CONFIG_JSON --dtype bfloat16        (a GPU; no weights needed)
+    python -m benchmarks.train_step --random-weights CONFIG_JSON      (a GPU; no weights needed)
 
-Cases: [A] 8 completions of 64 tokens on one prompt of 512. [B] 8 agent runs, a prompt of 1,500 tokens with its tools and 4
-turns of 100. [C] 50 branches of 64 tokens on 512. [D] two groups of the quickstart: its prompts and tools through the
-model's chat template, 8 runs of two calls each; what the agent says is written here, not sampled.
+Cases: [A] 8 completions of 64 tokens on one prompt of 512. [B] 8 agent runs, a prompt of 1,500 tokens with its tools and
+4 turns of 100. [C] 50 branches of 64 tokens on 512. [D] two groups of the quickstart: its prompts and tools through
+the model's chat template, 8 runs of two calls each; what the agent says is written here, not sampled.
 
 Sides, interleaved in one process, the median of `--repeats` after one that is not counted:
     packed    this project's step: PolicyModel.logprobs on the packed rows, grpo_loss, AdamW
     padded    the same with a row per run (turns that continue each other share it), padded on the right, transformers'
-              own sdpa attention with its mask, logits at trained places only; the same LoRA code, head, dtype and loss
-    trl       trl.GRPOTrainer's own loss, backward pass and optimizer on such rows, generation left out; its own LoRA (PEFT)
-              and head; its gradient checkpointing, which is on by default, is off, which is faster
-Padded rows go in micro-batches of `--micro-batch` tokens; a packed row of more has its layers checkpointed. All start at the same weights, and the gradients of packed and
-padded are compared before anything is timed. Peak memory is that of a process that does one side alone.
+              own sdpa attention with its mask, logits at trained places only; the same LoRA code, head, dtype, loss
+    trl       trl.GRPOTrainer's own loss, backward pass and optimizer on such rows, generation left out; its own LoRA
+              (PEFT) and head; its gradient checkpointing, on by default, is off, which is faster
+Padded rows go in micro-batches of `--micro-batch` tokens; a packed row of more has its layers checkpointed. All start
+at the same weights, and the gradients of packed and padded are compared before anything is timed. Peak memory is
+that of a process that does one side alone.
 
-`limit`: tokens of all rows over unique tokens, what sharing alone can give. `ratio`: smallest padded_ratio / limit of A-C.
+`limit`: tokens of all rows over unique tokens, what sharing alone can give; what the packed side's attention gains over
+sdpa comes on top. `ratio`: smallest padded_ratio / limit of A-C.
 """
 
 from __future__ import annotations
@@ -260,11 +262,11 @@ class TRL:
     def __init__(self, path: str, dtype: torch.dtype) -> None:
         import datasets
         from peft import LoraConfig
+        from tokenizers import Tokenizer
+        from tokenizers.models import WordLevel
         from transformers import PreTrainedTokenizerFast
         from trl import GRPOConfig as Arguments
         from trl import GRPOTrainer
-        from tokenizers import Tokenizer
-        from tokenizers.models import WordLevel
 
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=Tokenizer(WordLevel({"</s>": 0}, "</s>")), eos_token="</s>", pad_token="</s>"
@@ -448,7 +450,9 @@ def main() -> None:
 
 
 def report(options: argparse.Namespace, cases: dict[str, dict[str, Any]], flops: float) -> None:
-    table = Table("case", "tokens", "unique", "limit", "side", "seconds (repeats)", "ratio", "of limit", "GiB", "TFLOP/s")
+    table = Table(
+        "case", "tokens", "unique", "limit", "side", "seconds (repeats)", "ratio", "of limit", "GiB", "TFLOP/s"
+    )
     for name, one in cases.items():
         for side, seconds in one["seconds"].items():
             repeats = one["repeats"][side]

@@ -1,6 +1,6 @@
-"""Packed rows compute what transformers computes on every sequence alone, in each architecture; others get rows of their own.
+"""Packed rows compute what transformers computes on every sequence alone; what cannot be packed gets rows of its own.
 
-The reference is the stock model: its own attention, PEFT's own LoRA, all logits, one sequence at a time, torch's autograd.
+The reference is the stock model: its own attention, PEFT's LoRA, all logits, one sequence at a time, torch's autograd.
 `python -m tests.training.test_exactness` prints the table for the docs.
 """
 
@@ -151,7 +151,7 @@ def stock(model: Any, data: Data) -> tuple[dict[tuple[int, int], float], torch.T
     found: dict[tuple[int, int], float] = {}
     total = torch.zeros(())
     for i, (prompt, completion) in enumerate(data):
-        logits_TV = model(input_ids=torch.tensor([[*prompt, *completion]]), use_cache=False).logits[0]
+        logits_TV = model(input_ids=torch.tensor([[*prompt, *completion][:-1]]), use_cache=False).logits[0]
         logp_TV = logits_TV.log_softmax(-1)
         for j, token in enumerate(completion):
             logp = logp_TV[len(prompt) - 1 + j, token]

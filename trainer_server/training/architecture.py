@@ -52,8 +52,8 @@ def _rope_kinds(parameters: Any) -> Iterator[str]:
 def tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
     """Puts `attention` into the model and looks at small rows; gives the reason why not, and puts the old one back.
 
-    Held against each other: a branch whose neighbour has other tokens with itself; a single sequence with the model's own
-    attention; log-probabilities with those of the model's own head (which may scale or cap its logits).
+    Held against each other: a branch with itself when its neighbour has other tokens; a single sequence with the model's
+    own attention; log-probabilities with those of the model's own head (which may scale or cap its logits).
     """
     own = base.config._attn_implementation
     was_training = base.training
@@ -121,6 +121,6 @@ def _tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
 
 
 def check_trainable(base: Any) -> None:
-    """Raises TrainingError for a model that even separate rows cannot train: one that does not predict the next token."""
+    """Raises TrainingError for a model that separate rows cannot train either: one that predicts no next token."""
     if base.config.is_encoder_decoder or base.get_output_embeddings() is None:
         raise TrainingError(f"{type(base).__name__} is not a decoder with a language-model head; it cannot be trained")

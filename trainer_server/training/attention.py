@@ -1,7 +1,7 @@
 """Attention over a packed row: each run attends to its own ancestors and itself, so no T×T mask is ever made.
 
-Runs are cut into tiles; tiles of about the same size are computed together, padded to one another. Query heads that share
-a key head are folded into the query length, so that keys and values are never repeated for them. The backward pass
+Runs are cut into tiles; tiles of about the same size are computed together, padded to one another. Query heads that
+share a key head are folded into the query length, so that keys and values are never repeated for them. The backward pass
 computes the probabilities again. Three matrix products and a softmax are several times faster on CPUs than torch's
 fused kernel, which is made for lengths at which scores do not fit the cache.
 
@@ -13,6 +13,7 @@ its path.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -121,10 +122,7 @@ class Layout:
 def _tiles(run: Run) -> list[Run]:
     count = -(-(run.stop - run.start) // _TILE)
     edges = [run.start + (run.stop - run.start) * at // count for at in range(count + 1)]
-    return [
-        Run(start, stop, run.path_L[: len(run.path_L) - (run.stop - stop)])
-        for start, stop in zip(edges, edges[1:], strict=False)
-    ]
+    return [Run(start, stop, run.path_L[: len(run.path_L) - (run.stop - stop)]) for start, stop in pairwise(edges)]
 
 
 def _alike(tiles: list[Run]) -> list[list[Run]]:
@@ -216,8 +214,8 @@ def tree_attention(
 def refuse(
     module: Any, attention_mask: torch.Tensor | None, dropout: float, window: int | None, kwargs: dict[str, Any]
 ) -> None:
-    """A model that asks for more than a scale and a window (sinks, soft-capping, a mask of its own) is not packed, and one
-    whose sliding layers say so in their mask alone neither: masks are not made here."""
+    """A model that asks for more than a scale and a window (sinks, soft-capping, a mask of its own) is not packed, nor
+    is one whose sliding layers say so in their mask alone: masks are not made here."""
     asked = [key for key, value in kwargs.items() if value is not None and value is not False and key not in _KNOWN]
     asked += ["attention_mask"] if attention_mask is not None else []
     asked += ["dropout"] if dropout else []

@@ -67,8 +67,9 @@ def block_mask(end_T: torch.Tensor, depth_T: torch.Tensor, window: int | None) -
         some_NN &= least_N[:, None] - most_N[None] < window
         full_NN &= most_N[:, None] - least_N[None] < window
     part_NN = some_NN & ~full_NN
-    given = [one for blocks in (part_NN, full_NN) for one in _listed(blocks)]
-    return BlockMask.from_kv_blocks(*given, BLOCK_SIZE=BLOCK, mask_mod=visible, seq_lengths=(length, length))
+    return BlockMask.from_kv_blocks(
+        *_listed(part_NN), *_listed(full_NN), BLOCK_SIZE=BLOCK, mask_mod=visible, seq_lengths=(length, length)
+    )
 
 
 def _listed(blocks_NN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,7 +80,7 @@ def _listed(blocks_NN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @functools.cache
-def _kernel(device: str) -> Callable[..., torch.Tensor]:
+def _kernel(device: str) -> Callable[..., Any]:
     """FlexAttention, compiled where that is worth it."""
     return flex_attention if device == "cpu" else torch.compile(flex_attention, dynamic=True)
 

@@ -26,7 +26,6 @@ from trainer_server.training.lora import use_fused_lora
 from trainer_server.training.tree import Row
 from trainer_server.wire import PolicySpec, TrainingError
 
-
 _ATTENTION: dict[str, tuple[str, Callable[[Row, torch.device], Any]]] = {
     "cpu": (attention.NAME, attention.Layout.of),
     "cuda": (flex.NAME, flex.FlexLayout.of),
@@ -48,8 +47,8 @@ class PolicyModel:
         self._adapter = ""
         name, self._layout = _ATTENTION.get(self.device.type, _ATTENTION["cpu"])
         self.alone = unpackable(base.config.get_text_config()) or tried(base, name, self._layout, HeadLogprobs)
-        """Why completions may not share a row: each has one of its own then, and the model's own forward pass. None: they
-        may."""
+        """Why completions may not share a row: each then has one of its own, and the model's own forward pass. None:
+        they may."""
 
     @property
     def share(self) -> bool:
