@@ -3,7 +3,7 @@
     python -m benchmarks.train_step [--case A B C D] [--repeats 5] [--json]
     python -m benchmarks.train_step --random-weights CONFIG_JSON      (a GPU; no weights needed)
 
-Cases: [A] 8 completions of 64 tokens on one prompt of 512. [B] 8 agent runs, a prompt of 1,500 tokens with its tools and
+Cases: [A] 8 completions of 64 tokens on one prompt of 512. [B] 8 agent runs, a prompt of 1,500 tokens with tools and
 4 turns of 100. [C] 50 branches of 64 tokens on 512. [D] two groups of the quickstart: its prompts and tools through
 the model's chat template, 8 runs of two calls each; what the agent says is written here, not sampled.
 
@@ -342,7 +342,8 @@ def synchronise() -> None:
 def peak_memory(options: argparse.Namespace, name: str, side: str) -> float:
     """GiB at the peak of a process that takes one step on one side: of the GPU, or resident without one."""
     command = [sys.executable, "-m", "benchmarks.train_step", "--case", name, "--measure-memory", side,
-               "--model", options.path, "--dtype", options.dtype, "--micro-batch", str(options.micro_batch)]  # fmt: skip
+               "--model", options.path, "--dtype", options.dtype,
+               "--micro-batch", str(options.micro_batch)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
     return float(done.stdout.strip().splitlines()[-1])
 
@@ -396,7 +397,7 @@ def measure(options: argparse.Namespace, name: str, sides: dict[str, Any], runs:
 
 
 def flops_per_token(base: Any) -> float:
-    """Forward and backward of a token through the frozen matrices: 2 + 2 operations a weight, head and LoRA left out."""
+    """Forward and backward of a token through the frozen matrices: 2 + 2 operations a weight, without head and LoRA."""
     inner = base.get_decoder()
     return 4.0 * sum(weight.numel() for name, weight in inner.layers.named_parameters() if "lora_" not in name)
 

@@ -76,7 +76,8 @@ PACKED: dict[str, PretrainedConfig] = {
 ALONE: dict[str, tuple[str, PretrainedConfig]] = {
     "LFM2": ("conv", Lfm2Config(**PLAIN, layer_types=["conv", "full_attention"])),
     "Falcon-H1": ("hybrid", FalconH1Config(
-        **SIZES, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=8, mamba_chunk_size=8)),
+        **SIZES, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=8,
+        mamba_chunk_size=8)),
     "Qwen3-Next": ("linear_attention", Qwen3NextConfig(
         **SIZES, layer_types=["linear_attention", "full_attention"], linear_num_value_heads=2, linear_num_key_heads=2,
         linear_key_head_dim=8, linear_value_head_dim=8, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16,
@@ -315,6 +316,7 @@ def test_trap_rotary_embeddings_that_depend_on_the_row_are_told_by_the_configura
     assert all(unpackable(config) is None for config in PACKED.values())
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 @DRAWN
 @given(trees, st.sampled_from([None, 3]))
 def test_flex_attention_sees_what_the_tiles_see(data: Data, window: int | None) -> None:

@@ -52,8 +52,8 @@ def _rope_kinds(parameters: Any) -> Iterator[str]:
 def tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
     """Puts `attention` into the model and looks at small rows; gives the reason why not, and puts the old one back.
 
-    Held against each other: a branch with itself when its neighbour has other tokens; a single sequence with the model's
-    own attention; log-probabilities with those of the model's own head (which may scale or cap its logits).
+    Held against each other: a branch with itself when its neighbour has other tokens; a single sequence with the
+    model's own attention; log-probabilities with those of the model's own head (which may scale or cap its logits).
     """
     own = base.config._attn_implementation
     was_training = base.training

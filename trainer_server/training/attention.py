@@ -1,8 +1,8 @@
 """Attention over a packed row: each run attends to its own ancestors and itself, so no T×T mask is ever made.
 
 Runs are cut into tiles; tiles of about the same size are computed together, padded to one another. Query heads that
-share a key head are folded into the query length, so that keys and values are never repeated for them. The backward pass
-computes the probabilities again. Three matrix products and a softmax are several times faster on CPUs than torch's
+share a key head are folded into the query length, so that keys and values are never repeated for them. The backward
+pass computes the probabilities again. Three matrix products and a softmax are several times faster on CPUs than torch's
 fused kernel, which is made for lengths at which scores do not fit the cache.
 
 Registered with transformers as `art_tree`; the layout travels as the keyword argument `tree` of the model's forward.

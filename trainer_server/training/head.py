@@ -17,8 +17,8 @@ class HeadLogprobs(torch.autograd.Function):
     """(hidden_RE, weight_VE, target_R, temperature_R, entropy_gradient) → log-probability of each target, and entropy.
 
     Both fp32, (R,), in nats, under softmax(logits / temperature). The derivative of each read-out's figures by its
-    hidden state is taken while its logits are there: the backward pass only scales it, and computes no logits again. By the
-    logits z it is, with p = softmax(z / temperature) and H the entropy,
+    hidden state is taken while its logits are there: the backward pass only scales it, and computes no logits again.
+    By the logits z it is, with p = softmax(z / temperature) and H the entropy,
         (onehot(target) − p) / temperature    and    −p·(log p + H) / temperature;
     the second only when asked for (entropy_gradient): it costs one more matrix product.
     """

@@ -1,0 +1,47 @@
+"""The policy's model: what it writes, and which log-probabilities it gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import LlamaConfig
+
+from tests.training.test_exactness import SIZES, pair
+from trainer_server.training.tree import pack
+from trainer_server.wire import PolicySpec
+from trainer_server.wire.policies import TARGETS
+
+
+def test_an_adapter_is_written_in_one_order(tmp_path: Path) -> None:
+    """PEFT keeps target names in a set, whose order is another in each process."""
+    model = pair(LlamaConfig(**SIZES), tmp_path / "model").ours
+    (tmp_path / "adapter").mkdir()
+    model.save(tmp_path / "adapter")
+    written = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert written["target_modules"] == sorted(TARGETS)
+    before = [weight.detach().clone() for _, weight in model.parameters()]
+    model.initialise(PolicySpec(name="tiny"))
+    model.load(PolicySpec(name="tiny"), tmp_path / "adapter")
+    assert all(torch.equal(a, b) for a, (_, b) in zip(before, model.parameters(), strict=True))
+
+
+def test_entropy_has_a_gradient_when_asked_for(tmp_path: Path) -> None:
+    """Both outputs of the head and their derivatives, against torch's own on all logits."""
+    both = pair(LlamaConfig(**SIZES), tmp_path)
+    temperature = 0.7
+    (row,) = pack([np.array([1, 2, 3])], [np.array([4, 5, 6])], budget=99).rows
+    weights = [weight for _, weight in both.ours.parameters()]
+    logp_R, entropy_R = both.ours.logprobs(row, torch.full((3,), temperature), entropy_gradient=True)
+    found = torch.autograd.grad(logp_R.sum() + 2 * entropy_R.sum(), weights)
+    logits = both.stock(input_ids=torch.tensor([[1, 2, 3, 4, 5]]), use_cache=False).logits[0, 2:]
+    all_logp = (logits / temperature).log_softmax(-1)
+    entropy = -(all_logp.exp() * all_logp).sum(-1)
+    theirs = [w for name, w in sorted(both.stock.named_parameters()) if "lora_" in name]
+    expected = torch.autograd.grad(all_logp[range(3), [4, 5, 6]].sum() + 2 * entropy.sum(), theirs)
+    assert torch.allclose(entropy_R, entropy, atol=1e-5)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert not both.ours.logprobs(row, torch.ones(3))[1].requires_grad
