@@ -82,7 +82,8 @@ def _listed(blocks_NN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 @functools.cache
 def _kernel(device: str) -> Callable[..., Any]:
     """FlexAttention, compiled where that is worth it."""
-    return flex_attention if device == "cpu" else torch.compile(flex_attention, dynamic=True)
+    compiled: Any = flex_attention if device == "cpu" else torch.compile(flex_attention, dynamic=True)
+    return compiled  # type: ignore[no-any-return]
 
 
 def tree_attention(
