@@ -197,6 +197,19 @@ def test_a_packed_tree_equals_the_stock_model_on_separate_sequences(
     assert gradient <= BAR
 
 
+def test_checkpointing_computes_layers_twice(both: Pair) -> None:
+    """Or the tests of it would test nothing."""
+    calls: list[int] = []
+    handle = both.ours._base.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
+    for on, expected in ((False, 1), (True, 2)):
+        both.ours.gradient_checkpointing(on)
+        ours(both.ours, packed([([1, 2], [3, 1])]))
+        assert len(calls) == expected
+        calls.clear()
+    both.ours.gradient_checkpointing(False)
+    handle.remove()
+
+
 def test_the_same_row_and_weights_give_the_same_bits(both: Pair) -> None:
     packing = packed(some_tree(0))
     first, second = ours(both.ours, packing), ours(both.ours, packing)

@@ -61,6 +61,8 @@ def tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
     try:
         with torch.no_grad():
             reason = _tried(base, attention, layout, head)
+    except TrainingError as error:
+        reason = str(error)
     # Foreign code of any kind: an architecture that cannot take the tree fails in a way of its own.
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
