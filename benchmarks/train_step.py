@@ -421,7 +421,7 @@ def main() -> None:
     parser.add_argument("--model", default="embedded", help="what --model of the server takes (embedded)")
     parser.add_argument("--random-weights", type=Path, metavar="CONFIG", help="a config.json; case D is left out")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
-    parser.add_argument("--micro-batch", type=int, default=5120, help="tokens computed at once (5120)")
+    parser.add_argument("--micro-batch", type=int, default=6144, help="tokens computed at once (6144)")
     parser.add_argument(
         "--clock", default="wall", choices=("wall", "cpu"),
         help="cpu: the process's own seconds, for a machine that others use; take one thread then",
