@@ -40,10 +40,12 @@ async def test_a_structured_output_graph_learns() -> None:
 
     async with TrainerClient() as trainer:
         await trainer.create_policy("structured")
-        rewards, metrics = [], []
+        rewards: list[float] = []
+        metrics: list[dict[str, Any]] = []
+        cars = [{"question": f"Pick a color for car {number}."} for number in range(8)]
         async for record in train(
-            graph, [{"question": f"Pick a color for car {number}."} for number in range(8)], policy="structured",
-            reward=reward, steps=16, client=trainer, groups_per_step=2, n=12, config=GRPOConfig(lr=1e-3), progress=False,
+            graph, cars, policy="structured", reward=reward, steps=16, client=trainer, groups_per_step=2, n=12,
+            config=GRPOConfig(lr=1e-3), progress=False,
         ):  # fmt: skip
             if record.reward is not None:
                 rewards.append(record.reward)
