@@ -97,8 +97,8 @@ class ModelShape:
 
     @property
     def head_bytes(self) -> int:
-        """The trainer's logits: 256 read-outs at a time, four fp32 arrays of V."""
-        return 4 * 256 * self.vocabulary * FP32
+        """The trainer's logits: 128 read-outs at a time, four fp32 arrays of V."""
+        return 4 * 128 * self.vocabulary * FP32
 
     @classmethod
     def of_config(cls, config: dict[str, Any], origin: str) -> ModelShape:

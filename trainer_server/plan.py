@@ -76,24 +76,25 @@ class Plan:
 
     @property
     def trainer_items(self) -> list[Item]:
-        """What the trainer needs on each of its GPUs; several share weights and state as FSDP2 does."""
+        """What the trainer needs on each of its GPUs; several divide the layers' weights (FSDP2), and nothing else."""
         shape, rank, parts = self.wish.shape, self.wish.rank, max(self.trainer, 1)
         short = min(checkpoint_above(shape.layers, shape.hidden), TOKEN_BUDGET)
         row, plain = shape.activation_bytes(TOKEN_BUDGET), shape.activation_bytes(short)
         which = f"{TOKEN_BUDGET:,} tokens, layers twice" if row > plain else f"{short:,} tokens, all kept"
+        layers = BF16 * shape.linear_parameters
+        weights = shape.weight_bytes - layers + layers / parts
         items = [
-            Item("weights", shape.weight_bytes / parts / GIB, f"{_b(shape.parameters)} × 2 B / {parts}"),
+            Item("weights", weights / GIB, f"{_b(shape.parameters)} × 2 B, layers / {parts}"),
             Item(
-                "LoRA, gradients, AdamW", shape.trainer_state_bytes(rank) / parts / GIB,
-                f"{_b(shape.lora_parameters(rank))} × 16 B / {parts}",
+                "LoRA, gradients, AdamW", shape.trainer_state_bytes(rank) / GIB,
+                f"{_b(shape.lora_parameters(rank))} × 16 B",
             ),
             Item("activations", ALLOCATOR * max(row, plain) / GIB, f"{which} × {ALLOCATOR}"),
-            Item("logits", shape.head_bytes / GIB, "4 × 256 × vocabulary × 4 B"),
+            Item("logits", shape.head_bytes / GIB, "4 × 128 × vocabulary × 4 B"),
             Item("CUDA", TRAINER_OVERHEAD, "allowance"),
         ]  # fmt: skip
         if parts > 1:
-            layer = 2 * BF16 * shape.linear_parameters / shape.layers
-            items.insert(1, Item("gathered layers", layer / GIB, "2 layers, whole"))
+            items.insert(1, Item("gathered layers", 2 * layers / shape.layers / GIB, "2 layers, whole"))
         return items
 
     @property
@@ -137,7 +138,7 @@ class Plan:
                 line += ["--engine-gpus", _span(at, self.tensor)]
             line += ["--trainer-gpus", _span(self.engines * self.tensor, self.trainer)]
         if self.trainer > 1:
-            line += ["--trainer-processes", str(self.trainer)]
+            line += ["--trainer-processes", str(self.trainer), "--trainer-shard"]
         line += ["--adapter-slots", str(wish.slots), "--max-rank", str(wish.rank), "--engine-args", vllm]
         return shlex.join(line)
 
