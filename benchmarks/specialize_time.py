@@ -57,10 +57,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scenarios", type=int, default=96, help="a quarter is held out (96)")
-    parser.add_argument("--epochs", type=int, default=1, help="of the warm start (1)")
+    parser.add_argument("--epochs", type=int, default=2, help="of the warm start (2)")
     parser.add_argument("--sft-lr", type=float, default=2e-3)
-    parser.add_argument("--steps", type=int, default=4, help="GRPO steps of 4 scenarios × 8 runs (4)")
-    parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--steps", type=int, default=6, help="GRPO steps of 4 scenarios × 8 runs (6)")
+    parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--output", type=Path, help="keep the report here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
