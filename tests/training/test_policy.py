@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from transformers import LlamaConfig
 
 from tests.training.test_exactness import SIZES, pair
+from tests.training.test_tree import ARCHITECTURES, tiny_model
+from trainer_server.training.policy import PolicyModel
 from trainer_server.training.tree import pack
-from trainer_server.wire import PolicySpec
+from trainer_server.wire import PolicySpec, TrainingError
 from trainer_server.wire.policies import TARGETS
 
 
@@ -45,3 +49,19 @@ def test_entropy_has_a_gradient_when_asked_for(tmp_path: Path) -> None:
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-5)
     assert not both.ours.logprobs(row, torch.ones(3))[1].requires_grad
+
+
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
+def test_a_base_model_in_fewer_bits_is_trained_on_gpus(bits: Any, tmp_path: Path) -> None:
+    tiny_model(tmp_path / "model", ARCHITECTURES["llama"])
+    if not torch.cuda.is_available():
+        with pytest.raises(TrainingError, match="needs an NVIDIA GPU"):
+            PolicyModel(str(tmp_path / "model"), quantization=bits)
+        pytest.skip("no GPU: only the refusal was tried")
+    pytest.importorskip("bitsandbytes")
+    model = PolicyModel(str(tmp_path / "model"), quantization=bits)
+    model.initialise(PolicySpec(name="p"))
+    (row,) = pack([np.array([1, 2, 3])], [np.array([4, 5])], budget=99).rows
+    logp_R, _ = model.logprobs(row, torch.ones(2))
+    logp_R.sum().backward()  # type: ignore[no-untyped-call]
+    assert any(weight.grad is not None and weight.grad.abs().sum() > 0 for _, weight in model.parameters())

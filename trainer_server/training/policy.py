@@ -10,14 +10,15 @@ import math
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.utils.error import NoMatchingPeftModuleError
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from trainer_server.model_shape import checkpoint_above
 from trainer_server.training import attention, flex
@@ -34,18 +35,44 @@ _ATTENTION: dict[str, tuple[str, Callable[[Row, torch.device], Any]]] = {
 }
 
 
+Quantization = Literal["4bit", "8bit"]
+
+
+def _quantized(bits: Quantization, device: torch.device, dtype: torch.dtype, ranks: Ranks) -> dict[str, Any]:
+    """How transformers is asked for a base model in fewer bits: NF4 with doubly quantised scales, or LLM.int8."""
+    if device.type != "cuda":
+        raise TrainingError(f"a base model in {bits} needs an NVIDIA GPU; train without --quantization here")
+    if ranks.sharded:
+        raise TrainingError("a base model in fewer bits cannot be divided: choose --quantization or --trainer-shard")
+    if find_spec("bitsandbytes") is None:
+        raise TrainingError("--quantization needs bitsandbytes: pip install bitsandbytes")
+    four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
+    config = BitsAndBytesConfig(load_in_4bit=True, **four) if bits == "4bit" else BitsAndBytesConfig(load_in_8bit=True)
+    return {"quantization_config": config, "device_map": {"": device.index or 0}}
+
+
 class PolicyModel:
     """A frozen base model under a LoRA whose weights are swapped in place. The LoRA's weights are fp32 masters."""
 
     def __init__(
-        self, path: str, *, dtype: torch.dtype = torch.bfloat16, device: str | None = None, ranks: Ranks = ALONE
+        self,
+        path: str,
+        *,
+        dtype: torch.dtype = torch.bfloat16,
+        device: str | None = None,
+        quantization: Quantization | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
+        """quantization: of the base model's linear layers, by bitsandbytes; the engine's is its own affair, and what
+        lies between the two shows in `logp_gap`. Raises TrainingError where it cannot be."""
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        options: dict[str, Any] = {} if quantization is None else _quantized(quantization, self.device, dtype, ranks)
+        base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **options)
         check_trainable(base)
         base.config.use_cache = False
         base.requires_grad_(False)
-        base.to(self.device)
+        if quantization is None:
+            base.to(self.device)
         self._base = base
         self._peft: PeftModel | None = None
         self._adapter = ""
