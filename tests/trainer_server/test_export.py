@@ -70,7 +70,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Iterator[Tr
     with trainer_server_on(tmp_path_factory.mktemp("exports"), base) as server, server.http() as http:
         http.post("/api/policies", json={"name": "p"})
         for _ in range(2):
-            body = {"groups": groups(http, 1.0, 0.0), "config": {"lr": 1e-2}}
+            body = {"groups": groups(http, 1.0, 0.0), "config": {"lr": 1e-2, "max_logp_gap": None}}
             assert finish(http, http.post("/api/policies/p/steps", json=body))["status"] == "succeeded"
         yield server
 
