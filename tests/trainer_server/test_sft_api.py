@@ -282,6 +282,7 @@ def test_a_restarted_server_renders_what_was_not_rendered(tmp_path: Path, base_m
         (directory / name).unlink()
     versions = tmp_path / "policies" / "p" / "versions"
     (versions / "1").rename(tmp_path / "undone")
+    (versions.parent / "highest.json").unlink()
     with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
         again = finish(http, http.post("/api/policies/p/sft", json=body))
         assert again["id"] == job["id"]
