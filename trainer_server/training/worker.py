@@ -183,9 +183,8 @@ class Worker:
         request, spec = job.request, self.store.spec(job.policy)
         if not isinstance(request, StepRequest) or spec is None:
             raise TrainingError(f"{job.id} says nothing about a step")
-        ids = [one for group in request.groups for trajectory in group.trajectories for one in trajectory.completions]
         batch = gather_batch(
-            request.groups, read_completions(self.home.ledger, ids), request.config, policy=job.policy,
+            request.groups, read_completions(self.home.ledger, job.completions), request.config, policy=job.policy,
             version=version, base_model=self.base_model, tokenizer=self.tokenizer,
         )  # fmt: skip
         directory = self.store.directory(job.policy, version)
