@@ -9,6 +9,8 @@ is echoed. A forced tool is called with what would have been said. More than 2,0
 While a test leaves texts in `state["answers"]`, these are said instead, to prompts of any length. Adapters whose names
 are in `state["refused"]` are not loaded, nor are those that are no whole safetensors files.
 
+With `sleeps` it can be told to rest, and answers nothing while it does.
+
 `python -m tests.engine_app PORT` runs it as a process, to be killed; `GET /state` and `POST /state` reach its state.
 """
 
@@ -41,14 +43,40 @@ UNIFORM = -math.log(300)
 """Log-probability of every token: about that of the tiny base model, which knows nothing yet."""
 
 
-def make_app(name: str = "engine", base: str = "base", key: str = "", lora: bool = True) -> Starlette:
-    """name: what it answers to `where`. lora: whether adapters can be loaded at run time."""
+def make_app(
+    name: str = "engine", base: str = "base", key: str = "", lora: bool = True, sleeps: bool = False
+) -> Starlette:
+    """name: what it answers to `where`. lora: whether adapters can be loaded at run time. sleeps: see above."""
     state: dict[str, Any] = {
         "loaded": {}, "most_loaded": 0, "loads": 0, "load_seconds": 0.0, "requests": [], "tokenized": [], "aborted": 0,
         "blind": False, "unready": 0, "answers": [], "refused": [], "unloadable": 0,
+        "asleep": False, "naps": 0, "disturbed": 0, "sleepless": 0, "under_way": 0,
     }  # fmt: skip
 
     async def chat(request: Request) -> Response:
+        state["disturbed"] += state["asleep"]
+        state["under_way"] += 1
+        try:
+            return await answer(request)
+        finally:
+            state["under_way"] -= 1
+
+    async def sleep(_request: Request) -> Response:
+        if state["sleepless"]:
+            return JSONResponse({"error": "not today"}, 500)
+        state["disturbed"] += state["under_way"]
+        state["naps"] += 1
+        state["asleep"] = True
+        return JSONResponse({"status": "sleeping"})
+
+    async def wake_up(_request: Request) -> Response:
+        state["asleep"] = False
+        return JSONResponse({"status": "awake"})
+
+    async def is_sleeping(_request: Request) -> Response:
+        return JSONResponse({"is_sleeping": state["asleep"]})
+
+    async def answer(request: Request) -> Response:
         if key and request.headers.get("Authorization") != f"Bearer {key}":
             return JSONResponse({"error": "Unauthorized"}, 401)
         body = await request.json()
@@ -110,6 +138,7 @@ def make_app(name: str = "engine", base: str = "base", key: str = "", lora: bool
         if not body.get("lora_name") or not body.get("lora_path"):
             return JSONResponse({"error": {"message": "Both 'lora_name' and 'lora_path' must be provided."}}, 400)
         faults.point("loading")
+        state["disturbed"] += state["asleep"]
         if state["unloadable"]:
             state["unloadable"] -= 1
             return JSONResponse({"error": {"message": "starting", "code": 503}}, 503)
@@ -157,9 +186,11 @@ def make_app(name: str = "engine", base: str = "base", key: str = "", lora: bool
             Route("/v1/unload_lora_adapter", unload, methods=["POST"]),
             Route("/v1/models", models),
             Route("/health", health),
+            *([Route("/sleep", sleep, methods=["POST"]), Route("/wake_up", wake_up, methods=["POST"]),
+               Route("/is_sleeping", is_sleeping)] if sleeps else []),
             Route("/state", look, methods=["GET", "POST"]),
         ]
-    )
+    )  # fmt: skip
     app.state.engine = state
     return app
 

@@ -192,7 +192,7 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
         failure = server.failure or next((e.failure for e in server.engines if e.failure), None)
         engines = [engine.ready for engine in server.engines]
         return {
-            "ready": server.ready, "engines": engines, "trainer": server.trainer.child.running, "error": failure,
+            "ready": server.ready, "engines": engines, "trainer": server.trainer.process.running, "error": failure,
         }  # fmt: skip
 
     @app.get("/api/engines")
@@ -204,18 +204,22 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
 
 
 def _engines(config: ServerConfig, base: BaseModel) -> list[Engine]:
-    cpu = flavour() == "cpu"
+    cpu, shares = flavour() == "cpu", config.share_gpu
+    if shares and (config.trainer_processes > 1 or config.accelerate_config):
+        raise ConfigError("--share-gpu is for a trainer of one process; with more GPUs, give the trainer its own")
     if config.engine_urls:
         urls = [_engine_url(url) for url in config.engine_urls]
         if len(set(urls)) < len(urls):
             raise ConfigError(f"--engine-url names an engine twice: {', '.join(urls)}")
-        return [Engine(url, config.engine_api_key, base=base.name, cpu=cpu) for url in urls]
+        return [Engine(url, config.engine_api_key, base=base.name, cpu=cpu, shares=shares) for url in urls]
+    if shares and cpu:
+        raise ConfigError("--share-gpu needs an NVIDIA GPU: on CPUs engine and trainer share main memory anyway")
     many = len(config.engine_gpus) > 1
     return [
         Engine.launch(
             base, config.home, cpu=cpu, max_loras=config.adapter_slots, max_rank=config.max_rank,
             kv_cache_gib=config.kv_cache_gib, extra=config.engine_args, gpus=gpus,
-            name=f"engine-{at}" if many else "engine",
+            name=f"engine-{at}" if many else "engine", shares=shares,
         )
         for at, gpus in enumerate(config.engine_gpus or (None,))
     ]  # fmt: skip

@@ -215,6 +215,8 @@ class Call:
         ]
 
     async def _record(self, answers: Sequence[Answer]) -> None:
+        if any(answer.finish_reason == "abort" for answer in answers):
+            raise APIError(503, "the engine broke the answer off; ask again", code="engine_lost", retry_after=2)
         if not all(answer.whole for answer in answers):
             raise APIError(
                 502,

@@ -28,6 +28,13 @@ def serve_command(
         typer.Option(help="GPUs of one engine, `0` or `2,3`; repeatable: a vLLM on each."),
     ] = None,
     trainer_gpus: Annotated[str | None, typer.Option(help="GPUs of the trainer, `0` or `6,7`. Default: all.")] = None,
+    share_gpu: Annotated[
+        bool,
+        typer.Option(
+            help="Engine and trainer use the same GPU by turns: vLLM sleeps during a step, and each may take nearly "
+            "all memory. `plan` says what fits."
+        ),
+    ] = False,
     host: Annotated[str, typer.Option(help="Address to listen on. Anything but loopback is reachable by others.")] = (
         "127.0.0.1"
     ),
@@ -72,7 +79,7 @@ def serve_command(
         ServerConfig(
             home=Home.find(home), model=model, host=host, port=port, engine_urls=tuple(engine_url or ()),
             engine_api_key=os.environ.get("ART_ENGINE_API_KEY"), engine_args=tuple(shlex.split(engine_args)),
-            engine_gpus=tuple(engine_gpus or ()), trainer_gpus=trainer_gpus,
+            engine_gpus=tuple(engine_gpus or ()), trainer_gpus=trainer_gpus, share_gpu=share_gpu,
             trainer_processes=trainer_processes, trainer_shard=trainer_shard, accelerate_config=accelerate_config,
             trainer_args=tuple(shlex.split(trainer_args)), adapter_slots=adapter_slots, max_rank=max_rank,
             keep_versions=keep_versions,

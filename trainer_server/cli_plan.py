@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trainer_server.model_shape import ModelShape
-from trainer_server.plan import GIB, Item, Plan, Wish, make_plan, remedies
+from trainer_server.plan import ENGINE_OVERHEAD, GIB, UTILIZATION, Item, Plan, Wish, make_plan, remedies
 
 
 def plan_command(
@@ -28,12 +28,18 @@ def plan_command(
     engine = f"{plan.engines} engine{'s' if plan.engines > 1 else ''}, each on {plan.tensor} GPU"
     console.print(_table(f"{engine}{'s' if plan.tensor > 1 else ''} (GiB of one GPU)", plan.engine_items, plan.kv_gib))
     where = f"{plan.trainer} GPU{'s' if plan.trainer > 1 else ''}" if plan.trainer else "the engine's GPU"
+    where += ", by turns" if plan.turns else ""
     console.print(_table(f"trainer on {where} (GiB of one GPU)", plan.trainer_items))
     if not plan.fits:
         console.print(f"[red]This does not fit[/red] {gpus} × {gpu_memory:g} GiB. {_why(plan)}")
         if would := remedies(wish):
             console.print(f"It would with {', or with '.join(would)}.")
         raise typer.Exit(1)
+    if plan.turns:
+        console.print(
+            f"Engine and trainer take turns: vLLM sleeps while a step is computed, and requests wait for it. Whichever "
+            f"rests is in main memory, {plan.main_memory_gib:.0f} GiB for both."
+        )
     whole = plan.kv_tokens // context
     console.print(
         f"KV cache: {wish.shape.kv_bytes_per_token / 1024:.0f} KiB a token, {plan.kv_tokens:,} tokens in all: "
@@ -60,9 +66,14 @@ def _why(plan: Plan) -> str:
     """Which part does not fit."""
     wish = plan.wish
     saved = (wish.shape.weight_bytes - wish.shape.weight_bytes_4bit) / GIB
-    if plan.trainer and plan.trainer_gib > wish.gpu_memory * 0.9:
+    if plan.trainer and plan.trainer_gib > wish.gpu_memory * UTILIZATION:
         return f"The trainer needs {plan.trainer_gib:.1f} GiB a GPU; 4-bit weights would save {saved:.1f} in all."
-    if not plan.trainer and plan.kv_gib <= 0:
+    if plan.turns and plan.trainer_gib + ENGINE_OVERHEAD > wish.gpu_memory * UTILIZATION:
+        return (
+            f"The trainer needs {plan.trainer_gib:.1f} GiB while the engine sleeps, which keeps {ENGINE_OVERHEAD} GiB; "
+            "4-bit weights cannot take turns."
+        )
+    if not plan.trainer and not plan.turns and plan.kv_gib <= 0:
         together = plan.trainer_gib + sum(item.gib for item in plan.engine_items)
         return f"Engine and trainer need {together:.1f} GiB before any KV cache; 4-bit weights would save {saved:.1f}."
     if plan.kv_gib <= 0:

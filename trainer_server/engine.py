@@ -6,7 +6,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ _BACKOFF = (0.0, 1.0, 5.0, 15.0, 60.0)
 """Seconds before an engine that died again and again is started again."""
 _REMOTE_BACKOFF = 2.0
 """Seconds between two looks at an engine elsewhere: asking costs it nothing."""
+_DRAIN = 300.0
+"""Seconds that an engine has for the answers that it is giving before it rests: a client that stopped reading must not
+keep the trainer from its work for ever."""
+_SLEEP_TIMEOUT = 300.0
+"""Seconds for moving an engine's weights between its GPU and main memory."""
 
 
 def readable(adapter: Path) -> bool:
@@ -44,12 +50,18 @@ class Engine:
     `wanted` is what the gateway has asked for. An engine that was away holds all of it before it is `ready` again.
     """
 
-    def __init__(self, url: str, api_key: str | None, *, base: str, cpu: bool, child: Child | None = None) -> None:
+    def __init__(
+        self, url: str, api_key: str | None, *, base: str, cpu: bool, child: Child | None = None, shares: bool = False
+    ) -> None:
+        """shares: its GPUs are the trainer's too, by turns; see `rest`."""
         self.url = url
         self.cpu = cpu
+        self.resting = False
+        self._shares = shares
+        self._changing = asyncio.Lock()  # held while it is started, brought back, or resting
         self.wanted: dict[str, Path] = {}
         self.busy = 0
-        """Requests that it is answering."""
+        """Requests that it is answering, and adapters that it is loading."""
         self.restarts = 0
         self.max_model_len: int | None = None
         self._base = base
@@ -78,12 +90,14 @@ class Engine:
         extra: Sequence[str] = (),
         name: str = "engine",
         gpus: str | None = None,
+        shares: bool = False,
     ) -> Engine:
         """An engine that this server starts on a private port. name: of its log. gpus: see `environment`."""
         port, key = free_port(), secrets.token_urlsafe(24)
-        line = command(base, home, port, max_loras=max_loras, max_rank=max_rank, cpu=cpu, extra=extra)
-        child = Child(name, line, home.logs, environment(base, key, kv_cache_gib=kv_cache_gib, gpus=gpus))
-        return cls(f"http://127.0.0.1:{port}", key, base=base.name, cpu=cpu, child=child)
+        line = command(base, home, port, max_loras=max_loras, max_rank=max_rank, cpu=cpu, extra=extra, sleeps=shares)
+        variables = environment(base, key, kv_cache_gib=kv_cache_gib, gpus=gpus, sleeps=shares)
+        child = Child(name, line, home.logs, variables)
+        return cls(f"http://127.0.0.1:{port}", key, base=base.name, cpu=cpu, child=child, shares=shares)
 
     @property
     def ready(self) -> bool:
@@ -97,8 +111,9 @@ class Engine:
     def describe(self) -> dict[str, Any]:
         """Its state, as `GET /api/engines` shows it."""
         return {
-            "url": self.url, "ready": self.ready, "error": self._failure, "requests": self.busy,
-            "restarts": self.restarts, "adapters": sorted(self._held), "max_model_len": self.max_model_len,
+            "url": self.url, "ready": self.ready, "resting": self.resting, "error": self._failure,
+            "requests": self.busy, "restarts": self.restarts, "adapters": sorted(self._held),
+            "max_model_len": self.max_model_len,
         }  # fmt: skip
 
     async def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
@@ -108,9 +123,10 @@ class Engine:
         """
         started = time.monotonic()
         try:
-            if self._child:
-                await self._child.start()
-            await self._take_in()
+            async with self._changing:
+                if self._child:
+                    await self._child.start()
+                await self._take_in()
             progress(f"vLLM at {self.url} is ready ({time.monotonic() - started:.0f} s)")
         except (EngineError, httpx.HTTPError) as error:
             self._failure = str(error)
@@ -135,9 +151,26 @@ class Engine:
         except TimeoutError:
             raise EngineError(self._failure or f"vLLM at {self.url} is not ready after {timeout:.0f} s") from None
 
+    @asynccontextmanager
+    async def rest(self) -> AsyncIterator[None]:
+        """Gives its GPU memory away for as long as the context lasts: weights to main memory, the cache dropped.
+
+        It takes no new requests, which wait for it, and finishes those that it has. One that cannot sleep is ended; one
+        elsewhere is said to be awake. Waits for an engine that is being started. Afterwards its supervisor wakes it up.
+        """
+        async with self._changing:
+            self.resting = True
+            self._ready.clear()
+            try:
+                await self._put_to_sleep()
+                yield
+            finally:
+                self.resting = False
+
     async def load_adapter(self, name: str, path: Path) -> None:
         """Loads an adapter that is `wanted`. Raises AdapterRefused, or EngineError when vLLM goes away meanwhile."""
         body = {"lora_name": name, "lora_path": str(path)}
+        self.busy += 1
         try:
             answer = await self.client.post("/v1/load_lora_adapter", json=body, timeout=_LOAD_TIMEOUT)
             if "already been loaded" in answer.text and (await self._adapters()).get(name) not in (None, str(path)):
@@ -147,6 +180,8 @@ class Engine:
         except httpx.HTTPError as error:
             self.suspect()
             raise EngineError(f"vLLM at {self.url} went away while loading {name}: {error!r}") from error
+        finally:
+            self.busy -= 1
         if answer.status_code in (502, 503, 504):
             raise EngineError(f"{self.url} answered {answer.status_code} to loading {name}: {answer.text[:200]}")
         if answer.status_code != 200 and "already been loaded" not in answer.text:
@@ -193,6 +228,11 @@ class Engine:
             raise EngineError(
                 f"the engine at {self.url} loads no adapters at run time: start that vLLM with --enable-lora and with "
                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment"
+            )
+        if self._shares and (await self.client.get("/is_sleeping", timeout=30)).status_code == 404:
+            raise EngineError(
+                f"the engine at {self.url} cannot give its GPU memory away for a while, as --share-gpu wants it: start "
+                "that vLLM with --enable-sleep-mode and with VLLM_SERVER_DEV_MODE=1 in its environment"
             )
         self.max_model_len = next((one["max_model_len"] for one in models if one.get("max_model_len")), None)
 
@@ -246,7 +286,12 @@ class Engine:
                 raise EngineError(f"vLLM at {self.url} does not answer; look into {self._child.log}")
             await asyncio.sleep(0.1)
         await self.check()
+        if self._shares:
+            await self._wake_up()
         present = await self._adapters()
+        if self._child:  # what was given up while it could not be told
+            for name in present.keys() - self.wanted.keys():
+                await self.unload_adapter(name)
         self._held = {name for name, path in self.wanted.items() if present.get(name) == str(path)}
         while missing := [name for name in self.wanted if name not in self._held]:
             name, path = missing[0], self.wanted[missing[0]]
@@ -260,6 +305,32 @@ class Engine:
         self._failure = None
         self._ready.set()
 
+    async def _put_to_sleep(self) -> None:
+        try:
+            async with asyncio.timeout(_DRAIN):
+                while self.busy:
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            log.warning("%s: %d answers are cut off, the trainer has waited for %.0f s", self.url, self.busy, _DRAIN)
+        try:
+            how = {"level": "1", "mode": "abort"}
+            (await self.client.post("/sleep", params=how, timeout=_SLEEP_TIMEOUT)).raise_for_status()
+        except httpx.HTTPError as error:
+            if self._child:
+                log.warning("vLLM does not sleep, and is ended for this step: %r", error)
+                await self._child.stop()
+            else:
+                log.error("the engine at %s does not sleep, and keeps its GPU memory: %r", self.url, error)
+
+    async def _wake_up(self) -> None:
+        """Also said to one that is awake, which it does not mind."""
+        try:
+            (await self.client.post("/wake_up", timeout=_SLEEP_TIMEOUT)).raise_for_status()
+        except httpx.HTTPError as error:
+            if self._child:
+                await self._child.stop()
+            raise EngineError(f"vLLM at {self.url} did not wake up: {error!r}") from error
+
     async def _supervise(self) -> None:
         failures = 0
         while True:
@@ -268,18 +339,24 @@ class Engine:
                 failures = 0
                 continue
             self._ready.clear()
-            try:
-                if self._child and not (self._child.running and await self.answers()):
-                    log.warning("vLLM died (restart %d); its log is %s", self.restarts + 1, self._child.log)
-                    await self._child.stop()
-                    await asyncio.sleep(_BACKOFF[min(failures, len(_BACKOFF) - 1)])
-                    self.restarts += 1
-                    await self._child.start()
-                await self._take_in()
-                log.info("vLLM at %s is back with %d adapters", self.url, len(self._held))
-            except (EngineError, httpx.HTTPError, OSError) as error:
-                failures += 1
-                if str(error) != self._failure:
-                    log.error("vLLM could not be brought back (try %d): %s", failures, error)
-                self._failure = str(error)
-                await asyncio.sleep(_BACKOFF[min(failures, len(_BACKOFF) - 1)] if self._child else _REMOTE_BACKOFF)
+            async with self._changing:  # after a rest it is here that it is woken up
+                failures = await self._bring_back(failures)
+
+    async def _bring_back(self, failures: int) -> int:
+        """One try, after so many failures; returns how many there are now."""
+        try:
+            if self._child and not (self._child.running and await self.answers()):
+                log.warning("vLLM died (restart %d); its log is %s", self.restarts + 1, self._child.log)
+                await self._child.stop()
+                await asyncio.sleep(_BACKOFF[min(failures, len(_BACKOFF) - 1)])
+                self.restarts += 1
+                await self._child.start()
+            await self._take_in()
+            log.info("vLLM at %s is back with %d adapters", self.url, len(self._held))
+        except (EngineError, httpx.HTTPError, OSError) as error:
+            failures += 1
+            if str(error) != self._failure:
+                log.error("vLLM could not be brought back (try %d): %s", failures, error)
+            self._failure = str(error)
+            await asyncio.sleep(_BACKOFF[min(failures, len(_BACKOFF) - 1)] if self._child else _REMOTE_BACKOFF)
+        return failures

@@ -16,9 +16,10 @@ PLUGINS = Path(__file__).parent / "engine_plugins"
 
 def command(
     base: BaseModel, home: Home, port: int, *, max_loras: int, max_rank: int, cpu: bool, extra: Sequence[str] = (),
-    host: str = "127.0.0.1",
+    host: str = "127.0.0.1", sleeps: bool = False,
 ) -> list[str]:  # fmt: skip
-    """The command line of vLLM for a base model. extra: `--engine-args`, last, so that they win."""
+    """The command line of vLLM for a base model. extra: `--engine-args`, last, so that they win. sleeps: see
+    `environment`."""
     return [
         str(engine_python(home.cache)), "-m", "vllm.entrypoints.openai.api_server",
         "--model", base.path, "--served-model-name", base.name,
@@ -26,16 +27,20 @@ def command(
         "--enable-lora", "--max-loras", str(max_loras), "--max-cpu-loras", str(max_loras),
         "--max-lora-rank", str(max_rank),
         "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm",
-        "--uvicorn-log-level", "warning",
+        "--uvicorn-log-level", "warning", "--middleware", "art_key.KeyOnly",
+        *(("--enable-sleep-mode",) if sleeps else ()),
         *(("--max-model-len", "8192") if cpu and base.name == "SmolLM2-135M-Instruct" else ()),
         *base.engine_args, *extra,
     ]  # fmt: skip
 
 
-def environment(base: BaseModel, api_key: str, *, kv_cache_gib: int, gpus: str | None = None) -> dict[str, str]:
+def environment(
+    base: BaseModel, api_key: str, *, kv_cache_gib: int, gpus: str | None = None, sleeps: bool = False
+) -> dict[str, str]:
     """vLLM's environment: the key stays off the command line, where every user of the machine could read it.
 
-    gpus: what CUDA_VISIBLE_DEVICES says, `0` or `2,3`; None: all that there are.
+    gpus: what CUDA_VISIBLE_DEVICES says, `0` or `2,3`; None: all that there are. sleeps: it can be told to give its
+    GPU memory away for a while. vLLM has that among its development routes, which art_key.py guards.
     """
     return {
         "VLLM_API_KEY": api_key,
@@ -48,6 +53,7 @@ def environment(base: BaseModel, api_key: str, *, kv_cache_gib: int, gpus: str |
         "PYTHONPATH": str(PLUGINS),
         **({"HF_HUB_OFFLINE": "1"} if base.local else {}),
         **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),
+        **({"VLLM_SERVER_DEV_MODE": "1"} if sleeps else {}),
     }
 
 

@@ -6,8 +6,8 @@ import asyncio
 import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, overload
 
@@ -95,6 +95,8 @@ class Engines(Sequence[Engine]):
         An engine that refuses what another one takes is not used until it takes it too. Raises EngineError when no
         engine took it.
         """
+        while any(engine.resting for engine in self._engines):
+            await self.wait_ready(1.0)
         if not readable(path):
             raise EngineError(f"the files of {name} are gone: {path} has no adapter_config.json")
         for engine in self._engines:
@@ -118,6 +120,14 @@ class Engines(Sequence[Engine]):
         for failure in await asyncio.gather(*(_failure(engine.unload_adapter(name)) for engine in self.live)):
             if failure:
                 log.error("%s", failure)
+
+    @asynccontextmanager
+    async def rest(self) -> AsyncIterator[None]:
+        """Has all engines rest, one after another; see Engine.rest."""
+        async with AsyncExitStack() as stack:
+            for engine in self._engines:
+                await stack.enter_async_context(engine.rest())
+            yield
 
     def _unwant(self, name: str) -> None:
         for engine in self._engines:

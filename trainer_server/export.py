@@ -18,7 +18,7 @@ from trainer_server.models import BaseModel
 from trainer_server.openai_errors import APIError
 from trainer_server.process import Child
 from trainer_server.retention import Retention
-from trainer_server.trainer import environment
+from trainer_server.trainer_process import environment
 from trainer_server.wire import ExportFormat, Home
 
 _BLOCK = 512

@@ -7,6 +7,8 @@
     jobs/<id>/trained.json   what came of it; by the trainer, after the version is published
     jobs/<id>/done.json      the final Job, once the engine serves the version; by the server
 
+    jobs/turn.json           share_gpu only: the job that the engines rest for; by the server, removed when it is done
+
 A process killed between two files finds the job again at its next start and goes on from the last one. Taking a job up
 twice is harmless: the version that it makes is published under the job's id, once.
 """
@@ -24,6 +26,8 @@ from trainer_server import faults
 from trainer_server.demonstrations import Demonstrations
 from trainer_server.files import write_atomic
 from trainer_server.wire import Job, JobKind, JobStatus, PolicySpec, SFTRequest, StepRequest, StepResult
+
+_TURN = "turn.json"
 
 
 class JobFile(BaseModel):
@@ -114,6 +118,19 @@ class JobBoard:
         if job_id not in self._kinds:
             self._kinds[job_id] = self.file(job_id).kind
         return self._kinds[job_id] != "sft" or (self.root / job_id / "rows.json").exists()
+
+    def give_turn(self, job_id: str) -> None:
+        """From now on the trainer may use the GPUs that it shares with the engines, for this job."""
+        write_atomic(self.root / _TURN, json.dumps({"job": job_id}))
+
+    def has_turn(self, job_id: str) -> bool:
+        try:
+            return bool(json.loads((self.root / _TURN).read_text())["job"] == job_id)
+        except FileNotFoundError:
+            return False
+
+    def end_turn(self) -> None:
+        (self.root / _TURN).unlink(missing_ok=True)
 
     def start(self, job_id: str) -> None:
         write_atomic(self.root / job_id / "started.json", json.dumps({"time": time.time()}))

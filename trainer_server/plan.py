@@ -56,12 +56,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One layout. tensor: GPUs of an engine. trainer: GPUs of the trainer; 0: it shares the engine's."""
+    """One layout. tensor: GPUs of an engine. trainer: GPUs of the trainer; 0: it shares the engine's, beside it, or by
+    turns (`serve --share-gpu`)."""
 
     wish: Wish
     engines: int
     tensor: int
     trainer: int
+    turns: bool = False
 
     @property
     def engine_items(self) -> list[Item]:
@@ -106,7 +108,8 @@ class Plan:
         """Share of a GPU that vLLM is given."""
         if self.trainer:
             return UTILIZATION
-        return math.floor(100 * (UTILIZATION - self.trainer_gib / self.wish.gpu_memory)) / 100
+        beside = TRAINER_OVERHEAD if self.turns else self.trainer_gib
+        return math.floor(100 * (UTILIZATION - beside / self.wish.gpu_memory)) / 100
 
     @property
     def kv_gib(self) -> float:
@@ -120,9 +123,16 @@ class Plan:
         return int(per_engine) * self.engines
 
     @property
+    def main_memory_gib(self) -> float:
+        """What rests in main memory while the other one has the GPU: the base model, of each."""
+        return 2 * self.wish.shape.weight_bytes / GIB if self.turns else 0.0
+
+    @property
     def fits(self) -> bool:
         """Trainer and engine fit, and each engine holds one request of full length."""
-        trainer = not self.trainer or self.trainer_gib <= UTILIZATION * self.wish.gpu_memory
+        beside = ENGINE_OVERHEAD if self.turns else 0.0
+        alone = self.trainer > 0 or self.turns
+        trainer = not alone or self.trainer_gib + beside <= UTILIZATION * self.wish.gpu_memory
         return trainer and self.engines > 0 and self.kv_tokens >= self.engines * self.wish.context
 
     @property
@@ -137,6 +147,8 @@ class Plan:
             for at in range(0, self.engines * self.tensor, self.tensor):
                 line += ["--engine-gpus", _span(at, self.tensor)]
             line += ["--trainer-gpus", _span(self.engines * self.tensor, self.trainer)]
+        if self.turns:
+            line += ["--share-gpu"]
         if self.trainer > 1:
             line += ["--trainer-processes", str(self.trainer), "--trainer-shard"]
         line += ["--adapter-slots", str(wish.slots), "--max-rank", str(wish.rank), "--engine-args", vllm]
@@ -145,7 +157,8 @@ class Plan:
 
 def make_plan(wish: Wish) -> Plan:
     """The layout with the fewest GPUs for the trainer and the fewest for each engine, or the one that fits nearly."""
-    return next((plan for plan in _layouts(wish) if plan.fits), None) or next(_layouts(wish))
+    layouts = list(_layouts(wish))
+    return next((plan for plan in layouts if plan.fits), layouts[-1] if wish.gpus == 1 else layouts[0])
 
 
 def remedies(wish: Wish) -> list[str]:
@@ -164,6 +177,7 @@ def remedies(wish: Wish) -> list[str]:
 def _layouts(wish: Wish) -> Iterator[Plan]:
     if wish.gpus == 1:
         yield Plan(wish, engines=1, tensor=1, trainer=0)
+        yield Plan(wish, engines=1, tensor=1, trainer=0, turns=True)
         return
     for trainer in range(1, wish.gpus):
         for tensor in (1, 2, 4, 8, 16):

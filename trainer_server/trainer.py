@@ -1,27 +1,26 @@
-"""The server's side of training: keeps the trainer process alive, and puts what it made into service."""
+"""The server's side of training: accepts jobs, has the trainer process do them, and puts what it made into service."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import logging
-import shlex
-import sys
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 from trainer_server import faults
 from trainer_server.adapters import AdapterStore
 from trainer_server.config import ServerConfig
-from trainer_server.engine import AdapterRefused, Engine
+from trainer_server.engine import AdapterRefused
+from trainer_server.engines import Engines
 from trainer_server.jobs import JobBoard, JobFile, Trained
 from trainer_server.models import BaseModel
 from trainer_server.openai_errors import APIError
-from trainer_server.process import Child
 from trainer_server.rendering import Renderer
 from trainer_server.retention import Retention
 from trainer_server.slots import NoFreeSlot, Slots
+from trainer_server.trainer_process import TrainerProcess
 from trainer_server.wire import (
     EngineError,
     Job,
@@ -41,8 +40,6 @@ _LOOK = 1.5
 """Seconds until an engine that refused an adapter has been found dead, if it is: they are looked at each second."""
 _REFUSALS = 3
 """So many by living engines are final."""
-_DEATHS = 3
-"""Of the trainer in one job, until that job is given up."""
 
 
 class Trainer:
@@ -50,12 +47,12 @@ class Trainer:
 
     def __init__(
         self, config: ServerConfig, base: BaseModel, tokenizer: str, board: JobBoard, slots: Slots,
-        engines: Sequence[Engine],
+        engines: Engines,
     ) -> None:  # fmt: skip
         self._config, self._base, self._tokenizer = config, base, tokenizer
         self._board, self._slots, self._engines = board, slots, engines
         self._store = AdapterStore(config.home.policies)
-        self._deaths: Counter[str] = Counter()
+        board.end_turn()  # one that an earlier server gave: its engines are gone
         self._open: list[str] = board.open_ids()
         self._keys: dict[tuple[str, str], tuple[str, str]] = {}  # (policy, key) → id of the job, digest of its request
         for job_id in board.ids():
@@ -63,28 +60,20 @@ class Trainer:
         self._accepting = asyncio.Lock()  # a key that is sent twice at once is one job too
         self._changed = asyncio.Condition()
         self._wake = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-        line = command(config, base, tokenizer)
-        if config.accelerate_config:
-            log.info("the trainer is started by %s; other machines of it by the same line", shlex.join(line))
-        self.child = Child("trainer", line, config.home.logs, environment(base, config.trainer_gpus))
-        self.restarts = 0
-        self._in_vain = 0  # since a job was done: the wait until the next start grows with it
+        self._finisher: asyncio.Task[None] | None = None
+        self.process = TrainerProcess(config, base, tokenizer, board, self._store, self._open)
         self.retention = Retention(config.keep_versions, self._store, slots, config.home.ledger, self.open_files)
 
     async def start(self) -> None:
-        await self.child.start()
-        self._tasks = [
-            asyncio.create_task(self._supervise(), name="trainer-supervisor"),
-            asyncio.create_task(self._finish_jobs(), name="job-finisher"),
-        ]
+        await self.process.start()
+        self._finisher = asyncio.create_task(self._finish_jobs(), name="job-finisher")
 
     async def stop(self) -> None:
         """Ends the trainer process. What it was working on stays queued on disk."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.child.stop()
+        if self._finisher:
+            self._finisher.cancel()
+            await asyncio.gather(self._finisher, return_exceptions=True)
+        await self.process.stop()
 
     def creation(self, policy: str) -> Job | None:
         """The making of a policy that is not done yet."""
@@ -174,39 +163,6 @@ class Trainer:
         self._wake.set()
         return self._job(file.id)
 
-    async def _supervise(self) -> None:
-        while True:
-            status = await self.child.wait()
-            self.restarts += 1
-            log.warning("the trainer ended with status %s (restart %d); its log is %s", status, self.restarts,
-                        self.child.log)  # fmt: skip
-            await self.child.stop()
-            try:
-                await asyncio.to_thread(self._blame, status)
-                self._in_vain += 1
-                await asyncio.sleep(min(30.0, 0.5 * self._in_vain))
-                await self.child.start()
-            except OSError as error:
-                log.error("the trainer could not be started again: %s", error)
-                await asyncio.sleep(1.0)
-
-    def _blame(self, status: int) -> None:
-        """Gives a job up that the trainer died of again and again: those behind it would never have their turn."""
-        job_id = next((one for one in self._open if self._board.trained(one) is None), None)
-        if job_id is None or not self._board.started(job_id):
-            return
-        policy = self._board.file(job_id).policy
-        made = {one.job_id for n in self._store.versions(policy) if (one := self._store.version(policy, n))}
-        self._deaths[job_id] += 1
-        if self._deaths[job_id] < _DEATHS or job_id in made:
-            return
-        error = (
-            f"the trainer process died {_DEATHS} times while it did this job, last with status {status}. If that is "
-            "137, memory may have run out: send smaller batches or a smaller token_budget. Its log is "
-            f"{self.child.log}"
-        )
-        self._board.report(job_id, Trained(error=error))
-
     async def _finish_jobs(self) -> None:
         while True:
             if not self._open:
@@ -228,9 +184,10 @@ class Trainer:
         """Waits for the trainer, puts the version into service, and says so; returns the policy."""
         if not self._board.ready(job_id):
             await self._render(job_id)
-        while (trained := self._board.trained(job_id)) is None:
-            await asyncio.sleep(_POLL)
-        self._in_vain = 0
+        async with self._turn(job_id):
+            while (trained := self._board.trained(job_id)) is None:
+                await asyncio.sleep(_POLL)
+        self.process.in_vain = 0
         job = self._job(job_id)
         rows = await asyncio.to_thread(self._board.rows, job_id)
         job.seconds = {**({"render": rows.seconds} if rows else {}), "train": trained.seconds}
@@ -248,6 +205,23 @@ class Trainer:
         job.finished = time.time()
         await asyncio.to_thread(self._board.finish, job)
         return job.policy
+
+    @asynccontextmanager
+    async def _turn(self, job_id: str) -> AsyncIterator[None]:
+        """The trainer's turn on GPUs that it shares with the engines: these rest for as long. What is there needs no
+        turn, nor does an untrained policy."""
+        computes = self._board.file(job_id).kind != "create" and self._board.trained(job_id) is None
+        if not (self._config.share_gpu and computes):
+            yield
+            return
+        async with self._engines.rest():
+            try:
+                await asyncio.to_thread(self._board.give_turn, job_id)
+                yield
+            finally:
+                self._board.end_turn()
+        with suppress(EngineError):
+            await self._engines.wait_ready(self._config.engine_wait)
 
     async def _render(self, job_id: str) -> None:
         """Writes down what a warm start imitates, however long the engine takes to be there; or why it cannot."""
@@ -294,29 +268,6 @@ class Trainer:
                     why = self._store.problem(policy, version) or f"the engine does not take it ({error})"
                     raise TrainingError(await asyncio.to_thread(self._store.put_aside, policy, version, why)) from None
         return time.monotonic() - started
-
-
-def command(config: ServerConfig, base: BaseModel, tokenizer: str) -> list[str]:
-    """The command line of the trainer: one process, several here, or what accelerate's configuration says."""
-    launcher: list[str] = []
-    if config.accelerate_config:
-        launcher = ["accelerate.commands.launch", "--config_file", str(config.accelerate_config), "-m"]
-    elif config.trainer_processes > 1:
-        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={config.trainer_processes}", "-m"]
-    return [
-        sys.executable, "-m", *launcher, "trainer_server.training.worker", "--home", str(config.home.root),
-        "--model", base.path, "--base-model", base.name, "--tokenizer", tokenizer,
-        *(["--shard"] if config.trainer_shard else []), *config.trainer_args,
-    ]  # fmt: skip
-
-
-def environment(base: BaseModel, gpus: str | None = None) -> dict[str, str]:
-    """Of the trainer process. TRL would tell its makers of each run, transformers ask the hub about local models."""
-    return {
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        **({"HF_HUB_OFFLINE": "1"} if base.local else {}),
-        **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),
-    }
 
 
 def _digest(request: StepRequest | SFTRequest) -> str:

@@ -50,6 +50,15 @@ def test_the_token_is_private(real: Real) -> None:
     assert httpx.get(f"{real.connection.url}/v1/models").status_code == 401
 
 
+async def test_vllm_answers_nobody_without_its_key(real: Real) -> None:
+    async with real.http() as http:
+        (engine,) = (await http.get("/api/engines")).json()["engines"]
+    for method, route in [("GET", "/v1/models"), ("GET", "/metrics"), ("GET", "/docs"), ("POST", "/tokenize"),
+                          ("POST", "/invocations"), ("POST", "/sleep")]:  # fmt: skip
+        assert httpx.request(method, engine["url"] + route).status_code == 401, route
+    assert httpx.get(f"{engine['url']}/health").status_code == 200
+
+
 async def test_every_request_of_a_mixed_batch_gets_its_own_adapter(real: Real) -> None:
     async with TrainerClient() as trainer:
         for seed, policy in enumerate(("left", "right")):

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from art_langgraph.cli import build
 from trainer_server.model_shape import KNOWN, ModelShape
-from trainer_server.plan import ALLOCATOR, GIB, Wish, make_plan, remedies
+from trainer_server.plan import ALLOCATOR, ENGINE_OVERHEAD, GIB, TRAINER_OVERHEAD, Wish, make_plan, remedies
 from trainer_server.training.policy import PolicyModel
 from trainer_server.training.tree import pack
 from trainer_server.wire import ConfigError, PolicySpec
@@ -114,6 +114,17 @@ def test_one_gpu_is_shared() -> None:
     used = plan.trainer_gib + plan.kv_gib + sum(item.gib for item in plan.engine_items)
     assert 0.88 * 80 < used <= 0.9 * 80
     assert "--engine-gpus" not in plan.command
+
+
+def test_engine_and_trainer_take_turns_where_they_do_not_fit_beside_each_other() -> None:
+    plan = make_plan(replace(QWEN, gpu_memory=48))
+    assert plan.fits
+    assert plan.turns
+    assert "--share-gpu" in shlex.split(plan.command)
+    engine = plan.kv_gib + sum(item.gib for item in plan.engine_items)
+    assert max(engine + TRAINER_OVERHEAD, plan.trainer_gib + ENGINE_OVERHEAD) <= 0.9 * 48
+    assert engine + plan.trainer_gib > 48
+    assert "--share-gpu" not in make_plan(QWEN).command
 
 
 def test_many_gpus_are_divided_without_rest() -> None:

@@ -12,7 +12,7 @@ from tests.conftest import trainer_server_on
 from tests.trainer_server.test_training_api import finish, groups
 from trainer_server.config import ServerConfig
 from trainer_server.models import BaseModel
-from trainer_server.trainer import command
+from trainer_server.trainer_process import command
 from trainer_server.wire import Home
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -29,13 +29,13 @@ def test_two_processes_train_and_outlive_the_death_of_one(tmp_path: Path, base_m
         assert first["result"]["version"] == 1, first
         assert first["result"]["metrics"]["ranks"] == 2
         trainer: Any = server.app.state.server.trainer
-        children = psutil.Process(trainer.child.pid).children(recursive=True)
+        children = psutil.Process(trainer.process.pid).children(recursive=True)
         ranks = [one for one in children if "torch.distributed.run" not in one.cmdline()]
         assert len(ranks) == 2
         ranks[-1].kill()
         second = finish(http, http.post("/api/policies/p/steps", json={**body, "idempotency_key": "again"}))
         assert second["result"]["version"] == 2, second
-        assert trainer.restarts == 1
+        assert trainer.process.restarts == 1
 
 
 def test_the_launcher_is_torchrun_or_accelerate(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ Shapes: T tokens of a row, R read-outs, V vocabulary, E hidden size.
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -62,34 +64,52 @@ class PolicyModel:
         device: str | None = None,
         quantization: Quantization | None = None,
         ranks: Ranks = ALONE,
+        rest: bool = False,
     ) -> None:
         """quantization: of the base model's linear layers, by bitsandbytes; the engine's is its own affair, and what
-        lies between the two shows in `logp_gap`. Raises TrainingError where it cannot be."""
+        lies between the two shows in `logp_gap`. rest: touch no GPU before `wake`. Raises TrainingError where it cannot
+        be."""
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         options: dict[str, Any] = {} if quantization is None else _quantized(quantization, self.device, dtype, ranks)
         base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **options)
         check_trainable(base)
         base.config.use_cache = False
         base.requires_grad_(False)
-        if quantization is None:
+        if quantization is None and not rest:
             base.to(self.device)
         self._base = base
         self._peft: PeftModel | None = None
         self._adapter = ""
-        name, self._layout = _ATTENTION.get(self.device.type, _ATTENTION["cpu"])
-        self.alone = unpackable(base.config.get_text_config()) or tried(base, name, self._layout, HeadLogprobs)
-        """Why completions may not share a row: each has one of its own then, and the model's own forward pass. None:
-        they may."""
+        self._attention, self._layout = _ATTENTION.get(self.device.type, _ATTENTION["cpu"])
         if ranks.sharded:
+            assert self.alone or self.share  # tried while the layers are whole
             shard(base.get_decoder().layers)
         text = base.config.get_text_config()
         self.checkpoint_above = checkpoint_above(text.num_hidden_layers, text.hidden_size)
         """Tokens of a row above which layers are computed twice."""
 
+    @cached_property
+    def alone(self) -> str | None:
+        """Why completions may not share a row: each has one of its own then, and the model's own forward pass. None:
+        they may. Found out at first use, on the device that computes."""
+        text = self._base.config.get_text_config()
+        return unpackable(text) or tried(self._base, self._attention, self._layout, HeadLogprobs)
+
     @property
     def share(self) -> bool:
         """Whether completions may share a row."""
         return self.alone is None
+
+    def wake(self) -> None:
+        """Brings model and LoRA to the device that computes, after `rest`."""
+        self._base.to(self.device)
+
+    def rest(self) -> None:
+        """Gives the GPU's memory back: model and LoRA wait in main memory."""
+        self._base.to("cpu")
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def select(self, spec: PolicySpec) -> None:
         """Makes the LoRA of this shape the active one. Policies of one shape share it, one after another."""

@@ -60,10 +60,12 @@ class Worker:
     """
 
     def __init__(
-        self, home: Home, model: PolicyModel, *, base_model: str, tokenizer: str, ranks: Ranks = ALONE
-    ) -> None:
+        self, home: Home, model: PolicyModel, *, base_model: str, tokenizer: str, ranks: Ranks = ALONE,
+        takes_turns: bool = False,
+    ) -> None:  # fmt: skip
+        """takes_turns: with the engines, on the same GPUs. It computes when the server gives it the turn."""
         self.home, self.model, self.base_model, self.tokenizer = home, model, base_model, tokenizer
-        self.ranks = ranks
+        self.ranks, self.takes_turns = ranks, takes_turns
         self.board = JobBoard(home.jobs)
         self.store = AdapterStore(home.policies)
         self._make = {"create": self._create, "step": self._step, "sft": self._sft}
@@ -79,7 +81,10 @@ class Worker:
                 if self.board.trained(job_id) is None:
                     if not self.board.ready(job_id):
                         break  # later jobs wait too: the order of a policy's versions is that of its jobs
-                    self.do(self.board.file(job_id))
+                    job = self.board.file(job_id)
+                    if self.takes_turns and job.kind != "create" and not self.board.has_turn(job_id):
+                        break
+                    self.do(job)
                 done.add(job_id)
             time.sleep(_POLL)
 
@@ -101,6 +106,8 @@ class Worker:
         try:
             self.board.start(job.id)
             faults.point("started")
+            if self.takes_turns and job.kind != "create":
+                self.model.wake()
             result = self._made(job) or self._make[job.kind](job)
             trained = Trained(result=result)
         except ARTError as error:
@@ -114,6 +121,8 @@ class Worker:
             if self.ranks.count > 1:  # another rank may be gone, or wait in the middle of a step: all begin again
                 raise
             trained = Trained(error=f"{type(error).__name__}: {error}")
+        if self.takes_turns:  # not before the error is gone, whose traceback holds what was computed
+            self.model.rest()
         trained.seconds = time.monotonic() - started
         self._report(job.id, trained)
         faults.point("trained")
@@ -277,15 +286,20 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"], help="of the base model")
     parser.add_argument("--quantization", choices=["4bit", "8bit"], help="of the base model, by bitsandbytes; on GPUs")
     parser.add_argument("--shard", action="store_true", help="divide the base model among the ranks (FSDP2)")
+    parser.add_argument("--take-turns", action="store_true", help="with engines, on the same GPUs (serve --share-gpu)")
     args = parser.parse_args()
+    if args.take_turns and args.quantization:
+        parser.error("a base model in fewer bits cannot leave its GPU: take --share-gpu or --quantization, not both")
     ranks = Ranks.join(shard=args.shard)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {ranks.label}%(message)s")
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks.here))
     started = time.monotonic()
-    model = PolicyModel(args.model, dtype=getattr(torch, args.dtype), quantization=args.quantization, ranks=ranks)
+    model = PolicyModel(args.model, dtype=getattr(torch, args.dtype), quantization=args.quantization, ranks=ranks,
+                        rest=args.take_turns)  # fmt: skip
     log.info("base model loaded in %.1f s", time.monotonic() - started)
     home = Home.find(args.home)
-    worker = Worker(home, model, base_model=args.base_model, tokenizer=args.tokenizer, ranks=ranks)
+    worker = Worker(home, model, base_model=args.base_model, tokenizer=args.tokenizer, ranks=ranks,
+                    takes_turns=args.take_turns)  # fmt: skip
     if ranks.first:
         write_atomic(home.root / "trainer.json", json.dumps({"pid": os.getpid(), "ready": time.time()}))
         worker.run()

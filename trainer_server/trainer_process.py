@@ -1,0 +1,117 @@
+"""The trainer process: started, kept alive, and kept from dying of one job for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from trainer_server.adapters import AdapterStore
+from trainer_server.config import ServerConfig
+from trainer_server.jobs import JobBoard, Trained
+from trainer_server.models import BaseModel
+from trainer_server.process import Child
+
+log = logging.getLogger("trainer_server")
+
+_DEATHS = 3
+"""Of the trainer in one job, until that job is given up."""
+
+
+class TrainerProcess:
+    """Runs the trainer and starts it again when it ends. open_ids: jobs without a final word, oldest first, as they
+    stand at any time."""
+
+    def __init__(
+        self, config: ServerConfig, base: BaseModel, tokenizer: str, board: JobBoard, store: AdapterStore,
+        open_ids: Sequence[str],
+    ) -> None:  # fmt: skip
+        self._board, self._store, self._open = board, store, open_ids
+        self._deaths: Counter[str] = Counter()
+        line = command(config, base, tokenizer)
+        if config.accelerate_config:
+            log.info("the trainer is started by %s; other machines of it by the same line", shlex.join(line))
+        self._child = Child("trainer", line, config.home.logs, environment(base, config.trainer_gpus))
+        self._watch: asyncio.Task[None] | None = None
+        self.restarts = 0
+        self.in_vain = 0
+        """Restarts since a job was done: the wait until the next one grows with them."""
+
+    @property
+    def running(self) -> bool:
+        return self._child.running
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid
+
+    async def start(self) -> None:
+        await self._child.start()
+        self._watch = asyncio.create_task(self._supervise(), name="trainer-supervisor")
+
+    async def stop(self) -> None:
+        """Ends it. What it was working on stays queued on disk."""
+        if self._watch:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await self._child.stop()
+
+    async def _supervise(self) -> None:
+        while True:
+            status = await self._child.wait()
+            self.restarts += 1
+            log.warning("the trainer ended with status %s (restart %d); its log is %s", status, self.restarts,
+                        self._child.log)  # fmt: skip
+            await self._child.stop()
+            try:
+                await asyncio.to_thread(self._blame, status)
+                self.in_vain += 1
+                await asyncio.sleep(min(30.0, 0.5 * self.in_vain))
+                await self._child.start()
+            except OSError as error:
+                log.error("the trainer could not be started again: %s", error)
+                await asyncio.sleep(1.0)
+
+    def _blame(self, status: int) -> None:
+        """Gives a job up that the trainer died of again and again: those behind it would never have their turn."""
+        job_id = next((one for one in self._open if self._board.trained(one) is None), None)
+        if job_id is None or not self._board.started(job_id):
+            return
+        policy = self._board.file(job_id).policy
+        made = {one.job_id for n in self._store.versions(policy) if (one := self._store.version(policy, n))}
+        self._deaths[job_id] += 1
+        if self._deaths[job_id] < _DEATHS or job_id in made:
+            return
+        error = (
+            f"the trainer process died {_DEATHS} times while it did this job, last with status {status}. If that is "
+            "137, memory may have run out: send smaller batches or a smaller token_budget. Its log is "
+            f"{self._child.log}"
+        )
+        self._board.report(job_id, Trained(error=error))
+
+
+def command(config: ServerConfig, base: BaseModel, tokenizer: str) -> list[str]:
+    """The command line of the trainer: one process, several here, or what accelerate's configuration says."""
+    launcher: list[str] = []
+    if config.accelerate_config:
+        launcher = ["accelerate.commands.launch", "--config_file", str(config.accelerate_config), "-m"]
+    elif config.trainer_processes > 1:
+        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={config.trainer_processes}", "-m"]
+    return [
+        sys.executable, "-m", *launcher, "trainer_server.training.worker", "--home", str(config.home.root),
+        "--model", base.path, "--base-model", base.name, "--tokenizer", tokenizer,
+        *(["--shard"] if config.trainer_shard else []), *(["--take-turns"] if config.share_gpu else []),
+        *config.trainer_args,
+    ]  # fmt: skip
+
+
+def environment(base: BaseModel, gpus: str | None = None) -> dict[str, str]:
+    """Of the trainer process. TRL would tell its makers of each run, transformers ask the hub about local models."""
+    return {
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        **({"HF_HUB_OFFLINE": "1"} if base.local else {}),
+        **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),
+    }
