@@ -102,7 +102,8 @@ class ToolCall(Place):
     """What an MCP server answered besides text: `type`, and of binary content `mimeType`, `bytes` and `sha256`."""
     is_error: bool = False
     failure: str | None = None
-    """Why an MCP server gave no answer: `closed`, `timeout`, `protocol` or `missing`, as in `MCPError`."""
+    """Why an MCP server gave no answer: `closed`, `timeout`, `protocol` or `missing`, as in `MCPError`; `cancelled`:
+    nobody waited for it."""
     progress: list[dict[str, Any]] = Field(default_factory=list)
     """What an MCP server said while it worked: `progress`, `total`, `message`. The first hundred."""
     tool_call_id: str | None = None

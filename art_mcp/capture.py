@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
@@ -23,13 +24,23 @@ Session = TypeVar("Session")
 
 
 class Record:
-    """A call under way. server, version: who is asked. arguments are kept as JSON."""
+    """A call under way. server, version: who is asked. arguments are kept as JSON.
+
+    As a context manager it also records a call that nobody waits for any more, which the server may have carried out.
+    """
 
     def __init__(self, server: str, version: str | None, tool: str, arguments: dict[str, Any]) -> None:
         self._call = ToolCall(
             tool=tool, arguments=json.loads(json.dumps(arguments, default=str)), server=server, server_version=version,
             started=time.time(),
         )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            self.end(CallResult("the caller did not wait for the answer", is_error=True, failure="cancelled"))
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Notes what the server says while it works."""
@@ -70,9 +81,9 @@ def capture(session: Session, server: str | None = None) -> Session:
         known = getattr(given, "server_info", None)
         info = wire(known) if isinstance(known, BaseModel) else met
         name, arguments = call.arguments["name"], call.arguments.get("arguments") or {}
-        record = Record(server or info.get("name", "unknown"), info.get("version"), name, arguments)
-        call.arguments["progress_callback"] = _both(record.progress, call.arguments.get("progress_callback"))
-        return await _recorded(record, lambda: call_tool(*call.args, **call.kwargs))
+        with Record(server or info.get("name", "unknown"), info.get("version"), name, arguments) as record:
+            call.arguments["progress_callback"] = _both(record.progress, call.arguments.get("progress_callback"))
+            return await _recorded(record, lambda: call_tool(*call.args, **call.kwargs))
 
     given.call_tool = recorded
     if initialize is not None:
@@ -85,8 +96,8 @@ class CaptureInterceptor:
     CaptureInterceptor()])` records every call of the tools that it makes."""
 
     async def __call__(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        record = Record(request.server_name, None, request.name, request.args)
-        return await _recorded(record, lambda: handler(request), getattr(request.runtime, "tool_call_id", None))
+        with Record(request.server_name, None, request.name, request.args) as record:
+            return await _recorded(record, lambda: handler(request), getattr(request.runtime, "tool_call_id", None))
 
 
 async def _recorded(record: Record, call: Callable[[], Awaitable[Any]], tool_call_id: str | None = None) -> Any:

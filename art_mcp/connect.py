@@ -44,16 +44,16 @@ class Server:
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallResult:
         """Invokes a tool, and records it. What goes wrong is a result with `is_error`, never a hang or a crash."""
-        record = Record(self.name, self.version, tool, arguments)
-        try:
-            await self._still_has(tool)
-            params = {"name": tool, "arguments": arguments}
-            answer = await self._source.request("tools/call", params, record.progress)
-            result = CallResult.of(answer, self._max_result)
-        except MCPError as error:
-            result = CallResult.failed(error, self.name)
-        record.end(result)
-        return result
+        with Record(self.name, self.version, tool, arguments) as record:
+            try:
+                await self._still_has(tool)
+                params = {"name": tool, "arguments": arguments}
+                answer = await self._source.request("tools/call", params, record.progress)
+                result = CallResult.of(answer, self._max_result)
+            except MCPError as error:
+                result = CallResult.failed(error, self.name)
+            record.end(result)
+            return result
 
     async def tools(self) -> list[BaseTool]:
         """The server's tools as LangChain tools, with their input schemas whole. Raises MCPError."""

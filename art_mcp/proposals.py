@@ -7,6 +7,8 @@ from typing import Any
 
 import jsonschema
 from pydantic import BaseModel, Field
+from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 from art_mcp.catalog import CatalogTool
 from art_mcp.plan import is_reference
@@ -58,13 +60,18 @@ def _arguments(call: ProposedCall, tool: CatalogTool, at: int) -> str | None:
     if unknown and not schema.get("additionalProperties"):  # many servers ignore what they do not know; nobody learns
         return f"there is no argument {unknown[0]!r}"
     required = [name for name in schema.get("required", []) if name not in taken]
+    given = {name: value for name, value in call.arguments.items() if name not in taken}
+    return _violation(given, {**schema, "required": required})
+
+
+def _violation(value: Any, schema: dict[str, Any]) -> str | None:
+    """How a value violates a schema, whose references lead into itself or nowhere: nothing is fetched on a server's word."""
+    validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
-        jsonschema.validate(
-            {name: value for name, value in call.arguments.items() if name not in taken},
-            {**schema, "required": required},
-        )
+        validator.check_schema(schema)
+        validator(schema, registry=Registry()).validate(value)
     except jsonschema.ValidationError as error:
         return str(error.message)[:300]
-    except jsonschema.SchemaError:
+    except (jsonschema.SchemaError, Unresolvable, RecursionError):
         pass  # the server's own fault: the execution decides
     return None

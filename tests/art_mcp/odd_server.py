@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 KIND = sys.argv[1] if len(sys.argv) > 1 else ""
-TOOLS = ["echo", "count", "big", "picture", "grow", "leave_child", "slow_steps", "stop", "pid"]
+TOOLS = ["echo", "count", "big", "picture", "grow", "leave_child", "slow_steps", "dawdle", "stop", "pid"]
 state = {"count": 0}
 
 
@@ -49,6 +49,9 @@ def call(name: str, arguments: dict[str, Any], token: Any) -> dict[str, Any]:
                 where = {"progressToken": token, "progress": step, "total": 3, "message": f"step {step}"}
                 send({"method": "notifications/progress", "params": where})
             return text("done")
+        case "dawdle":
+            time.sleep(float(arguments["seconds"]))
+            return text("at last")
         case "stop":
             print("out of coffee", file=sys.stderr, flush=True)
             os._exit(3)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import asyncio
+from contextlib import AsyncExitStack, suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,7 +16,7 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from art_langgraph import rollout
-from art_mcp import CaptureInterceptor, capture
+from art_mcp import CaptureInterceptor, capture, connect
 from art_mcp.sdk import MAJOR
 from tests.art_mcp.test_connect import ODD
 
@@ -76,6 +77,28 @@ async def test_a_raw_session_is_recorded_in_the_place_and_under_the_id_of_the_to
     assert [one["progress"] for one in calls["slow_steps"].progress] == heard == [0, 1, 2]
     assert (calls["nothing"].is_error, calls["nothing"].failure) == (True, "protocol")
     assert calls["nothing"].tool_call_id == "id-1"
+
+
+@pytest.mark.parametrize("raw", [True, False])
+async def test_a_call_that_nobody_waits_for_is_recorded_too(raw: bool) -> None:
+    async with AsyncExitStack() as stack:
+        if raw:
+            session = await raw_session(stack, "ClientSession")
+        else:
+            server = await stack.enter_async_context(connect(ODD))
+
+        @tool
+        async def impatient() -> str:
+            """Ask, and leave."""
+            dawdle = {"seconds": 1}
+            call = session.call_tool("dawdle", dawdle) if raw else server.call("dawdle", dawdle)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(call, 0.2)
+            return "left"
+
+        found = await rollout(asking(("impatient", {}), tools=[impatient]), "x")
+    (dawdled,) = [call for call in found.tool_calls if call.tool == "dawdle"]
+    assert (dawdled.is_error, dawdled.failure, dawdled.tool_call_id) == (True, "cancelled", "id-0")
 
 
 async def test_an_error_of_a_captured_session_is_still_raised() -> None:

@@ -162,7 +162,7 @@ async def test_large_answers_are_cut_and_say_so() -> None:
 
 async def test_a_changed_tool_list_is_noticed_and_all_pages_are_read() -> None:
     async with connect(ODD) as server:
-        assert len(await server.tools()) == 9
+        assert len(await server.tools()) == 10
         await server.call("grow", {})
         lost = await server.call("echo", {"text": "x"})
         assert lost.is_error
@@ -173,7 +173,7 @@ async def test_a_changed_tool_list_is_noticed_and_all_pages_are_read() -> None:
 
 async def test_a_list_without_end_is_cut_off() -> None:
     async with connect([*ODD, "endless"]) as server:
-        assert len(await server.tools()) == 9
+        assert len(await server.tools()) == 10
 
 
 async def test_binary_content_is_kept_as_a_digest() -> None:

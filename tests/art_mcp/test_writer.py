@@ -15,6 +15,7 @@ from art_mcp import Catalog, generate_scenarios
 from art_mcp.proposals import Proposal, unfit
 from tests.art_mcp.shelf_server import BOOKS
 from tests.judge_app import Endpoint, Fault, endpoint
+from tests.serving import serving
 
 SHELF = f"{sys.executable} {Path(__file__).with_name('shelf_server.py')}"
 ZONE = Catalog.of_tools(
@@ -188,3 +189,21 @@ async def test_a_large_catalog_is_shown_in_parts() -> None:
 def test_proposals_are_held_to_the_schemas(calls: list[tuple[str, dict[str, Any]]], why: str | None) -> None:
     found = unfit(Proposal.model_validate(proposal("Do it.", *calls)), ZONE.tools, (1, 5))
     assert (found is None) if why is None else (found is not None and why in found)
+
+
+@pytest.mark.parametrize("reference", ["#/$defs/nowhere", "#", "{url}/schema.json"])
+def test_a_schema_whose_references_lead_nowhere_is_left_to_the_execution(reference: str) -> None:
+    asked: list[str] = []
+
+    async def answer_all(scope: Any, _receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            asked.append(scope["path"])
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"{}"})
+
+    with serving(answer_all) as url:
+        properties = {"at": {"$ref": reference.format(url=url)}}
+        tool = {"name": "look", "inputSchema": {"type": "object", "properties": properties}}
+        proposed = Proposal.model_validate(proposal("Look.", ("look", {"at": {}})))
+        assert unfit(proposed, Catalog.of_tools([tool]).tools, (1, 5)) is None
+    assert asked == [], "nothing is fetched on a server's word"
