@@ -65,7 +65,7 @@ def _arguments(call: ProposedCall, tool: CatalogTool, at: int) -> str | None:
 
 
 def _violation(value: Any, schema: dict[str, Any]) -> str | None:
-    """How a value violates a schema, whose references lead into itself or nowhere: nothing is fetched on a server's word."""
+    """How a value violates a schema, whose references lead into itself or nowhere: a server has nothing fetched."""
     validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
         validator.check_schema(schema)
