@@ -88,6 +88,34 @@ async def test_every_request_of_a_mixed_batch_gets_its_own_adapter(real: Real) -
     assert statistics.fmean(other_gaps) > 4 * statistics.fmean(own_gaps), (own_gaps, other_gaps)
 
 
+async def test_vllm_says_of_a_new_version_what_the_trainer_computes(real: Real) -> None:
+    tools = [{"type": "function", "function": {"name": "get_time", "parameters": {"type": "object"}}}]
+    kinds: list[dict[str, Any]] = [{}, {"stream": True}, {"n": 2}, {"tools": tools}, {"max_tokens": 3}]
+    async with TrainerClient() as trainer, real.http() as http:
+        await trainer.create_policy("exact")
+
+        async def ask(number: int) -> list[str]:
+            kind = kinds[number % len(kinds)]
+            messages = [{"role": "user", "content": f"Say something about the number {number}."}]
+            body = {"model": "exact", "max_tokens": 48, "messages": messages, **kind}
+            answer = (await http.post("/v1/chat/completions", json=body)).raise_for_status()
+            first = json.loads(answer.text.split("\n\n")[0].removeprefix("data: ") if "stream" in kind else answer.text)
+            return [first["id"], *([f"{first['id']}.1"] if "n" in kind else [])]
+
+        for version in (1, 2, 3):
+            found = [one for ids in await asyncio.gather(*(ask(number) for number in range(20))) for one in ids]
+            refs = [{"id": one, "reward": at % 2, "completions": [one]} for at, one in enumerate(found)]
+            body = {"groups": [{"scenario_id": "s", "trajectories": refs}], "config": {"lr": 1e-3}}
+            job = (await http.post("/api/policies/exact/steps", json=body)).raise_for_status().json()
+            result = (await http.get(f"/api/jobs/{job['id']}", params={"wait": 100})).json()["result"]
+            assert result["version"] == version
+            assert (len(found), result["metrics"]["completions_skipped"]) == (24, {})
+            assert result["metrics"]["logp_gap"] <= 0.03, (version, result["metrics"])
+            assert result["metrics"]["ratio_mean"] == pytest.approx(1.0, abs=0.02), (version, result["metrics"])
+        ends = [(await trainer.completion(one)).finish_reason for one in found]
+    assert {"stop", "length"} <= set(ends)
+
+
 _models: dict[str, Any] = {}
 
 
