@@ -63,13 +63,13 @@ def peak_memory(options: argparse.Namespace, name: str, side: str) -> float:
 
 
 def measure_memory(options: argparse.Namespace, runs: Sequence[Run]) -> float:
-    import resource
-
     side = make(options.measure_memory, options.path, getattr(torch, options.dtype))
     side.step(runs, options.micro_batch)
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**30
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    # Not getrusage: a child's ru_maxrss begins with that of the process that started it.
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 2**20
 
 
 def gradient_error(sides: dict[str, Any], runs: Sequence[Run], micro_batch: int) -> float:

@@ -28,7 +28,7 @@ async def test_a_replay_needs_no_server(tmp_path: Path) -> None:
     await record(path, ("echo", {"text": "a"}), ("picture", {}), ("missing", {}))
     async with connect(NOBODY, cassette=Cassette(path, "replay")) as server:
         assert (server.name, server.version, server.instructions) == ("odd", "0.9", "Handle with care.")
-        assert len(await server.tools()) == 9
+        assert len(await server.tools()) == 10
         echo = await server.call("echo", {"text": "a"})
         assert (echo.text, echo.structured, echo.is_error) == ("a", {"echo": "a"}, False)
         assert (await server.call("picture", {})).content[0]["bytes"] == 7

@@ -39,7 +39,7 @@ async def test_schemas_are_whole_and_survive_json() -> None:
 
 async def test_a_server_without_resources_and_prompts_has_none() -> None:
     catalog = await read_catalog(ODD)
-    assert (len(catalog.tools), catalog.resources, catalog.prompts) == (9, [], [])
+    assert (len(catalog.tools), catalog.resources, catalog.prompts) == (10, [], [])
     assert catalog.instructions == "Handle with care."
 
 
