@@ -1,24 +1,26 @@
 """Rollouts and training at once against one after the other, and what a swap does to running answers.
 
-    python -m benchmarks.overlap [--json] [--steps 6] [--rounds 5]
+    python -m benchmarks.overlap [--json] [--steps 6] [--rounds 5] [--swaps 1]
 
 Starts the trainer server on the embedded model. First `train` with `max_staleness` 0 and 1 on the same task, fresh
-policies, turns interleaved; then streams of answers, with and without adapters of other versions being loaded
-meanwhile, which is what a swap is. The last line under --json is one JSON object: `ratio` is seconds one after the
-other / at once, `swap_ratio` the 99th percentile of the streams' seconds with swaps / without, `swap_seconds` the
-median of a load, `dropped` streams that broke.
+policies, turns interleaved; then rounds of streamed answers, with and without swaps in their midst: a version that no
+engine holds is loaded, and answers. A step of training swaps once. The last line under --json is one JSON object:
+`ratio` is seconds one after the other / at once, `swap_ratio` the 99th percentile of the streams' seconds with swaps /
+without, `swap_seconds` the median until the swapped version has answered, `dropped` streams that broke.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import random
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from trainer_server.wire import Connection
 SCENARIOS = [f"Tell me something about the number {number}." for number in range(64)]
 STREAMS = 16
 VERSIONS = 4
+"""More than there are slots: each has to be loaded again."""
 
 
 def graph(policy: str, connection: Connection) -> Runnable[Any, Any]:
@@ -74,24 +77,27 @@ async def stream(http: httpx.AsyncClient, model: str, seed: int) -> float:
     return time.monotonic() - started
 
 
-async def streams(http: httpx.AsyncClient, policy: str, swaps: list[float] | None) -> tuple[list[float], int]:
-    """Seconds of streams that run together, and how many broke. swaps: takes the seconds of loads in the meantime."""
+async def swap(http: httpx.AsyncClient, policy: str, version: int) -> float:
+    """Seconds until a version that is not loaded has answered."""
+    started = time.monotonic()
+    body = {"model": f"{policy}@{version}", "messages": [{"role": "user", "content": "1"}], "max_tokens": 1}
+    (await http.post("/v1/chat/completions", json=body)).raise_for_status()
+    return time.monotonic() - started
 
-    async def swap() -> None:
-        while swaps is not None:
-            for version in range(1, VERSIONS + 1):  # more than there is room for: each has to be loaded again
-                started = time.monotonic()
-                body = {"model": f"{policy}@{version}", "messages": [{"role": "user", "content": "1"}], "max_tokens": 1}
-                (await http.post("/v1/chat/completions", json=body)).raise_for_status()
-                swaps.append(time.monotonic() - started)
 
-    swapping = asyncio.create_task(swap())
-    found = await asyncio.gather(
-        *(stream(http, f"{policy}@0", number) for number in range(STREAMS)), return_exceptions=True
-    )
-    swapping.cancel()
-    await asyncio.gather(swapping, return_exceptions=True)
-    return [one for one in found if isinstance(one, float)], sum(not isinstance(one, float) for one in found)
+async def streams(
+    http: httpx.AsyncClient, policy: str, versions: Iterator[int], swaps: int
+) -> tuple[list[float], int, list[float]]:
+    """Seconds of streams that run together, how many broke, and the seconds of the swaps meanwhile, each a second after
+    the one before."""
+    found = asyncio.gather(*(stream(http, f"{policy}@0", number) for number in range(STREAMS)), return_exceptions=True)
+    loads = []
+    for _ in range(swaps):
+        await asyncio.sleep(1.0)
+        assert not found.done(), "the streams were over before the swap: take fewer --swaps"
+        loads.append(await swap(http, policy, next(versions)))
+    seconds = [one for one in await found if isinstance(one, float)]
+    return seconds, STREAMS - len(seconds), loads
 
 
 async def run(connection: Connection, options: argparse.Namespace) -> dict[str, Any]:
@@ -105,13 +111,15 @@ async def run(connection: Connection, options: argparse.Namespace) -> dict[str, 
             for name, staleness, found in (("turns", 0, turns), ("overlap", 1, overlapped)):
                 found.append(await trained(connection, client, f"{name}{turn}", staleness, options.steps))
                 print(f"{name}: {found[-1]:.1f} s", file=sys.stderr, flush=True)
-        policy, swaps, broken = "turns0", [], 0
         quiet: list[float] = []
         swapped: list[float] = []
+        swaps: list[float] = []
+        broken, versions = 0, itertools.cycle(range(1, VERSIONS + 1))
         for _ in range(options.rounds):
-            for seconds, taken in ((quiet, None), (swapped, swaps)):
-                some, failed = await streams(http, policy, taken)
+            for seconds, count in ((quiet, 0), (swapped, options.swaps)):
+                some, failed, loads = await streams(http, "turns0", versions, count)
                 seconds += some
+                swaps += loads
                 broken += failed
     p99 = [statistics.quantiles(each, n=100)[98] for each in (quiet, swapped)]
     return {
@@ -128,6 +136,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6, help=f"of each training, at least {VERSIONS} (6)")
     parser.add_argument("--turns", type=int, default=2, help="trainings of each kind (2)")
     parser.add_argument("--rounds", type=int, default=5, help="of streams, of each kind (5)")
+    parser.add_argument("--swaps", type=int, default=1, help="in a round (1)")
     options = parser.parse_args()
     if options.steps < VERSIONS:
         parser.error(f"--steps must be at least {VERSIONS}")
