@@ -31,7 +31,7 @@ quickstart: engine ## Train the example agent and show that it got better; ARGS=
 
 test: engine ## All tests, the real vLLM included
 	@$(BIN)/python -m pytest $(FAST)
-	@$(BIN)/python -m pytest -m "vllm or servers or slow"
+	@$(BIN)/python -m pytest -m "vllm or servers or slow" --durations=20
 
 test-fast: setup ## The tests that take no minutes: without vLLM, `langgraph dev`, other people's MCP servers, kills
 	@$(BIN)/python -m pytest $(FAST)

@@ -97,6 +97,8 @@ async def test_a_call_that_nobody_waits_for_is_recorded_too(raw: bool) -> None:
             return "left"
 
         found = await rollout(asking(("impatient", {}), tools=[impatient]), "x")
+        if raw:  # SDK 1 breaks when it is closed before an answer comes that nobody waits for
+            await session.call_tool("echo", {"text": "by now it has come"})
     (dawdled,) = [call for call in found.tool_calls if call.tool == "dawdle"]
     assert (dawdled.is_error, dawdled.failure, dawdled.tool_call_id) == (True, "cancelled", "id-0")
 

@@ -53,12 +53,13 @@ SERVER_SIDE = ("test_specialize.py", "test_writer.py")
     ("name", "sdk"), [("oldest", "mcp==1.24.0"), ("major-1", "mcp<2"), ("major-2", "mcp>=2")], ids=["1.24", "1", "2"]
 )
 def test_the_client_works_on_every_sdk(name: str, sdk: str) -> None:
-    packages = [sdk, str(ROOT), "pytest", "pytest-asyncio", "pytest-timeout", "psutil", "uvicorn"]
+    packages = [sdk, str(ROOT), "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "psutil", "uvicorn"]
     if sdk == "mcp<2":
         packages.append("langchain-mcp-adapters==0.3.2")  # 0.3.1 wants mcp 2 and fails on import
     python = environment(f"client-{name}", *packages, marker=(ROOT / "pyproject.toml").read_text()) / "python"
     done = subprocess.run(
-        [str(python), "-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-m", "not servers", "-q",
+        [str(python), "-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-m", "not servers", "-q", "-n", "2",
+         "--dist", "loadfile",
          "-o", "filterwarnings=default", *(f"--ignore=tests/art_mcp/{name}" for name in SERVER_SIDE), "tests/art_mcp"],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
