@@ -61,7 +61,7 @@ class Engine:
         self._changing = asyncio.Lock()  # held while it is started, brought back, or resting
         self.wanted: dict[str, Path] = {}
         self.busy = 0
-        """Requests that it is answering, and adapters that it is loading."""
+        """Requests that it is answering, and adapters that it is loading or giving up."""
         self.restarts = 0
         self.max_model_len: int | None = None
         self._base = base
@@ -191,11 +191,14 @@ class Engine:
     async def unload_adapter(self, name: str) -> None:
         """Raises EngineError when vLLM refuses; what a vanished engine held is gone anyway."""
         self._held.discard(name)
+        self.busy += 1
         try:
             answer = await self.client.post("/v1/unload_lora_adapter", json={"lora_name": name}, timeout=_LOAD_TIMEOUT)
         except httpx.HTTPError:
             self.suspect()
             return
+        finally:
+            self.busy -= 1
         if answer.status_code not in (200, 404):
             raise EngineError(f"vLLM at {self.url} did not unload {name}: {answer.text[:500]}")
 

@@ -11,7 +11,6 @@ import math
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -75,25 +74,22 @@ class PolicyModel:
         check_trainable(base)
         base.config.use_cache = False
         base.requires_grad_(False)
-        if quantization is None and not rest:
-            base.to(self.device)
         self._base = base
+        self._movable = quantization is None
         self._peft: PeftModel | None = None
         self._adapter = ""
         self._attention, self._layout = _ATTENTION.get(self.device.type, _ATTENTION["cpu"])
+        self._examined = False
+        self.alone: str | None = None
+        """Why completions may not share a row: each has one of its own then, and the model's own forward pass. None:
+        they may."""
+        if not rest:
+            self.wake()
         if ranks.sharded:
-            assert self.alone or self.share  # tried while the layers are whole
             shard(base.get_decoder().layers)
         text = base.config.get_text_config()
         self.checkpoint_above = checkpoint_above(text.num_hidden_layers, text.hidden_size)
         """Tokens of a row above which layers are computed twice."""
-
-    @cached_property
-    def alone(self) -> str | None:
-        """Why completions may not share a row: each has one of its own then, and the model's own forward pass. None:
-        they may. Found out at first use, on the device that computes."""
-        text = self._base.config.get_text_config()
-        return unpackable(text) or tried(self._base, self._attention, self._layout, HeadLogprobs)
 
     @property
     def share(self) -> bool:
@@ -101,8 +97,13 @@ class PolicyModel:
         return self.alone is None
 
     def wake(self) -> None:
-        """Brings model and LoRA to the device that computes, after `rest`."""
-        self._base.to(self.device)
+        """Brings model and LoRA to the device that computes. There it is tried, once, whether rows can be shared."""
+        if self._movable:
+            self._base.to(self.device)
+        if not self._examined:
+            text = self._base.config.get_text_config()
+            self.alone = unpackable(text) or tried(self._base, self._attention, self._layout, HeadLogprobs)
+            self._examined = True
 
     def rest(self) -> None:
         """Gives the GPU's memory back: model and LoRA wait in main memory."""
