@@ -8,12 +8,16 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
 
 from trainer_server.adapters import AdapterStore
 from trainer_server.config import ServerConfig
 from trainer_server.jobs import JobBoard, Trained
 from trainer_server.models import BaseModel
 from trainer_server.process import Child
+from trainer_server.wire import ConfigError
 
 log = logging.getLogger("trainer_server")
 
@@ -43,6 +47,11 @@ class TrainerProcess:
     @property
     def running(self) -> bool:
         return self._child.running
+
+    @property
+    def command(self) -> list[str]:
+        """The line that starts it."""
+        return self._child.command
 
     @property
     def pid(self) -> int | None:
@@ -94,9 +103,11 @@ class TrainerProcess:
 
 
 def command(config: ServerConfig, base: BaseModel, tokenizer: str) -> list[str]:
-    """The command line of the trainer: one process, several here, or what accelerate's configuration says."""
+    """The command line of the trainer: one process, several here, or what accelerate's configuration says. Raises
+    ConfigError for one that accelerate would not follow."""
     launcher: list[str] = []
     if config.accelerate_config:
+        _check(config.accelerate_config)
         launcher = ["accelerate.commands.launch", "--config_file", str(config.accelerate_config), "-m"]
     elif config.trainer_processes > 1:
         launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={config.trainer_processes}", "-m"]
@@ -106,6 +117,20 @@ def command(config: ServerConfig, base: BaseModel, tokenizer: str) -> list[str]:
         *(["--shard"] if config.trainer_shard else []), *(["--take-turns"] if config.share_gpu else []),
         *config.trainer_args,
     ]  # fmt: skip
+
+
+def _check(path: Path) -> None:
+    """accelerate starts a single process, and does not say so, where it should start several on CPUs without MPI."""
+    try:
+        found = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"--accelerate-config {path} cannot be read: {error}") from None
+    if not isinstance(found, dict) or found.get("distributed_type") in (None, "NO", "MULTI_CPU"):
+        kind = found.get("distributed_type") if isinstance(found, dict) else None
+        raise ConfigError(
+            f"--accelerate-config {path} has distributed_type {kind}, with which accelerate starts one process: take "
+            "MULTI_GPU (where there is no GPU, the processes meet over gloo), or FSDP to divide the base model too"
+        )
 
 
 def environment(base: BaseModel, gpus: str | None = None) -> dict[str, str]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.conftest import trainer_server_on
+from tests.conftest import TrainerServer, trainer_server_on
 from tests.trainer_server.test_training_api import finish, groups
 from trainer_server.config import ServerConfig
+from trainer_server.engine_command import free_port
 from trainer_server.models import BaseModel
 from trainer_server.trainer_process import command
-from trainer_server.wire import Home
+from trainer_server.wire import ConfigError, Home
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -38,12 +40,72 @@ def test_two_processes_train_and_outlive_the_death_of_one(tmp_path: Path, base_m
         assert trainer.process.restarts == 1
 
 
+def accelerate_config(path: Path, kind: str, machine: int = 0, machines: int = 1, port: int = 0) -> Path:
+    fsdp = "fsdp_config:\n  fsdp_version: 2\n" if kind == "FSDP" else ""
+    path.write_text(
+        f"distributed_type: {kind}\nnum_machines: {machines}\nnum_processes: 2\nmachine_rank: {machine}\n"
+        f"main_process_ip: 127.0.0.1\nmain_process_port: {port or free_port()}\nrdzv_backend: static\nuse_cpu: false\n"
+        f"same_network: true\nmixed_precision: 'no'\ncompute_environment: LOCAL_MACHINE\n{fsdp}"
+    )
+    return path
+
+
+def step(server: TrainerServer) -> dict[str, Any]:
+    with server.http() as http:
+        assert http.post("/api/policies", json={"name": "p"}).status_code == 201
+        body = {"groups": groups(http, 1.0, 0.0), "config": {"lr": 1e-3}}
+        made = finish(http, http.post("/api/policies/p/steps", json=body))
+        assert made["result"]["version"] == 1, made
+        return dict(made["result"]["metrics"])
+
+
+@pytest.mark.parametrize("kind", ["MULTI_GPU", "FSDP"])
+def test_accelerate_starts_it_too(tmp_path: Path, base_model: Path, kind: str) -> None:
+    config = accelerate_config(tmp_path / "accelerate.yaml", kind)
+    with trainer_server_on(tmp_path / "home", base_model, accelerate_config=config) as server:
+        assert step(server)["ranks"] == 2
+
+
+def test_two_machines_make_one_trainer(tmp_path: Path, base_model: Path) -> None:
+    """Both are this one: two launchers that meet at a port, as docs/scaling.md has it for several machines."""
+    port = free_port()
+    first, second = (accelerate_config(tmp_path / f"{at}.yaml", "MULTI_GPU", at, 2, port) for at in range(2))
+    with trainer_server_on(tmp_path / "home", base_model, accelerate_config=first) as server:
+        line = server.app.state.server.trainer.process.command
+        assert str(first) in line
+        log = tmp_path / "second.log"
+        with log.open("wb") as out:
+            other = subprocess.Popen(
+                [str(second) if one == str(first) else one for one in line], stdout=out, stderr=out
+            )
+        try:
+            assert step(server)["ranks"] == 2, log.read_text()
+        finally:
+            other.kill()
+            other.wait()
+            for child in psutil.process_iter(["cmdline"]):
+                if str(server.home.root) in (child.info["cmdline"] or ()) and child.ppid() == 1:
+                    child.kill()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("distributed_type: MULTI_CPU", "MULTI_CPU, with which"), ("[1", "cannot be read"), ("", "None, with which")],
+)
+def test_an_accelerate_config_that_starts_one_process_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        command(ServerConfig(Home(tmp_path), accelerate_config=path), BaseModel("base", str(tmp_path)), "tok")
+
+
 def test_the_launcher_is_torchrun_or_accelerate(tmp_path: Path) -> None:
     base = BaseModel("base", str(tmp_path))
     several = command(ServerConfig(Home(tmp_path), trainer_processes=4, trainer_shard=True), base, "tok")
     assert "torch.distributed.run" in several
     assert "--nproc-per-node=4" in several
     assert several[-1] == "--shard"
-    by_file = command(ServerConfig(Home(tmp_path), accelerate_config=tmp_path / "fsdp.yaml"), base, "tok")
+    config = accelerate_config(tmp_path / "fsdp.yaml", "FSDP")
+    by_file = command(ServerConfig(Home(tmp_path), accelerate_config=config), base, "tok")
     assert by_file[2:6] == ["accelerate.commands.launch", "--config_file", str(tmp_path / "fsdp.yaml"), "-m"]
     assert "torch.distributed.run" not in command(ServerConfig(Home(tmp_path)), base, "tok")
