@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer_server.adapters import AdapterStore
+from trainer_server.engine_install import flavour
 from trainer_server.model_card import model_card
 from trainer_server.models import BaseModel
 from trainer_server.openai_errors import APIError
@@ -100,7 +101,7 @@ class Exports:
             sys.executable, "-m", "trainer_server.training.export", "--model", self._base.path,
             "--adapter", str(adapter), "--out", str(out), "--format", format,
         ]  # fmt: skip
-        child = Child("export", line, self._logs, environment(self._base))
+        child = Child("export", line, self._logs, environment(self._base), stand_back=flavour() == "cpu")
         child.log.unlink(missing_ok=True)
         await child.start()
         try:

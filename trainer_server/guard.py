@@ -1,8 +1,10 @@
-"""Runs a command that must not outlive its starter: `python -m trainer_server.guard -- COMMAND …`.
+"""Runs a command that must not outlive its starter: `python -m trainer_server.guard [--stand-back] -- COMMAND …`.
 
 The guard leads a process group of its own, so that Ctrl-C in a terminal does not reach the command before the server
 has said so. When the starter dies, even by SIGKILL, or SIGTERM comes, the whole group is ended: TERM, then KILL. When
 the command dies, what it left behind in the group is ended too, and its exit status is passed on.
+
+With --stand-back the command gets what others leave of the processor, and all of it when they are idle.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 GRACE = 10.0
 """Seconds between TERM and KILL."""
+_NICE = 15
 
 
 def members(group: int) -> list[int]:
@@ -49,10 +53,18 @@ def end_group(group: int, *, keep: int | None = None, grace: float = GRACE) -> N
         time.sleep(0.05)
 
 
-def main(command: list[str]) -> int:
+def _stand_back() -> None:
+    os.nice(_NICE)
+    with suppress(OSError):  # where each session is a group of its own for the scheduler, that is what is weighed
+        Path("/proc/self/autogroup").write_text(str(_NICE))
+
+
+def main(command: list[str], *, stand_back: bool = False) -> int:
     starter = os.getppid()
     if os.getpgrp() != os.getpid():
         os.setsid()
+    if stand_back:
+        _stand_back()
     stopping = False
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -75,4 +87,5 @@ def main(command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[sys.argv.index("--") + 1 :]))
+    at = sys.argv.index("--")
+    sys.exit(main(sys.argv[at + 1 :], stand_back="--stand-back" in sys.argv[1:at]))

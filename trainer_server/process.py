@@ -16,11 +16,15 @@ from trainer_server.guard import GRACE, end_group
 class Child:
     """Runs a command under the guard.
 
-    name: names the log `logs/<name>.log` and the pid file `logs/<name>.pid`.
+    name: names the log `logs/<name>.log` and the pid file `logs/<name>.pid`. stand_back: see the guard.
     """
 
-    def __init__(self, name: str, command: Sequence[str], logs: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], logs: Path, env: Mapping[str, str] | None = None, *,
+        stand_back: bool = False,
+    ) -> None:  # fmt: skip
         self.name = name
+        self._stand_back = stand_back
         self.command = list(command)
         self.log = logs / f"{name}.log"
         self._pid_file = logs / f"{name}.pid"
@@ -31,7 +35,8 @@ class Child:
         """Starts it, after ending what an earlier server of this home left behind."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(self._sweep)
-        guard = [sys.executable, "-m", "trainer_server.guard", "--", *self.command]
+        options = ["--stand-back"] if self._stand_back else []
+        guard = [sys.executable, "-m", "trainer_server.guard", *options, "--", *self.command]
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *guard, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True

@@ -14,6 +14,7 @@ import yaml
 
 from trainer_server.adapters import AdapterStore
 from trainer_server.config import ServerConfig
+from trainer_server.engine_install import flavour
 from trainer_server.jobs import JobBoard, Trained
 from trainer_server.models import BaseModel
 from trainer_server.process import Child
@@ -38,7 +39,9 @@ class TrainerProcess:
         line = command(config, base, tokenizer)
         if config.accelerate_config:
             log.info("the trainer is started by %s; other machines of it by the same line", shlex.join(line))
-        self._child = Child("trainer", line, config.home.logs, environment(base, config.trainer_gpus))
+        variables = environment(base, config.trainer_gpus)
+        # On cores that the engine uses too, answers come first: when both compute, each waits for the other's threads.
+        self._child = Child("trainer", line, config.home.logs, variables, stand_back=flavour() == "cpu")
         self._watch: asyncio.Task[None] | None = None
         self.restarts = 0
         self.in_vain = 0

@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,6 @@ _RESEND = (
     "The policy stays at the version it had: see that there is space on the disk, and send the job again under another "
     "idempotency key."
 )
-_NICE = 15
 _AGAIN = 1.0
 """Seconds until a report that could not be written is tried again."""
 
@@ -294,8 +293,6 @@ def main() -> None:
     ranks = Ranks.join(shard=args.shard)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {ranks.label}%(message)s")
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks.here))
-    if not torch.cuda.is_available():
-        _stand_back()
     started = time.monotonic()
     model = PolicyModel(args.model, dtype=getattr(torch, args.dtype), quantization=args.quantization, ranks=ranks,
                         rest=args.take_turns)  # fmt: skip
@@ -308,14 +305,6 @@ def main() -> None:
         worker.run()
     else:
         worker.follow()
-
-
-def _stand_back() -> None:
-    """On cores that the engine uses too, answers come first: when both compute at once, each waits for the other's
-    threads. A trainer that has the cores for itself is as fast as ever."""
-    os.nice(_NICE)
-    with suppress(OSError):  # where each session is a group of its own for the scheduler, that is what is weighed
-        Path("/proc/self/autogroup").write_text(str(_NICE))
 
 
 if __name__ == "__main__":
