@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,18 +78,17 @@ def test_two_machines_make_one_trainer(tmp_path: Path, base_model: Path) -> None
         line = server.app.state.server.trainer.process.command
         assert str(first) in line
         log = tmp_path / "second.log"
+        guarded = [sys.executable, "-m", "trainer_server.guard", "--", *line]
         with log.open("wb") as out:
             other = subprocess.Popen(
-                [str(second) if one == str(first) else one for one in line], stdout=out, stderr=out
-            )
+                [str(second) if one == str(first) else one for one in guarded], stdout=out, stderr=out,
+                start_new_session=True,
+            )  # fmt: skip
         try:
             assert step(server)["ranks"] == 2, log.read_text()
         finally:
-            other.kill()
-            other.wait()
-            for child in psutil.process_iter(["cmdline"]):
-                if str(server.home.root) in (child.info["cmdline"] or ()) and child.ppid() == 1:
-                    child.kill()
+            other.terminate()
+            other.wait(30)
 
 
 @pytest.mark.parametrize(
