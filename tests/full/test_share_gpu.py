@@ -41,6 +41,7 @@ def step(http: httpx.Client, version: int) -> dict[str, Any]:
     refs = [{"id": f"t{reward}", "reward": reward, "completions": [say(http, "p")["id"]]} for reward in range(4)]
     body = {"groups": [{"scenario_id": "s", "trajectories": refs}], "config": {"lr": 1e-3}}
     job = http.post("/api/policies/p/steps", json=body).raise_for_status().json()
-    found = http.get(f"/api/jobs/{job['id']}", params={"wait": 250}).json()
+    while (found := http.get(f"/api/jobs/{job['id']}", params={"wait": 50}).json())["status"] in ("queued", "running"):
+        pass
     assert (found["status"], found["result"]["version"]) == ("succeeded", version), found
     return dict(found["result"]["metrics"])
