@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trainer_server.model_shape import ModelShape
-from trainer_server.plan import ENGINE_OVERHEAD, GIB, UTILIZATION, Item, Plan, Wish, make_plan, remedies
+from trainer_server.plan import ENGINE_OVERHEAD, GIB, Item, Plan, Wish, make_plan, remedies
 
 
 def plan_command(
@@ -66,9 +66,9 @@ def _why(plan: Plan) -> str:
     """Which part does not fit."""
     wish = plan.wish
     saved = (wish.shape.weight_bytes - wish.shape.weight_bytes_4bit) / GIB
-    if plan.trainer and plan.trainer_gib > wish.gpu_memory * UTILIZATION:
+    if plan.trainer and not plan.trainer_fits:
         return f"The trainer needs {plan.trainer_gib:.1f} GiB a GPU; 4-bit weights would save {saved:.1f} in all."
-    if plan.turns and plan.trainer_gib + ENGINE_OVERHEAD > wish.gpu_memory * UTILIZATION:
+    if not plan.trainer_fits:
         return (
             f"The trainer needs {plan.trainer_gib:.1f} GiB while the engine sleeps, which keeps {ENGINE_OVERHEAD} GiB; "
             "4-bit weights cannot take turns."

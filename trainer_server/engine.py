@@ -6,8 +6,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +151,15 @@ class Engine:
         except TimeoutError:
             raise EngineError(self._failure or f"vLLM at {self.url} is not ready after {timeout:.0f} s") from None
 
+    @contextmanager
+    def occupied(self) -> Iterator[None]:
+        """It has something to do for as long as the context lasts, and does not rest before that is over."""
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+
     @asynccontextmanager
     async def rest(self) -> AsyncIterator[None]:
         """Gives its GPU memory away for as long as the context lasts: weights to main memory, the cache dropped.
@@ -170,18 +179,16 @@ class Engine:
     async def load_adapter(self, name: str, path: Path) -> None:
         """Loads an adapter that is `wanted`. Raises AdapterRefused, or EngineError when vLLM goes away meanwhile."""
         body = {"lora_name": name, "lora_path": str(path)}
-        self.busy += 1
         try:
-            answer = await self.client.post("/v1/load_lora_adapter", json=body, timeout=_LOAD_TIMEOUT)
-            if "already been loaded" in answer.text and (await self._adapters()).get(name) not in (None, str(path)):
-                # Of another server, or of another home: other weights under our name.
-                await self.unload_adapter(name)
+            with self.occupied():
                 answer = await self.client.post("/v1/load_lora_adapter", json=body, timeout=_LOAD_TIMEOUT)
+                if "already been loaded" in answer.text and (await self._adapters()).get(name) not in (None, str(path)):
+                    # Of another server, or of another home: other weights under our name.
+                    await self.unload_adapter(name)
+                    answer = await self.client.post("/v1/load_lora_adapter", json=body, timeout=_LOAD_TIMEOUT)
         except httpx.HTTPError as error:
             self.suspect()
             raise EngineError(f"vLLM at {self.url} went away while loading {name}: {error!r}") from error
-        finally:
-            self.busy -= 1
         if answer.status_code in (502, 503, 504):
             raise EngineError(f"{self.url} answered {answer.status_code} to loading {name}: {answer.text[:200]}")
         if answer.status_code != 200 and "already been loaded" not in answer.text:
@@ -191,14 +198,13 @@ class Engine:
     async def unload_adapter(self, name: str) -> None:
         """Raises EngineError when vLLM refuses; what a vanished engine held is gone anyway."""
         self._held.discard(name)
-        self.busy += 1
+        body = {"lora_name": name}
         try:
-            answer = await self.client.post("/v1/unload_lora_adapter", json={"lora_name": name}, timeout=_LOAD_TIMEOUT)
+            with self.occupied():
+                answer = await self.client.post("/v1/unload_lora_adapter", json=body, timeout=_LOAD_TIMEOUT)
         except httpx.HTTPError:
             self.suspect()
             return
-        finally:
-            self.busy -= 1
         if answer.status_code not in (200, 404):
             raise EngineError(f"vLLM at {self.url} did not unload {name}: {answer.text[:500]}")
 

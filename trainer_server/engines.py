@@ -69,11 +69,8 @@ class Engines(Sequence[Engine]):
         """An engine for one request. who: the rollout, or what stands for the conversation. loyal: stay with its engine
         however busy that is. Raises EngineError when none is ready."""
         engine = self._choose(who, loyal)
-        engine.busy += 1
-        try:
+        with engine.occupied():
             yield engine
-        finally:
-            engine.busy -= 1
 
     def _choose(self, who: str, loyal: bool) -> Engine:
         live = self.live

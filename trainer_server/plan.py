@@ -128,12 +128,18 @@ class Plan:
         return 2 * self.wish.shape.weight_bytes / GIB if self.turns else 0.0
 
     @property
+    def trainer_fits(self) -> bool:
+        """Whether a GPU holds the trainer: one of its own, or the engine's while that sleeps. Beside an engine it does:
+        the engine gets what is left."""
+        if not self.trainer and not self.turns:
+            return True
+        beside = ENGINE_OVERHEAD if self.turns else 0.0
+        return self.trainer_gib + beside <= UTILIZATION * self.wish.gpu_memory
+
+    @property
     def fits(self) -> bool:
         """Trainer and engine fit, and each engine holds one request of full length."""
-        beside = ENGINE_OVERHEAD if self.turns else 0.0
-        alone = self.trainer > 0 or self.turns
-        trainer = not alone or self.trainer_gib + beside <= UTILIZATION * self.wish.gpu_memory
-        return trainer and self.engines > 0 and self.kv_tokens >= self.engines * self.wish.context
+        return self.trainer_fits and self.engines > 0 and self.kv_tokens >= self.engines * self.wish.context
 
     @property
     def command(self) -> str:
