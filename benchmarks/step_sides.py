@@ -12,6 +12,7 @@ from benchmarks.step_cases import Run
 from trainer_server.training.head import HeadLogprobs
 from trainer_server.training.loss import Readouts, grpo_loss, shares
 from trainer_server.training.policy import PolicyModel
+from trainer_server.training.residual import keep_fp32
 from trainer_server.training.tree import Ints, pack
 from trainer_server.wire import GRPOConfig, PolicySpec
 
@@ -98,6 +99,8 @@ class Padded:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
         self.base.requires_grad_(False)
+        if self.device == "cpu":
+            keep_fp32(self.base)
         lora = LoraConfig(r=SPEC.rank, lora_alpha=int(SPEC.alpha), target_modules=list(SPEC.targets))
         peft = get_peft_model(self.base.to(self.device), lora)
         use_fused_lora(peft)

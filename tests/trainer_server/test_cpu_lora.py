@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from types import ModuleType
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer_server.engine_command import PLUGINS
+from tests.engine_plugin import engine_plugin
 
-
-def _load() -> ModuleType:
-    """The plugin is a module of vLLM's environment: it is no part of the package."""
-    spec = importlib.util.spec_from_file_location("art_cpu_lora", PLUGINS / "art_cpu_lora.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-plugin = _load()
+plugin = engine_plugin("art_cpu_lora")
 slots = st.lists(st.integers(-1, 4), min_size=1, max_size=40)
 runs = st.lists(st.tuples(st.integers(-1, 4), st.integers(1, 30)), min_size=1, max_size=12).map(
     lambda pairs: [slot for slot, length in pairs for _ in range(length)]

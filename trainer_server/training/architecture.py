@@ -117,7 +117,8 @@ def _tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
     ).logits[0]  # fmt: skip
     own_R = logits_RV.float().log_softmax(1).gather(1, target_R[:, None])[:, 0]
     found_R, _ = head.apply(states[1].index_select(0, place_R), base.get_output_embeddings().weight, target_R, one_R)
-    if (own_R - found_R).abs().max() > 0.05:
+    rounding = torch.finfo(logits_RV.dtype).eps * float(logits_RV.abs().max())  # of its own logits; ours are fp32
+    if (own_R - found_R).abs().max() > max(0.05, rounding):
         return "its head does more to logits than a matrix product"
     return None
 

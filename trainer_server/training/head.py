@@ -5,12 +5,36 @@ Shapes: R read-outs, C read-outs of a chunk, E hidden size, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 CHUNK = 128
 """Read-outs whose logits exist at once: 25 MB in fp32 for 49,152 tokens, which a cache can hold."""
+
+
+def projection(weight_VE: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """hidden_CE → logits_CV in fp32, whatever the model computes in.
+
+    A logit of 16 in bf16 is off by up to 1/32, in nats, on the trainer's side and once more on the sampler's. What is
+    multiplied stays bf16, which is fast; it is the sums that are kept. `art_precision.py` does the same in vLLM.
+    """
+    if weight_VE.dtype not in (torch.bfloat16, torch.float16):
+        return lambda hidden_CE: (hidden_CE @ weight_VE.T).float()
+    if weight_VE.is_cuda:
+        return lambda hidden_CE: torch.mm(hidden_CE, weight_VE.T, out_dtype=torch.float32)
+    wide_VE = weight_VE.float()
+    setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch's stubs lack it
+
+    def on_cpu(hidden_CE: torch.Tensor) -> torch.Tensor:
+        before, setting.fp32_precision = setting.fp32_precision, "bf16" if weight_VE.dtype is torch.bfloat16 else "ieee"
+        try:
+            return hidden_CE.float() @ wide_VE.T
+        finally:
+            setting.fp32_precision = before
+
+    return on_cpu
 
 
 class HeadLogprobs(torch.autograd.Function):
@@ -29,10 +53,11 @@ class HeadLogprobs(torch.autograd.Function):
         entropy_gradient: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         logps, entropies, by_logp, by_entropy = [], [], [], []
+        project = projection(weight_VE)
         for start in range(0, len(target_R), CHUNK):
             part = slice(start, start + CHUNK)
             scale_C1, target_C1 = temperature_R[part, None], target_R[part, None]
-            z_CV = (hidden_RE[part] @ weight_VE.T).float().div_(scale_C1)
+            z_CV = project(hidden_RE[part]).div_(scale_C1)
             logp_CV = z_CV.log_softmax(1)
             p_CV = torch.exp(logp_CV, out=z_CV)
             entropy_C = -torch.linalg.vecdot(p_CV, logp_CV)

@@ -27,6 +27,7 @@ from trainer_server.training.architecture import check_trainable, tried, unpacka
 from trainer_server.training.head import HeadLogprobs
 from trainer_server.training.lora import use_fused_lora
 from trainer_server.training.ranks import ALONE, Ranks, shard
+from trainer_server.training.residual import keep_fp32
 from trainer_server.training.tree import Row
 from trainer_server.wire import PolicySpec, TrainingError
 
@@ -74,6 +75,8 @@ class PolicyModel:
         check_trainable(base)
         base.config.use_cache = False
         base.requires_grad_(False)
+        if self.device.type == "cpu":
+            keep_fp32(base)
         self._base = base
         self._movable = quantization is None
         self._peft: PeftModel | None = None
