@@ -119,7 +119,6 @@ def _unfit(completion: Completion | None, tokenizer: str) -> str | None:
         return "other_tokenizer"
     if completion.status != CompletionStatus.complete:
         return str(completion.status)
-    limit = completion.sampling.max_tokens  # vLLM says `tool_calls` of a call that the limit cut, too
-    if completion.finish_reason == "length" or (limit is not None and len(completion.token_ids) >= limit):
+    if completion.truncated:
         return "truncated"  # it would teach not to end
     return None

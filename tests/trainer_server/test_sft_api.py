@@ -198,7 +198,7 @@ def test_bad_requests_are_refused(server: TrainerServer) -> None:
         fine = {"conversations": [{"messages": [said("user", "hi"), said("assistant", "ho")]}]}
         assert http.post("/api/policies/nobody/sft", json=fine).status_code == 404
         assert "nothing to imitate" in http.post("/api/policies/agent/sft", json={}).json()["error"]["message"]
-        for config in ({"lr": 0}, {"learning_rate": 1e-3}, {"num_train_epochs": 0}):
+        for config in ({"lr": 0}, {"learning_rate": 1e-3, "lr": 1e-3}, {"num_train_epochs": 0}):
             assert http.post("/api/policies/agent/sft", json={**fine, "config": config}).status_code == 422
 
 

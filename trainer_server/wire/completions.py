@@ -71,3 +71,9 @@ class Completion(BaseModel):
     def greedy(self) -> bool:
         """Temperature 0: an evaluation, never trained."""
         return self.sampling.temperature == 0.0
+
+    @property
+    def truncated(self) -> bool:
+        """Cut by the limit of tokens. vLLM says `tool_calls` of a call that was cut, too."""
+        limit = self.sampling.max_tokens
+        return self.finish_reason == "length" or (limit is not None and len(self.token_ids) >= limit)

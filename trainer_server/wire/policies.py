@@ -24,7 +24,7 @@ class Fork(BaseModel):
 class PolicySpec(BaseModel):
     """What `POST /api/policies` takes. Creating a policy again with the same values answers the existing one."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: str = Field(pattern=NAME_PATTERN, description="letters, digits, `.`, `_`, `-`; not the base model's name")
     rank: Literal[1, 8, 16, 32, 64, 128, 256] = 8

@@ -7,15 +7,15 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from trainer_server.wire.steps import TrajectoryRef
+from trainer_server.wire.steps import LEARNING_RATE, TrajectoryRef, renamed
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class SFTConfig(BaseModel):
-    """Configuration of one warm start. Names follow TRL's `SFTConfig`."""
+    """Configuration of one warm start. Names follow TRL's `SFTConfig`; `learning_rate` is taken as `lr`."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     lr: float = Field(default=2e-4, gt=0, description="peak learning rate of AdamW")
     num_train_epochs: int = Field(default=3, ge=1, description="passes over the rows")
@@ -36,6 +36,11 @@ class SFTConfig(BaseModel):
     """Which answers of a conversation are imitated: every assistant message, or only the last one."""
     min_reward: float | None = Field(default=None, allow_inf_nan=False)
     """Only trajectories with at least this reward are imitated; None: all that are given. Conversations have none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_trl_has_it(cls, given: Any) -> Any:
+        return renamed(given, LEARNING_RATE) if isinstance(given, dict) else given
 
 
 class Conversation(BaseModel):

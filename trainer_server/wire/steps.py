@@ -8,11 +8,30 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+LEARNING_RATE = {"learning_rate": "lr"}
+_TRL_NAMES = LEARNING_RATE | {
+    "vllm_importance_sampling_clip_max": "importance_sampling_cap",
+    "vllm_importance_sampling_clip_min": "importance_sampling_floor",
+    "vllm_importance_sampling_mode": "importance_sampling_mode",
+}
+
+
+def renamed(given: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """The same with TRL's names replaced by ours. Raises ValueError where a value has both."""
+    if twice := next((name for name, own in names.items() if name in given and own in given), None):
+        raise ValueError(f"{twice} and {names[twice]} are one value: give one of them")
+    return {names.get(name, name): value for name, value in given.items()}
+
 
 class GRPOConfig(BaseModel):
-    """Configuration of one training step. Names and formulas follow TRL's `GRPOConfig`."""
+    """Configuration of one training step. Names and formulas follow TRL's `GRPOConfig`, whose longer names are taken
+    as well: `learning_rate`, `vllm_importance_sampling_*`, and `scale_rewards` as a bool.
 
-    model_config = ConfigDict(extra="forbid")
+    A sequence is a completion, one call of the model: that is the row which TRL's formulas average and clip by. Those
+    that are left out, for whatever reason, do not count in an average.
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     lr: float = Field(default=1e-4, gt=0, description="learning rate of AdamW")
     loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo"] = "dapo"
@@ -43,7 +62,7 @@ class GRPOConfig(BaseModel):
     importance_sampling_level: Literal["token", "sequence"] = "token"
     importance_sampling_cap: float | None = Field(default=2.0, gt=0)
     """Upper bound of the weights that correct for what lies between the sampler's and the trainer's log-probs; None and
-    no floor: no correction. TRL's `vllm_importance_sampling_clip_max`."""
+    no floor: no correction. TRL's `vllm_importance_sampling_clip_max`; its `…_correction=False` sets both to None."""
     importance_sampling_floor: float | None = Field(default=None, gt=0)
     """Lower bound; TRL's `vllm_importance_sampling_clip_min`."""
     importance_sampling_mode: Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
@@ -80,7 +99,20 @@ class GRPOConfig(BaseModel):
     adam_epsilon: float = Field(default=1e-8, gt=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
     token_budget: int = Field(default=8192, gt=0)
-    """Unique tokens in one packed row; a larger batch is split into micro-batches of one optimizer step."""
+    """Unique tokens in one packed row; a larger batch is split into micro-batches of one optimizer step, which is what
+    TRL's `gradient_accumulation_steps` is for."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_trl_has_it(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        given = renamed(given, _TRL_NAMES)
+        if (correction := given.pop("vllm_importance_sampling_correction", None)) is not None and not correction:
+            given |= {"importance_sampling_cap": None, "importance_sampling_floor": None}
+        if isinstance(given.get("scale_rewards"), bool):
+            given["scale_rewards"] = "group" if given["scale_rewards"] else "none"
+        return given
 
     @model_validator(mode="after")
     def _schedule(self) -> Self:

@@ -1,0 +1,63 @@
+"""What a training request may say: TRL's names, and nothing that would not come back from a file."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from trainer_server.wire import GRPOConfig, PolicySpec, SFTConfig, StepRequest
+
+
+@pytest.mark.parametrize(
+    ("trl", "ours"),
+    [
+        ({"learning_rate": 1e-3}, {"lr": 1e-3}),
+        ({"scale_rewards": True}, {"scale_rewards": "group"}),
+        ({"scale_rewards": False}, {"scale_rewards": "none"}),
+        ({"vllm_importance_sampling_correction": True}, {}),
+        ({"vllm_importance_sampling_correction": False}, {"importance_sampling_cap": None}),
+        (
+            {"vllm_importance_sampling_mode": "sequence_mask", "vllm_importance_sampling_clip_max": 3.0,
+             "vllm_importance_sampling_clip_min": 0.5},
+            {"importance_sampling_mode": "sequence_mask", "importance_sampling_cap": 3.0,
+             "importance_sampling_floor": 0.5},
+        ),
+    ],
+)  # fmt: skip
+def test_the_names_of_trl_are_taken(trl: dict[str, Any], ours: dict[str, Any]) -> None:
+    assert GRPOConfig(**trl) == GRPOConfig(**ours)
+    assert GRPOConfig.model_validate_json(GRPOConfig(**trl).model_dump_json()) == GRPOConfig(**ours)
+
+
+def test_options_that_trl_has_are_called_as_there() -> None:
+    from trl import GRPOConfig as Theirs
+
+    shared = set(GRPOConfig.model_fields) & set(Theirs.__dataclass_fields__)
+    assert {"loss_type", "beta", "epsilon", "epsilon_high", "delta", "num_iterations", "importance_sampling_level",
+            "top_entropy_quantile", "mask_truncated_completions", "max_grad_norm", "warmup_steps",
+            "entropy_coef", "off_policy_mask_threshold", "use_bias_correction_kl", "lr_scheduler_type",
+            } <= shared  # fmt: skip
+
+
+@pytest.mark.parametrize("config", [GRPOConfig, SFTConfig])
+def test_a_learning_rate_is_given_once(config: Any) -> None:
+    assert config(learning_rate=1e-3).lr == 1e-3
+    with pytest.raises(ValidationError, match="learning_rate and lr are one value"):
+        config(learning_rate=1e-3, lr=1e-3)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+@pytest.mark.parametrize("name", ["lr", "max_grad_norm", "entropy_coef", "epsilon_high"])
+def test_numbers_are_finite(name: str, value: float) -> None:
+    """JSON has no others: what was accepted could not be read again."""
+    with pytest.raises(ValidationError, match="finite"):
+        GRPOConfig(**{name: value})
+    body = json.dumps({"groups": [{"scenario_id": "s", "trajectories": []}], "config": {name: value}})
+    with pytest.raises(ValidationError, match="finite"):
+        StepRequest.model_validate(json.loads(body))
+    with pytest.raises(ValidationError, match="finite"):
+        PolicySpec(name="p", alpha=value)
