@@ -8,8 +8,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
+from torch.distributed.tensor import DTensor
 
 from tests.training.test_step import COMPLETIONS, completion, groups
 from trainer_server.training.batch import gather_batch
@@ -17,7 +19,17 @@ from trainer_server.training.checkpoint import make_optimizer
 from trainer_server.training.policy import PolicyModel
 from trainer_server.training.ranks import Ranks
 from trainer_server.training.step import optimise
+from trainer_server.training.tree import pack
 from trainer_server.wire import GRPOConfig, PolicySpec
+
+
+@torch.no_grad()
+def layers_gathered(model: PolicyModel) -> int:
+    """Layers whose weights are whole here after a forward pass that no backward pass follows."""
+    (row,) = pack([np.array([1, 2])], [np.array([3])], budget=9).rows
+    model.logprobs(row, torch.ones(1))
+    layers = model._base.get_decoder().layers
+    return sum(not isinstance(layer.self_attn.q_proj.base_layer.weight, DTensor) for layer in layers)
 
 
 def main(model_path: str, out: Path, cases: dict[str, Any]) -> None:
@@ -35,10 +47,11 @@ def main(model_path: str, out: Path, cases: dict[str, Any]) -> None:
         torch.manual_seed(0)
         optimizer = make_optimizer(model, config)
         metrics = optimise(model, optimizer, batch, config, lambda version: nullcontext(version == 0), ranks)
+        whole = layers_gathered(model) if ranks.sharded else 0
         if ranks.first:
             moments = {weight: optimizer.state[one]["exp_avg"] for weight, one in model.parameters()}
             save_file({weight: one.contiguous() for weight, one in moments.items()}, out / f"{name}.safetensors")
-            (out / f"{name}.json").write_text(json.dumps(metrics))
+            (out / f"{name}.json").write_text(json.dumps({**metrics, "layers_gathered": whole}))
     ranks.leave()
 
 

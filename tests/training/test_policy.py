@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import AutoModelForCausalLM, Gemma3Config, LlamaConfig
 
 from tests.training.test_exactness import SIZES, pair
 from tests.training.test_tree import ARCHITECTURES, tiny_model
@@ -49,6 +49,34 @@ def test_entropy_has_a_gradient_when_asked_for(tmp_path: Path) -> None:
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-5)
     assert not both.ours.logprobs(row, torch.ones(3))[1].requires_grad
+
+
+def test_policies_of_other_shapes_take_turns_and_keep_nothing_in_memory(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "model", ARCHITECTURES["llama"])
+    (row,) = pack([np.array([1, 2, 3])], [np.array([4, 5])], budget=99).rows
+    seven, two = PolicySpec(name="a"), PolicySpec(name="b", targets=("q_proj", "v_proj"))
+    for spec, matrices in ((seven, 28), (two, 8), (PolicySpec(name="c", rank=16), 28), (seven, 28)):
+        model.initialise(spec)
+        logp_R, _ = model.logprobs(row, torch.ones(2))
+        logp_R.sum().backward()
+        assert len(list(model.parameters())) == matrices
+        assert sum("lora_" in name for name, _ in model._base.named_parameters()) == matrices
+
+
+def test_a_model_that_also_sees_gets_adapters_in_its_text_decoder_alone(tmp_path: Path) -> None:
+    text = {**SIZES, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 5}
+    vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
+              "image_size": 28, "patch_size": 14}  # fmt: skip
+    tokens = {"mm_tokens_per_image": 1, "boi_token_index": 1, "eoi_token_index": 2, "image_token_index": 3}
+    config = Gemma3Config(text_config=text, vision_config=vision, **tokens)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    model = PolicyModel(str(tmp_path), dtype=torch.float32)
+    assert model.alone is None
+    model.initialise(PolicySpec(name="p"))
+    (row,) = pack([np.array([5, 6, 7])], [np.array([8, 9])], budget=99).rows
+    logp_R, _ = model.logprobs(row, torch.ones(2))
+    logp_R.sum().backward()
+    assert all("language_model" in name and weight.grad is not None for name, weight in model.parameters())
 
 
 @pytest.mark.parametrize("bits", ["4bit", "8bit"])

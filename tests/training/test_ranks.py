@@ -51,6 +51,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_two_ranks_make_the_step_of_one(outcomes: dict[str, Path], case: str, base: str) -> None:
     one, two = (json.loads((outcomes[name] / f"{case}.json").read_text()) for name in ("one", base))
     assert two["ranks"] == 2
+    assert two["layers_gathered"] == 0
     assert two["rows"] >= 2
     for name in ("loss", "grad_norm", "ratio_mean", "entropy", "logp_gap", "tokens_trained", "updates"):
         assert two[name] == pytest.approx(one[name], rel=1e-5, abs=1e-6), name

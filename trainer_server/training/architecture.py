@@ -63,6 +63,8 @@ def tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
             reason = _tried(base, attention, layout, head)
     except TrainingError as error:
         reason = str(error)
+    except torch.OutOfMemoryError:
+        raise
     # Foreign code of any kind: an architecture that cannot take the tree fails in a way of its own.
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

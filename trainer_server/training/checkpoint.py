@@ -34,10 +34,10 @@ def save_state(directory: Path, model: PolicyModel, optimizer: torch.optim.AdamW
     updates = 0
     if optimizer is not None:
         for name, weight in model.parameters():
-            state = optimizer.state[weight]
-            tensors[f"exp_avg.{name}"] = state["exp_avg"]
-            tensors[f"exp_avg_sq.{name}"] = state["exp_avg_sq"]
-            updates = int(state["step"].item())
+            if state := optimizer.state.get(weight):  # none: no gradient ever reached it
+                tensors[f"exp_avg.{name}"] = state["exp_avg"]
+                tensors[f"exp_avg_sq.{name}"] = state["exp_avg_sq"]
+                updates = int(state["step"].item())
     save_file({k: v.contiguous().cpu() for k, v in tensors.items()}, directory / OPTIMIZER)
     (directory / "trainer.json").write_text(json.dumps({"updates": updates}))
 
@@ -53,9 +53,10 @@ def load_state(directory: Path, model: PolicyModel, optimizer: torch.optim.AdamW
     if not updates:
         return None
     for name, weight in model.parameters():
-        optimizer.state[weight] = {
-            "step": torch.tensor(float(updates)),
-            "exp_avg": tensors[f"exp_avg.{name}"].to(weight.device),
-            "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(weight.device),
-        }
+        if f"exp_avg.{name}" in tensors:
+            optimizer.state[weight] = {
+                "step": torch.tensor(float(updates)),
+                "exp_avg": tensors[f"exp_avg.{name}"].to(weight.device),
+                "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(weight.device),
+            }
     return None

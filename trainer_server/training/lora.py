@@ -37,7 +37,11 @@ class _LoRALinear(torch.autograd.Function):
 def _forward(self: Linear, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     (name,) = self.active_adapters
     base: Any = self.get_base_layer()
-    y: torch.Tensor = _LoRALinear.apply(
+    y: torch.Tensor
+    if name not in self.lora_A:  # a layer that only another shape adapts
+        y = base(x)
+        return y
+    y = _LoRALinear.apply(
         x.reshape(-1, x.shape[-1]), base.weight, self.lora_A[name].weight, self.lora_B[name].weight, self.scaling[name]
     )
     if base.bias is not None:

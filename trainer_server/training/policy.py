@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import copy
 import gc
+import logging
 import math
+import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +33,8 @@ from trainer_server.training.residual import keep_fp32
 from trainer_server.training.tree import Row
 from trainer_server.wire import PolicySpec, TrainingError
 
+log = logging.getLogger(__name__)
+
 _ATTENTION: dict[str, tuple[str, Callable[[Row, torch.device], Any]]] = {
     "cpu": (attention.NAME, attention.Layout.of),
     "cuda": (flex.NAME, flex.FlexLayout.of),
@@ -50,7 +54,17 @@ def _quantized(bits: Quantization, device: torch.device, dtype: torch.dtype, ran
         raise TrainingError("--quantization needs bitsandbytes: pip install bitsandbytes")
     four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
     config = BitsAndBytesConfig(load_in_4bit=True, **four) if bits == "4bit" else BitsAndBytesConfig(load_in_8bit=True)
-    return {"quantization_config": config, "device_map": {"": device.index or 0}}
+    return {"quantization_config": config, "device_map": {"": torch.cuda.current_device()}}
+
+
+def _beside_decoder(base: Any, targets: Sequence[str]) -> str | None:
+    """A pattern for all but the text decoder, where layers of these names exist elsewhere: a tower that sees images is
+    not what learns from text."""
+    (decoder,) = (name for name, module in base.named_modules() if module is base.get_decoder())
+    names = [name for name, _ in base.named_modules() if name.rpartition(".")[2] in targets]
+    if not decoder or all(name.startswith(f"{decoder}.") for name in names):
+        return None
+    return rf"(?!{re.escape(decoder)}\.).*"
 
 
 class PolicyModel:
@@ -86,10 +100,10 @@ class PolicyModel:
         self.alone: str | None = None
         """Why completions may not share a row: each has one of its own then, and the model's own forward pass. None:
         they may."""
+        if ranks.sharded:  # before it comes to a GPU, which may not hold all of it
+            shard(base.get_decoder().layers)
         if not rest:
             self.wake()
-        if ranks.sharded:
-            shard(base.get_decoder().layers)
         text = base.config.get_text_config()
         self.checkpoint_above = checkpoint_above(text.num_hidden_layers, text.hidden_size)
         """Tokens of a row above which layers are computed twice."""
@@ -107,6 +121,8 @@ class PolicyModel:
             text = self._base.config.get_text_config()
             self.alone = unpackable(text) or tried(self._base, self._attention, self._layout, HeadLogprobs)
             self._examined = True
+            if self.alone is not None:
+                log.warning("completions do not share rows, which costs time: %s", self.alone)
 
     def rest(self) -> None:
         """Gives the GPU's memory back: model and LoRA wait in main memory."""
@@ -116,13 +132,14 @@ class PolicyModel:
             torch.cuda.empty_cache()
 
     def select(self, spec: PolicySpec) -> None:
-        """Makes the LoRA of this shape the active one. Policies of one shape share it, one after another."""
+        """Makes room for a LoRA of this shape, the only one there is. Policies of one shape share it by turns."""
         shape = f"r{spec.rank}-a{spec.alpha:g}-{zlib.crc32('-'.join(spec.targets).encode()):x}".replace(".", "_")
         config = LoraConfig(
             r=spec.rank, lora_alpha=spec.alpha,  # type: ignore[arg-type]  # PEFT takes floats
- target_modules=list(spec.targets), lora_dropout=0.0, bias="none",
-            task_type="CAUSAL_LM",
+            target_modules=list(spec.targets), exclude_modules=_beside_decoder(self._base, spec.targets),
+            lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
         )  # fmt: skip
+        others = set() if self._peft is None else set(self._peft.peft_config) - {shape}
         try:
             if self._peft is None:
                 self._peft = get_peft_model(self._base, config, adapter_name=shape)
@@ -134,6 +151,8 @@ class PolicyModel:
             ) from error
         use_fused_lora(self._peft)
         self._peft.set_adapter(shape)
+        for other in others:
+            self._peft.delete_adapter(other)
         self._adapter = shape
         self._peft.train()
 

@@ -125,8 +125,11 @@ ALONE = Ranks()
 
 
 def shard(layers: Iterable[torch.nn.Module]) -> None:
-    """Divides the frozen weights of layers among the ranks. What is put into the layers later stays whole."""
+    """Divides the frozen weights of layers among the ranks. What is put into the layers later stays whole.
+
+    A layer is whole for as long as it computes; each is a root to FSDP, which would leave roots gathered.
+    """
     from torch.distributed.fsdp import fully_shard
 
     for layer in layers:
-        fully_shard(layer)
+        fully_shard(layer, reshard_after_forward=True)

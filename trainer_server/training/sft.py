@@ -85,6 +85,8 @@ def warm_start(
         disable_tqdm=True,
         push_to_hub=False,
     )
+    arguments._n_gpu = min(arguments.n_gpu, 1)  # of the GPUs that this process sees, one is its own
+    masters = [weight.detach().clone() for _, weight in model.parameters()]
     try:
         with model.as_peft() as peft:
             trainer = Tree(
@@ -96,6 +98,8 @@ def warm_start(
                 callbacks=[Report()],
             )
             trainer.remove_callback(transformers.PrinterCallback)
+            for (_, weight), master in zip(model.parameters(), masters, strict=True):
+                weight.data = master  # TRL makes adapters bf16 on a base model in fewer bits
             loaded = time.monotonic()
             trainer.train()
             history = [entry for entry in trainer.state.log_history if "loss" in entry]
