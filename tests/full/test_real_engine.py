@@ -113,7 +113,7 @@ async def test_vllm_says_of_a_new_version_what_the_trainer_computes(real: Real) 
             assert (len(found), result["metrics"]["completions_skipped"]) == (24, {})
             gaps.append(result["metrics"]["logp_gap"])
             print(f"\nlogp_gap of exact@{version - 1}: {gaps[-1]:.4f}")
-            assert result["metrics"]["ratio_mean"] == pytest.approx(1.0, abs=0.02), (version, result["metrics"])
+            assert result["metrics"]["sampler_ratio_mean"] == pytest.approx(1.0, abs=0.02), (version, result["metrics"])
         assert max(gaps) <= 0.03, gaps
         ends = [(await trainer.completion(one)).finish_reason for one in found]
     assert {"stop", "length"} <= set(ends)

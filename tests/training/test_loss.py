@@ -150,6 +150,79 @@ def test_options_equal_trl(loss_type: Any, options: dict[str, Any]) -> None:
     compare(GRPOConfig(loss_type=loss_type, **{"epsilon_high": 1.2} if loss_type == "cispo" else {}, **options))
 
 
+def by_hand(config: GRPOConfig, data: dict[str, torch.Tensor]) -> float:
+    """The papers' formulas, token by token, in floats."""
+    logp, old, sampled, reference = (data[name].tolist() for name in ("logp", "old", "sampled", "reference"))
+    high = config.epsilon if config.epsilon_high is None else config.epsilon_high
+    low_w, high_w = config.importance_sampling_floor or 0.0, config.importance_sampling_cap or math.inf
+    total = 0.0
+    for i, n in enumerate(LENGTHS):
+        advantage = data["advantages"][i].item()
+        log_ratios = [logp[i][t] - old[i][t] for t in range(n)]
+        gaps = [old[i][t] - sampled[i][t] for t in range(n)]
+        sequence_loss = 0.0
+        for t in range(n):
+            by_sequence = config.importance_sampling_level == "sequence"
+            ratio = math.exp(sum(log_ratios) / n if by_sequence else log_ratios[t])
+            if config.loss_type == "cispo":
+                gain = min(ratio, high) * advantage * logp[i][t]
+            elif config.loss_type == "sapo":
+                tau = config.sapo_temperature_pos if advantage > 0 else config.sapo_temperature_neg
+                gain = 4 / tau / (1 + math.exp(-tau * (ratio - 1))) * advantage
+            else:
+                free = ratio if config.delta is None else min(ratio, config.delta)
+                gain = min(free * advantage, max(1 - config.epsilon, min(ratio, 1 + high)) * advantage)
+            if config.importance_sampling_cap is not None or config.importance_sampling_floor is not None:
+                weight = math.exp(sum(gaps) if config.importance_sampling_mode.startswith("sequence") else gaps[t])
+                inside = low_w <= weight <= high_w
+                cut = max(low_w, min(weight, high_w))
+                gain *= cut if config.importance_sampling_mode.endswith("truncate") else weight * inside
+            apart = reference[i][t] - logp[i][t]
+            sequence_loss += -gain + config.beta * (math.exp(apart) - apart - 1)
+        if config.loss_type in ("grpo", "sapo"):
+            total += sequence_loss / n / len(LENGTHS)
+        elif config.loss_type == "dr_grpo":
+            total += sequence_loss / len(LENGTHS) / config.max_completion_length
+        else:
+            total += sequence_loss / sum(LENGTHS)
+    return total
+
+
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"importance_sampling_cap": None},
+        {"importance_sampling_cap": None, "delta": 1.5, "epsilon": 0.1},
+        {"importance_sampling_cap": None, "beta": 0.1},
+        {"importance_sampling_cap": 1.2},
+        {"importance_sampling_cap": 1.2, "importance_sampling_floor": 0.8, "importance_sampling_mode": "token_mask"},
+        {"importance_sampling_mode": "sequence_truncate", "beta": 0.3},
+        {"importance_sampling_mode": "sequence_mask", "importance_sampling_floor": 0.6},
+    ],
+    ids=str,
+)
+def test_losses_equal_the_formulas_by_hand(loss_type: Any, level: Any, options: dict[str, Any]) -> None:
+    high = {"epsilon_high": 1.2 if loss_type == "cispo" else 0.3}
+    config = GRPOConfig(
+        loss_type=loss_type, importance_sampling_level=level, max_completion_length=7, **high, **options
+    )
+    for seed in range(5):
+        data = batch(seed)
+        assert ours(config, data).item() == pytest.approx(by_hand(config, data), abs=1e-6)
+
+
+def test_a_completion_far_beyond_a_mask_is_left_out_and_nothing_else() -> None:
+    """Its weight is more than a float can hold."""
+    config = GRPOConfig(importance_sampling_mode="sequence_mask")
+    sampled = torch.tensor([-100.0, -1.0])
+    given = Readouts(torch.full((2,), -1.0), sampled, torch.ones(2), torch.full((2,), 0.5), torch.tensor([0, 1]))
+    result = grpo_loss(torch.full((2,), -1.0, requires_grad=True), given, config)
+    assert result.correction_R.tolist() == [0.0, 1.0]
+    assert result.loss.item() == pytest.approx(-0.5)
+
+
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_micro_batches_add_up_to_the_whole_batch(loss_type: Any) -> None:
     config, data = GRPOConfig(loss_type=loss_type), batch(1)

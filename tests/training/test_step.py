@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.training.test_tree import ARCHITECTURES, tiny_model
-from trainer_server.adapters import AdapterStore
+from trainer_server.adapters import OPTIMIZER, AdapterStore
 from trainer_server.jobs import JobBoard
 from trainer_server.ledger import Ledger
 from trainer_server.training.batch import Sample, gather_batch, minibatches
@@ -149,6 +150,61 @@ def test_tokens_that_a_grammar_forced_are_not_trained() -> None:
     )  # fmt: skip
     assert batch.samples[0].trained == (False, True, False)
     assert batch.metrics()["constrained"] == 1
+
+
+def test_a_completion_that_a_grammar_forced_whole_is_left_out() -> None:
+    forced = completion("c0", [5, 6], logprobs=[0.0, 0.0], constrained=["grammar"])
+    batch = gather_batch(
+        groups(1.0, 0.0), {"c0": forced, "c1": completion("c1", [6])}, GRPOConfig(), policy="p", version=0,
+        base_model="tiny", tokenizer="tok",
+    )  # fmt: skip
+    assert [sample.completion.id for sample in batch.samples] == ["c1"]
+    assert batch.completions_skipped == {"forced": 1}
+
+
+@pytest.mark.parametrize(
+    "cut", [{"finish_reason": "length"}, {"finish_reason": "tool_calls", "sampling": Sampling(max_tokens=2)}]
+)
+def test_truncated_completions_can_be_masked(cut: dict[str, Any]) -> None:
+    found = {"c0": completion("c0", [5, 6], **cut), "c1": completion("c1", [6])}
+    for masked, kept in ((True, ["c1"]), (False, ["c0", "c1"])):
+        config = GRPOConfig(mask_truncated_completions=masked)
+        batch = gather_batch(groups(1.0, 0.0), found, config, policy="p", version=0, base_model="tiny", tokenizer="tok")
+        assert [sample.completion.id for sample in batch.samples] == kept
+        assert batch.completions_skipped == ({"truncated": 1} if masked else {})
+
+
+def test_skipped_groups_are_counted_by_reason_and_belong_to_the_batch() -> None:
+    """The deviation of the batch is that of all its rewards, as in TRL."""
+
+    def group(*rewards: float | None, baseline: float | None = None, start: int = 0) -> GroupRef:
+        return groups(*rewards, start=start)[0].model_copy(update={"baseline": baseline})
+
+    batch = gather_batch(
+        [group(0.0, 1.0), group(1.0, 1.0, start=2), group(1.0, start=4), group(None, start=5),
+         group(0.5, baseline=0.5, start=6)],
+        {f"c{i}": completion(f"c{i}", [5]) for i in range(7)}, GRPOConfig(scale_rewards="batch"), policy="p", version=0,
+        base_model="tiny", tokenizer="tok",
+    )  # fmt: skip
+    metrics = batch.metrics()
+    assert metrics["groups_skipped"] == 4
+    assert metrics["groups_skipped_by"] == {"equal_rewards": 2, "single_reward": 1, "no_reward": 1}
+    deviation = statistics.stdev([0.0, 1.0, 1.0, 1.0, 1.0, 0.5])
+    assert [one.advantage for one in batch.samples] == pytest.approx([-0.5 / deviation, 0.5 / deviation], rel=1e-3)
+
+
+def test_without_its_optimizer_state_a_version_is_trained_alike_by_everyone(tmp_path: Path) -> None:
+    """Which samples go into which minibatch is drawn; where there is no random state to go on from, by the version."""
+    found = []
+    for name, drawn in (("a", 0), ("b", 5)):
+        worker = make_worker(tmp_path / name)
+        step(worker, two_groups())
+        (worker.store.directory("p", 1) / OPTIMIZER).unlink()
+        torch.rand(drawn)  # what this process did before
+        trained = step(worker, two_groups(), lr=1e-2, num_minibatches=3)
+        assert "began anew" in trained.result.metrics["optimizer"]
+        found.append(adapter(worker, 2))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
 def test_small_token_budget_gives_the_same_step(tmp_path: Path) -> None:

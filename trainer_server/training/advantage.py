@@ -26,15 +26,16 @@ def advantages(
     """
     flat = np.array([reward for group in groups for reward in group], dtype=np.float64)
     batch_std = float(flat.std(ddof=1)) if len(flat) > 1 else 0.0
-    result = []
+    result: list[list[float]] = []
     for group, baseline in zip(groups, baselines or [None] * len(groups), strict=True):
+        if zero_variance(group, baseline):
+            result.append([0.0] * len(group))
+            continue
         rewards = np.array(group, dtype=np.float64)
         centred = rewards - (rewards.mean() if baseline is None else baseline)
         if group_baseline == "leave_one_out" and baseline is None and len(rewards) > 1:
             centred *= len(rewards) / (len(rewards) - 1)  # r − mean of the others
-        if zero_variance(group, baseline):
-            centred = np.zeros_like(rewards)
-        elif scale_rewards == "group" and baseline is None:
+        if scale_rewards == "group" and baseline is None:
             centred = centred / (rewards.std(ddof=1) + EPSILON)
         elif scale_rewards == "batch":
             centred = centred / (batch_std + EPSILON)

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from trainer_server.training.advantage import advantages, zero_variance
 from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig
 
@@ -39,7 +41,7 @@ class Batch:
     samples: list[Sample] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     groups: int = 0
-    groups_skipped: int = 0
+    groups_skipped: Counter[str] = field(default_factory=Counter)
     trajectories: int = 0
     trajectories_skipped: Counter[str] = field(default_factory=Counter)
     completions_skipped: Counter[str] = field(default_factory=Counter)
@@ -56,7 +58,8 @@ class Batch:
             "staleness_mean": statistics.fmean(behind),
             "staleness_max": max(behind),
             "groups": self.groups,
-            "groups_skipped": self.groups_skipped,
+            "groups_skipped": self.groups_skipped.total(),
+            "groups_skipped_by": dict(self.groups_skipped),
             "trajectories": self.trajectories,
             "trajectories_skipped": dict(self.trajectories_skipped),
             "completions": len(self.samples),
@@ -77,7 +80,7 @@ def gather_batch(
 ) -> Batch:
     """Looks every completion up and decides what can be learnt from it. version: the newest of the policy."""
     batch = Batch(version)
-    compared = []
+    scored_by_group, rewards_by_group = [], []
     for group in groups:
         batch.groups += 1
         batch.trajectories += len(group.trajectories)
@@ -86,16 +89,17 @@ def gather_batch(
             batch.trajectories_skipped["no_reward"] += missing
         rewards = [trajectory.reward for trajectory in scored if trajectory.reward is not None]
         batch.rewards += rewards
-        if zero_variance(rewards, group.baseline):
-            batch.groups_skipped += 1
-        else:
-            compared.append((scored, rewards, group.baseline))
-    values = advantages(
-        [rewards for _, rewards, _ in compared], config.scale_rewards, [baseline for *_, baseline in compared],
-        config.group_baseline,
-    )  # fmt: skip
-    for number, ((scored, *_), group_values) in enumerate(zip(compared, values, strict=True)):
-        for trajectory, advantage in zip(scored, group_values, strict=True):
+        scored_by_group.append(scored)
+        rewards_by_group.append(rewards)
+    baselines = [group.baseline for group in groups]
+    values = advantages(rewards_by_group, config.scale_rewards, baselines, config.group_baseline)
+    whole = zip(scored_by_group, rewards_by_group, baselines, strict=True)
+    for number, (scored, rewards, baseline) in enumerate(whole):
+        if zero_variance(rewards, baseline):
+            alone = len(rewards) == 1 and baseline is None
+            batch.groups_skipped["single_reward" if alone else "equal_rewards" if rewards else "no_reward"] += 1
+            continue
+        for trajectory, advantage in zip(scored, values[number], strict=True):
             for one in dict.fromkeys(trajectory.completions):
                 found = completions.get(one)
                 if reason := _unfit(found, config, policy, version, base_model, tokenizer):
@@ -141,8 +145,10 @@ def _unfit(
         return "empty"
     if config.max_staleness is not None and version - (completion.version or 0) > config.max_staleness:
         return "stale"
-    if config.mask_truncated_completions and completion.finish_reason == "length":
+    if config.mask_truncated_completions and completion.truncated:
         return "truncated"
+    if not any(_trained(completion)):
+        return "forced"
     return None
 
 
@@ -150,4 +156,4 @@ def _trained(completion: Completion) -> tuple[bool, ...]:
     """Under a grammar, a token that was sampled with log-probability 0 was forced: there was nothing to choose."""
     if "grammar" not in completion.constrained:
         return (True,) * len(completion.token_ids)
-    return tuple(logprob < 0.0 for logprob in completion.logprobs)
+    return tuple((np.array(completion.logprobs) < 0.0).tolist())

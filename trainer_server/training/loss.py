@@ -111,7 +111,7 @@ def _correction(logp_R: torch.Tensor, old_R: torch.Tensor, given: Readouts, conf
             gap_R = _by_completion(gap_R, given.completion_R)
         weight_R = gap_R.exp()
         bounded_R = weight_R.clamp(floor, cap)
-        correction_R = bounded_R if mode.endswith("truncate") else weight_R * (bounded_R == weight_R)
+        correction_R = bounded_R if mode.endswith("truncate") else torch.where(bounded_R == weight_R, weight_R, 0.0)
     if config.off_policy_mask_threshold is not None:  # arXiv:2512.02556
         said_R = torch.where(given.sampled_logp_R.isnan(), old_R, given.sampled_logp_R)
         away_R = _by_completion(said_R - logp_R, given.completion_R, mean=True)

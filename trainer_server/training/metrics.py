@@ -12,8 +12,8 @@ from trainer_server.training.ranks import Ranks
 from trainer_server.wire import GRPOConfig, TrainingError
 
 LOGP_GAP_ALARM = 0.1
-"""Nats per token between trainer and engine on completions of the newest version, above which metrics carry an alarm;
-bf16 on both sides gives 0.01 to 0.03."""
+"""Nats per token between trainer and engine on completions of one version, above which metrics carry an alarm;
+bf16 on both sides gives 0.01 to 0.02 on CPUs."""
 
 PERCENTILES = (1, 5, 50, 95, 99)
 
@@ -27,34 +27,36 @@ class Seen:
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self._values: dict[str, list[torch.Tensor]] = defaultdict(list)
-        self._surveyed = False
+        self._compared = False
 
-    def survey(self, gap_R: torch.Tensor) -> None:
-        """What was seen on the whole batch before the weights moved, by all ranks together. gap_R: see `add`."""
-        self._surveyed = True
+    def compare(self, drift_F: torch.Tensor) -> None:
+        """What was seen before the weights moved, by all ranks together. drift_F: see `add`."""
+        self._compared = True
         if self._ranks.first:
-            self._compare(gap_R)
+            self._compare(drift_F)
 
-    def add(self, result: LossResult, gap_R: torch.Tensor, entropy_R: torch.Tensor) -> None:
-        """gap_R: |trainer's − sampler's log-prob|, NaN where they need not agree; of no use after a survey."""
+    def add(self, result: LossResult, drift_R: torch.Tensor, entropy_R: torch.Tensor) -> None:
+        """drift_R: the trainer's − the sampler's log-prob, NaN where they need not agree; of no use after `compare`."""
         found = {"ratio": result.ratio_R, "low": result.low_R, "high": result.high_R, "entropy": entropy_R,
                  "correction": result.correction_R}  # fmt: skip
         if result.kl_R is not None:
             found["kl"] = result.kl_R
         for name, values in found.items():
             self._values[name].append(values.detach().float())
-        if not self._surveyed:
-            self._compare(gap_R)
+        if not self._compared:
+            self._compare(drift_R)
 
     def check_gap(self, config: GRPOConfig) -> None:
         """Raises TrainingError where trainer and engine cannot be of one policy."""
-        gaps = self._values["gap"]
-        total = torch.tensor([sum(float(one.sum()) for one in gaps), sum(map(len, gaps))], dtype=torch.float64)
+        drifts = self._values["drift"]
+        total = torch.tensor(
+            [sum(float(one.abs().sum()) for one in drifts), sum(map(len, drifts))], dtype=torch.float64
+        )
         self._ranks.add(total)
         gap = float(total[0] / total[1]) if total[1] else 0.0
         if config.max_logp_gap is not None and not gap <= config.max_logp_gap:
             raise TrainingError(
-                f"trainer and engine differ by {gap:.3f} nats per token on completions of the newest version "
+                f"trainer and engine differ by {gap:.3f} nats per token on completions of the same version "
                 f"(max_logp_gap={config.max_logp_gap}): one of them has another adapter, temperature or template. No "
                 "version was made"
             )
@@ -63,24 +65,31 @@ class Seen:
         """Figures over all updates; `logp_gap` is from before the first."""
         seen = self._ranks.gather({name: torch.cat(values) for name, values in self._values.items() if values})
         mean = {name: float(values.mean()) for name, values in seen.items() if len(values)}
-        ratio_R = seen["ratio"].sort().values
+        drift_F = seen.get("drift", torch.empty(0))
         return {
             "ratio_mean": mean["ratio"],
-            "ratio_min": float(ratio_R[0]),
-            "ratio_max": float(ratio_R[-1]),
-            "ratio_percentiles": {f"p{q:02}": float(ratio_R[round(q / 100 * (len(ratio_R) - 1))]) for q in PERCENTILES},
+            "ratio_min": float(seen["ratio"].min()),
+            "ratio_max": float(seen["ratio"].max()),
+            "ratio_percentiles": _percentiles(seen["ratio"]),
             "clip_fraction": mean["low"] + mean["high"],
             "clip_fraction_low": mean["low"],
             "clip_fraction_high": mean["high"],
             "entropy": mean["entropy"],
-            "logp_gap": mean.get("gap"),
+            "logp_gap": float(drift_F.abs().mean()) if len(drift_F) else None,
+            "sampler_ratio_mean": float(drift_F.exp().mean()) if len(drift_F) else None,
+            "sampler_ratio_percentiles": _percentiles(drift_F.exp()) if len(drift_F) else None,
             "correction_mean": mean["correction"],
             "masked_fraction": float((seen["correction"] == 0).float().mean()),
             **({"kl": mean["kl"]} if "kl" in mean else {}),
         }
 
-    def _compare(self, gap_R: torch.Tensor) -> None:
-        self._values["gap"].append(gap_R[~gap_R.isnan()])
+    def _compare(self, drift: torch.Tensor) -> None:
+        self._values["drift"].append(drift[~drift.isnan()].double())
+
+
+def _percentiles(values: torch.Tensor) -> dict[str, float]:
+    ordered = values.sort().values
+    return {f"p{q:02}": float(ordered[round(q / 100 * (len(ordered) - 1))]) for q in PERCENTILES}
 
 
 def alarms(metrics: dict[str, Any]) -> list[str]:

@@ -24,7 +24,7 @@ from trainer_server.training.parts import Part
 from trainer_server.training.policy import PolicyModel
 from trainer_server.training.ranks import ALONE, Ranks
 from trainer_server.training.schedule import learning_rate
-from trainer_server.training.survey import Under, refer, survey, tokens_of
+from trainer_server.training.survey import Under, look_back, refer, survey, tokens_of
 from trainer_server.training.tokens import Tokens
 from trainer_server.wire import GRPOConfig, TrainingError
 
@@ -55,8 +55,10 @@ def optimise(
         return {**metrics, "skipped": _why(batch)}
     packed = time.monotonic()
     seen = Seen(ranks)
+    if tokens.expected_logp_F.isnan().all():
+        seen.compare(look_back(model, batch.samples, config, under, ranks))
     if config.num_iterations * len(parts) > 1 or config.top_entropy_quantile < 1:
-        seen.survey(survey(model, parts, tokens, config, ranks))
+        seen.compare(survey(model, parts, tokens, config, ranks))
     if config.beta > 0:
         refer(model, parts, tokens, config, under, ranks)
     surveyed = time.monotonic()
@@ -103,7 +105,7 @@ def _backward(model: PolicyModel, part: Part, tokens: Tokens, config: GRPOConfig
         (result.loss if counts else result.loss * 0).backward()  # type: ignore[no-untyped-call]
         if counts:
             loss += result.loss.item()
-            seen.add(result, tokens.gap_R(row, logp_R)[keep_R], entropy_R[keep_R])
+            seen.add(result, logp_R.detach() - tokens.expected_logp_F[tokens.of_row(row)], entropy_R[keep_R])
     ranks.add(loss)
     return loss.item()
 
@@ -126,7 +128,7 @@ def _updates(optimizer: torch.optim.AdamW) -> int:
 
 def _why(batch: Batch) -> str:
     """Why there was nothing to learn, in words."""
-    if batch.groups_skipped == batch.groups:
+    if batch.groups_skipped.total() == batch.groups:
         return "every group has fewer than two rewarded trajectories or rewards that are all the same"
     reasons = ", ".join(f"{count} {reason}" for reason, count in batch.completions_skipped.items())
     return f"no completion can be trained: {reasons or 'the trajectories name none'}"

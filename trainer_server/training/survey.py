@@ -16,6 +16,9 @@ from trainer_server.training.tokens import Tokens
 from trainer_server.training.tree import Row
 from trainer_server.wire import GRPOConfig, TrainingError
 
+LOOKED_BACK_AT = 16
+"""Completions that tell whether trainer and engine agree, where no completion is of the newest version."""
+
 Under = Callable[[int], AbstractContextManager[bool]]
 """Puts another version's weights in place for a while; gives False when that version is gone."""
 
@@ -46,7 +49,7 @@ def tokens_of(model: PolicyModel, batch: Batch, config: GRPOConfig, under: Under
 def survey(model: PolicyModel, parts: Sequence[Part], tokens: Tokens, config: GRPOConfig, ranks: Ranks) -> torch.Tensor:
     """Fills in the log-probs that ratios are against, and which tokens have the highest entropy of their update.
 
-    Returns |trainer's − sampler's log-prob| of the tokens that are trained, NaN where they need not agree.
+    Returns the trainer's − the sampler's log-probs of all tokens, NaN where they need not agree.
     """
     logp_F, entropy_F = evaluate(model, [row for part in parts for row in part.rows], tokens, ranks)
     tokens.old_logp_F = torch.where(tokens.old_logp_F.isnan(), logp_F, tokens.old_logp_F)
@@ -57,8 +60,31 @@ def survey(model: PolicyModel, parts: Sequence[Part], tokens: Tokens, config: GR
             least = entropy_F[index_F].quantile(1 - config.top_entropy_quantile)
             tokens.weight_F[index_F] = (entropy_F[index_F] >= least).float()
             part.bonus = 1 / max(1.0, float(tokens.weight_F[index_F].sum()))
-    gap_F = (logp_F - tokens.sampled_logp_F).abs().masked_fill(~tokens.current_F, torch.nan)
-    return gap_F[tokens.trained_F]
+    return logp_F - tokens.expected_logp_F
+
+
+def look_back(
+    model: PolicyModel, samples: Sequence[Sample], config: GRPOConfig, under: Under, ranks: Ranks
+) -> torch.Tensor:
+    """The trainer's − the sampler's log-probs of some completions of an older version, under that version.
+
+    Whether trainer and engine agree has to be told from them where a batch has none of the newest version. Empty where
+    none can be told from: sampled under constraints, or by versions that are gone.
+    """
+    free = [sample for sample in samples if not sample.constrained]
+    for version in sorted({sample.completion.version or 0 for sample in free}, reverse=True):
+        with under(version) as there:
+            if there:
+                some = [sample for sample in free if sample.completion.version == version][:LOOKED_BACK_AT]
+                found = _recomputed(model, some, config, ranks)
+                return torch.tensor(
+                    [
+                        mine - said
+                        for one in found
+                        for mine, said in zip(one.old or (), one.completion.logprobs, strict=True)
+                    ]
+                )
+    return torch.empty(0)
 
 
 def refer(

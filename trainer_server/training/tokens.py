@@ -78,11 +78,10 @@ class Tokens:
     def temperature_R(self, row: Row) -> torch.Tensor:
         return self.temperature_S[torch.from_numpy(row.source_R)]
 
-    def gap_R(self, row: Row, logp_R: torch.Tensor) -> torch.Tensor:
-        """|logp_R − the sampler's log-prob| at all read-outs; NaN where they need not agree."""
-        index_R = self.of_row(row)
-        said_R = self.sampled_logp_F[index_R].masked_fill(~self.current_F[index_R], torch.nan)
-        return (logp_R.detach().cpu() - said_R).abs()
+    @property
+    def expected_logp_F(self) -> torch.Tensor:
+        """What the sampler said where the trained version should say the same; NaN elsewhere."""
+        return self.sampled_logp_F.masked_fill(~(self.current_F & self.trained_F), torch.nan)
 
     def readouts(self, row: Row, share_S: torch.Tensor, bonus: float) -> tuple[torch.Tensor, Readouts]:
         """Which read-outs of a row are trained, and what the loss needs of them. share_S, bonus: see `loss`."""

@@ -199,7 +199,8 @@ class Worker:
         directory = self.store.directory(job.policy, version)
         self.model.load(spec, directory)
         optimizer = make_optimizer(self.model, request.config)
-        fresh = load_state(directory, self.model, optimizer)
+        if fresh := load_state(directory, self.model, optimizer):
+            torch.manual_seed(spec.seed + version)  # the same for all ranks, and however often the job is taken up
 
         @contextmanager
         def under(other: int) -> Iterator[bool]:
