@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import secrets
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -62,7 +63,8 @@ class Server:
         self.trainer = Trainer(config, base, self.identity.tokenizer, JobBoard(home.jobs), self.slots, self.engines)
         self._take_up_policies()
         self.exports = Exports(config.home, base, self.store, self.trainer.retention)
-        self.creating = asyncio.Lock()
+        self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By policy."""
         self.failure: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -208,6 +210,9 @@ def _engines(config: ServerConfig, base: BaseModel) -> list[Engine]:
     if shares and (config.trainer_processes > 1 or config.accelerate_config):
         raise ConfigError("--share-gpu is for a trainer of one process; with more GPUs, give the trainer its own")
     if config.engine_urls:
+        if config.engine_args or config.engine_gpus:
+            flag = "--engine-args" if config.engine_args else "--engine-gpus"
+            raise ConfigError(f"{flag} is for engines that are started here: give it where {config.engine_urls[0]} is")
         urls = [_engine_url(url) for url in config.engine_urls]
         if len(set(urls)) < len(urls):
             raise ConfigError(f"--engine-url names an engine twice: {', '.join(urls)}")

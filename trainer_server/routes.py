@@ -45,9 +45,11 @@ async def create_policy(spec: PolicySpec, request: Request, response: Response) 
             param="rank",
         )
     _refuse_unserved(request, spec.name)
-    async with server.creating:
+    async with server.creating[spec.name]:
         if (pending := server.trainer.creation(spec.name)) is not None:  # of a request that was cut off
-            await server.trainer.wait(pending.id, 600)
+            pending = await server.trainer.wait(pending.id, 600)
+            if not pending.status.final:
+                raise _being_made(spec.name)
         if (known := server.store.policy(spec.name)) is not None:
             if known.spec != spec:
                 raise APIError(
@@ -66,11 +68,15 @@ async def create_policy(spec: PolicySpec, request: Request, response: Response) 
                 raise APIError(507, f"policy {spec.name!r} could not be written down: {error}", code="disk") from None
             job = await server.trainer.create(spec)
             job = await server.trainer.wait(job.id, 600)
-            if job.error or not job.status.final:
-                raise APIError(
-                    500, f"policy {spec.name!r} could not be made: {job.error or 'timeout'}", code="job_failed"
-                )
+            if not job.status.final:
+                raise _being_made(spec.name)
+            if job.error:
+                raise APIError(500, f"policy {spec.name!r} could not be made: {job.error}", code="job_failed")
     return _policy(request, spec.name)
+
+
+def _being_made(name: str) -> APIError:
+    return APIError(503, f"policy {name!r} waits for the jobs before it; ask again", code="busy", retry_after=10)
 
 
 @router.get("/policies")

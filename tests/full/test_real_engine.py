@@ -14,7 +14,8 @@ from typing import Any
 
 import httpx
 import pytest
-from langchain_core.messages import AnyMessage
+from art_examples.quickstart.agent import PROMPT
+from langchain_core.messages import AnyMessage, convert_to_openai_messages
 from langchain_core.runnables import Runnable
 from langgraph.graph import START, MessagesState, StateGraph
 
@@ -89,8 +90,14 @@ async def test_every_request_of_a_mixed_batch_gets_its_own_adapter(real: Real) -
 
 
 async def test_vllm_says_of_a_new_version_what_the_trainer_computes(real: Real) -> None:
-    tools = [{"type": "function", "function": {"name": "get_time", "parameters": {"type": "object"}}}]
-    kinds: list[dict[str, Any]] = [{}, {"stream": True}, {"n": 2}, {"tools": tools}, {"max_tokens": 3}]
+    city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": city}}
+        for name in ("get_taxi_fare", "get_weather", "get_time")
+    ]
+    shown = convert_to_openai_messages(PROMPT)  # without demonstrations the embedded model calls nothing
+    calls = {"tools": tools, "messages": [*shown, {"role": "user", "content": "What does a taxi cost in Oslo?"}]}
+    kinds: list[dict[str, Any]] = [{}, {"stream": True}, {"n": 2}, calls, {"max_tokens": 3}]
     async with TrainerClient() as trainer, real.http() as http:
         await trainer.create_policy("exact")
 
@@ -116,7 +123,7 @@ async def test_vllm_says_of_a_new_version_what_the_trainer_computes(real: Real) 
             assert result["metrics"]["sampler_ratio_mean"] == pytest.approx(1.0, abs=0.02), (version, result["metrics"])
         assert max(gaps) <= 0.03, gaps
         ends = [(await trainer.completion(one)).finish_reason for one in found]
-    assert {"stop", "length"} <= set(ends)
+    assert {"stop", "length", "tool_calls"} <= set(ends)
 
 
 _models: dict[str, Any] = {}
@@ -178,7 +185,6 @@ async def greedy(real: Real, model: str) -> str:
 
 
 async def test_tools_are_called_as_openai_has_it(real: Real) -> None:
-    from art_examples.quickstart.agent import PROMPT
     from langchain_core.messages import HumanMessage
     from langchain_core.tools import tool
 

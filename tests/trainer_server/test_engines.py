@@ -421,6 +421,15 @@ async def test_addresses_that_cannot_be_meant(
         await check_engines(ServerConfig(Home(tmp_path), str(base_model), engine_urls=urls))
 
 
+@pytest.mark.parametrize("given", [{"engine_args": ("--seed", "1")}, {"engine_gpus": ("0",)}])
+async def test_flags_for_engines_that_are_started_elsewhere_are_refused(
+    tmp_path: Path, base_model: Path, given: dict[str, Any]
+) -> None:
+    config = ServerConfig(Home(tmp_path), str(base_model), engine_urls=("http://127.0.0.1:1",), **given)
+    with pytest.raises(ConfigError, match="give it where http"):
+        await check_engines(config)
+
+
 def test_an_engine_is_launched_for_each_set_of_gpus(
     tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

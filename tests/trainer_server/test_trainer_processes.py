@@ -43,6 +43,14 @@ def test_two_processes_train_and_outlive_the_death_of_one(tmp_path: Path, base_m
         assert second["result"]["version"] == 2, second
         assert trainer.process.restarts == 1
 
+        children = psutil.Process(trainer.process.pid).children(recursive=True)
+        (launcher,) = (one for one in children if "torch.distributed.run" in one.cmdline())
+        launcher.kill()  # its ranks are sessions of their own: nobody else would end them
+        _, alive = psutil.wait_procs(children, timeout=5)
+        assert alive == [], "two trainers would make two versions of one job"
+        third = finish(http, http.post("/api/policies/p/steps", json={**body, "idempotency_key": "third"}))
+        assert third["result"]["version"] == 3, third
+
 
 def accelerate_config(path: Path, kind: str, machine: int = 0, machines: int = 1, port: int = 0) -> Path:
     fsdp = "fsdp_config:\n  fsdp_version: 2\n" if kind == "FSDP" else ""

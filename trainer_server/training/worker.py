@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -278,7 +279,15 @@ class Worker:
         return StepResult(version=version, metrics=metrics)
 
 
+def _end_with(starter: int) -> None:
+    """Ends this process at once when its starter is gone: another trainer may be at its job already."""
+    while os.getppid() == starter:
+        time.sleep(0.2)
+    os._exit(1)
+
+
 def main() -> None:
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help="state directory of the server")
     parser.add_argument("--model", required=True, help="directory or hub id of the base model")
