@@ -115,7 +115,10 @@ async def test_vllm_says_of_a_new_version_what_the_trainer_computes(real: Real) 
             refs = [{"id": one, "reward": at % 2, "completions": [one]} for at, one in enumerate(found)]
             body = {"groups": [{"scenario_id": "s", "trajectories": refs}], "config": {"lr": 1e-3}}
             job = (await http.post("/api/policies/exact/steps", json=body)).raise_for_status().json()
-            result = (await http.get(f"/api/jobs/{job['id']}", params={"wait": 50})).json()["result"]
+            while job["status"] in ("queued", "running"):
+                job = (await http.get(f"/api/jobs/{job['id']}", params={"wait": 50})).json()
+            assert job["error"] is None
+            result = job["result"]
             assert result["version"] == version
             assert (len(found), result["metrics"]["completions_skipped"]) == (24, {})
             gaps.append(result["metrics"]["logp_gap"])
