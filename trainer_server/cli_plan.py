@@ -13,7 +13,9 @@ from trainer_server.plan import ENGINE_OVERHEAD, GIB, Item, Plan, Wish, make_pla
 
 
 def plan_command(
-    model: Annotated[str, typer.Option(help="A model directory, its config.json, or a known name (Qwen/Qwen3-8B).")],
+    model: Annotated[
+        str, typer.Option(help="A model directory, its config.json, a known name (Qwen/Qwen3-8B), or `embedded`.")
+    ],
     gpus: Annotated[int, typer.Option(help="GPUs of one machine.", min=1, max=64)] = 1,
     gpu_memory: Annotated[float, typer.Option(help="Memory of each, GiB.", min=4)] = 80,
     context: Annotated[int, typer.Option(help="Longest prompt and answer together, tokens.", min=256)] = 8192,

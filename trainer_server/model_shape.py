@@ -127,6 +127,7 @@ class ModelShape:
                 return cls.of_config(json.loads(path.read_text()), str(path))
             except ValueError as error:
                 raise ConfigError(f"{path} is not JSON: {error}") from None
+        model = "SmolLM2-135M" if model == "embedded" else model
         name = model.rpartition("/")[2].lower().removesuffix("-instruct").removesuffix("-base")
         if found := next((shape for known, shape in KNOWN.items() if known.lower() == name), None):
             return found

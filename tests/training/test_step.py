@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import statistics
@@ -16,7 +17,9 @@ from tests.training.test_tree import ARCHITECTURES, tiny_model
 from trainer_server.adapters import OPTIMIZER, AdapterStore
 from trainer_server.jobs import JobBoard
 from trainer_server.ledger import Ledger
+from trainer_server.models import ensure_embedded
 from trainer_server.training.batch import Sample, gather_batch, minibatches
+from trainer_server.training.policy import PolicyModel
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (
     Completion,
@@ -56,8 +59,6 @@ def worker(tmp_path: Path) -> Worker:
 def make_worker(where: Path) -> Worker:
     home = Home(where / "home")
     ledger = Ledger(home.ledger)
-    import asyncio
-
     asyncio.run(ledger.add(*COMPLETIONS))
     ledger.close()
     model = tiny_model(where / "model", ARCHITECTURES["llama"])
@@ -233,6 +234,36 @@ def test_resumed_training_equals_uninterrupted_bit_for_bit(tmp_path: Path) -> No
         step(again, groups(1.0, 0.0, 0.3), lr=1e-2)
     expected, found = adapter(whole, 4), adapter(again, 4)
     assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+@pytest.mark.slow
+def test_the_embedded_model_is_trained_to_the_same_bits_as_often_as_one_likes(tmp_path: Path) -> None:
+    """bf16, all cores, a prefix that branches: twice in a row, and resumed by a process that begins anew."""
+    path = ensure_embedded(Home.find().cache)
+    rng = random.Random(0)
+    prompt = [rng.randrange(1000, 40000) for _ in range(300)]
+    found = [
+        completion(f"c{i}", [rng.randrange(1000, 40000) for _ in range(20 + i)], prompt_token_ids=prompt)
+        for i in range(8)
+    ]
+
+    def bits(where: Path, *, again: bool) -> dict[str, torch.Tensor]:
+        home = Home(where)
+        ledger = Ledger(home.ledger)
+        asyncio.run(ledger.add(*found))
+        ledger.close()
+        worker = Worker(home, PolicyModel(str(path)), base_model="tiny", tokenizer="tok")
+        worker.store.register(PolicySpec(name="p"), "tiny")
+        worker.do(worker.board.accept("create", "p", spec=PolicySpec(name="p")))
+        for at in range(2):
+            if again and at == 1:
+                worker = Worker(home, PolicyModel(str(path)), base_model="tiny", tokenizer="tok")
+            trained = step(worker, groups(*(i % 3 / 2 for i in range(8))), lr=1e-3, num_iterations=2, num_minibatches=2)
+            assert trained.error is None
+        return adapter(worker, 2)
+
+    one, two = bits(tmp_path / "a", again=False), bits(tmp_path / "b", again=True)
+    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 def adapter(worker: Worker, version: int) -> dict[str, torch.Tensor]:
