@@ -162,11 +162,16 @@ def main() -> None:
         for side in sides.values():
             side.step(case("A", options.path, vocabulary), options.micro_batch)
         cases = {name: measure(options, name, sides, case(name, options.path, vocabulary)) for name in options.case}
-        flops = flops_per_token(sides["packed"].model._base)
-        report(options, cases, flops)
+        flops = flops_per_token(sides["packed"].model._base) / 1e12
+        for one in cases.values():
+            done = {side: one["unique" if side == "packed" else "tokens"] for side in sides}
+            one["tflops"] = {side: flops * done[side] / one["seconds"][side] for side in sides}
+            if options.peak_tflops:
+                one["mfu"] = {side: used / options.peak_tflops for side, used in one["tflops"].items()}
+        report(options, cases)
 
 
-def report(options: argparse.Namespace, cases: dict[str, dict[str, Any]], flops: float) -> None:
+def report(options: argparse.Namespace, cases: dict[str, dict[str, Any]]) -> None:
     table = Table(
         "case", "tokens", "unique", "limit", "side", "seconds (repeats)", "ratio", "of limit", "GiB", "TFLOP/s"
     )
@@ -174,14 +179,12 @@ def report(options: argparse.Namespace, cases: dict[str, dict[str, Any]], flops:
         for side, seconds in one["seconds"].items():
             repeats = one["repeats"][side]
             ratio = one.get(f"{side}_ratio")
-            tokens = one["unique"] if side == "packed" else one["tokens"]
-            used = flops * tokens / seconds / 1e12
             table.add_row(
                 name, str(one["tokens"]), str(one["unique"]), f"{one['limit']:.2f}", side,
                 f"{seconds:.2f} ({min(repeats):.2f}-{max(repeats):.2f})", f"{ratio:.2f}" if ratio else "",
                 f"{ratio / one['limit']:.2f}" if ratio else "",
                 f"{one['peak_memory'][side]:.2f}" if side in one["peak_memory"] else "",
-                f"{used:.2f}" + (f" ({used / options.peak_tflops:.0%})" if options.peak_tflops else ""),
+                f"{one['tflops'][side]:.2f}" + (f" ({one['mfu'][side]:.0%})" if "mfu" in one else ""),
             )  # fmt: skip
     Console(stderr=options.json, width=140).print(table)
     shares_of_limit = [

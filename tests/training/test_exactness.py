@@ -108,7 +108,7 @@ class Pair:
 def pair(config: PretrainedConfig, where: Path) -> Pair:
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(where)
-    ours = PolicyModel(str(where), dtype=torch.float32)
+    ours = PolicyModel(str(where), dtype=torch.float32, device="cpu")
     ours.initialise(SPEC)
     lora = LoraConfig(r=SPEC.rank, lora_alpha=int(SPEC.alpha), target_modules=list(SPEC.targets))
     stock = get_peft_model(AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32), lora)
@@ -266,7 +266,7 @@ def test_a_model_without_layers_to_adapt_is_refused(tmp_path: Path) -> None:
         MambaConfig(vocab_size=32, hidden_size=32, num_hidden_layers=1, state_size=8)
     ).save_pretrained(tmp_path)
     with pytest.raises(TrainingError, match="has no layers of these names"):
-        PolicyModel(str(tmp_path), dtype=torch.float32).initialise(SPEC)
+        PolicyModel(str(tmp_path), dtype=torch.float32, device="cpu").initialise(SPEC)
 
 
 # What is silently wrong in transformers when nobody looks.

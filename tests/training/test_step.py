@@ -252,12 +252,12 @@ def test_the_embedded_model_is_trained_to_the_same_bits_as_often_as_one_likes(tm
         ledger = Ledger(home.ledger)
         asyncio.run(ledger.add(*found))
         ledger.close()
-        worker = Worker(home, PolicyModel(str(path)), base_model="tiny", tokenizer="tok")
+        worker = Worker(home, PolicyModel(str(path), device="cpu"), base_model="tiny", tokenizer="tok")
         worker.store.register(PolicySpec(name="p"), "tiny")
         worker.do(worker.board.accept("create", "p", spec=PolicySpec(name="p")))
         for at in range(2):
             if again and at == 1:
-                worker = Worker(home, PolicyModel(str(path)), base_model="tiny", tokenizer="tok")
+                worker = Worker(home, PolicyModel(str(path), device="cpu"), base_model="tiny", tokenizer="tok")
             trained = step(worker, groups(*(i % 3 / 2 for i in range(8))), lr=1e-3, num_iterations=2, num_minibatches=2)
             assert trained.error is None
         return adapter(worker, 2)

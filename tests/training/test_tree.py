@@ -47,7 +47,7 @@ def tiny_model(where: Path, config: PretrainedConfig) -> PolicyModel:
 
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(where)
-    model = PolicyModel(str(where), dtype=torch.float32)
+    model = PolicyModel(str(where), dtype=torch.float32, device="cpu")
     model.initialise(PolicySpec(name="tiny"))
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
