@@ -156,12 +156,12 @@ def main() -> None:
             options.path = resolve(options.model, Home.find().cache, lambda line: print(line, file=sys.stderr)).path
         vocabulary = json.loads((Path(options.path) / "config.json").read_text())["vocab_size"]
         if options.measure_memory:
-            print(measure_memory(options, case(options.case[0], options.path, vocabulary)))
+            print(measure_memory(options, case(options.case[0], vocabulary)))
             return
         sides = {side: make(side, options.path, getattr(torch, options.dtype)) for side in options.side}
         for side in sides.values():
-            side.step(case("A", options.path, vocabulary), options.micro_batch)
-        cases = {name: measure(options, name, sides, case(name, options.path, vocabulary)) for name in options.case}
+            side.step(case("A", vocabulary), options.micro_batch)
+        cases = {name: measure(options, name, sides, case(name, vocabulary)) for name in options.case}
         flops = flops_per_token(sides["packed"].model._base) / 1e12
         for one in cases.values():
             done = {side: one["unique" if side == "packed" else "tokens"] for side in sides}
