@@ -19,7 +19,7 @@ from trainer_server.training.worker import Worker
 from trainer_server.wire import Completion, PolicySpec, Sampling
 
 PROMPT = [1, 2, 3]
-COUNT, LENGTH = 8, 6
+COUNT, LENGTH = 4, 5
 
 
 @pytest.fixture

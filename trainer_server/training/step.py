@@ -50,7 +50,8 @@ def optimise(
         Part.of(batch.samples, indices, tokens, config, share=model.share, ranks=ranks.count)
         for indices in minibatches(batch.samples, config.num_minibatches, rng)
     ]
-    metrics = {**batch.metrics(), **_sizes(parts), "tokens_trained": int(tokens.trained_F.sum())}
+    sizes = {**_sizes(parts), "rows_shared": model.share, "tokens_trained": int(tokens.trained_F.sum())}
+    metrics = {**batch.metrics(), **sizes}
     if not metrics["tokens_trained"]:
         return {**metrics, "skipped": _why(batch)}
     packed = time.monotonic()
