@@ -90,6 +90,14 @@ async def test_the_reward_of_a_step_is_that_of_the_version_it_went_on_from(tmp_p
     assert (found.score, found.scored_by) == (0.75, "rollouts")
 
 
+async def test_a_version_whose_record_is_damaged_holds_nothing_up(tmp_path: Path) -> None:
+    house = House(tmp_path, 6, 2)
+    house.store.score("p", 2, 0.9, "rollouts")
+    (house.store.directory("p", 1) / "version.json").write_text("{")
+    assert await house.retention.sweep("p") == [1, 3]
+    assert house.left() == [0, 2, 4, 5]
+
+
 async def test_a_leased_version_stays_until_it_is_released(tmp_path: Path) -> None:
     house = House(tmp_path, 4, 1)
     house.leases.pin("r", "p", 1)
