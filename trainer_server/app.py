@@ -125,9 +125,12 @@ class Server:
 
     async def _purge(self) -> None:
         while True:
-            gone = await asyncio.to_thread(self.ledger.purge, keep=self.trainer.named_completions())
-            if gone:
-                log.info("%d completions past their retention were deleted from the ledger", gone)
+            try:
+                gone = await asyncio.to_thread(self.ledger.purge, keep=self.trainer.named_completions())
+                if gone:
+                    log.info("%d completions past their retention were deleted from the ledger", gone)
+            except Exception:  # a full disk, say: tried again in an hour, for as long as the server lives
+                log.exception("completions past their retention could not be deleted from the ledger")
             await asyncio.sleep(_PURGE_INTERVAL)
 
 

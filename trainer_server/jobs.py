@@ -16,8 +16,11 @@ twice is harmless: the version that it makes is published under the job's id, on
 from __future__ import annotations
 
 import json
+import os
+import re
 import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, Field
@@ -25,9 +28,20 @@ from pydantic import BaseModel, Field
 from trainer_server import faults
 from trainer_server.demonstrations import Demonstrations
 from trainer_server.files import write_atomic
-from trainer_server.wire import Job, JobKind, JobStatus, PolicySpec, SFTRequest, StepRequest, StepResult
+from trainer_server.wire import (
+    ConfigError,
+    Job,
+    JobKind,
+    JobStatus,
+    PolicySpec,
+    SFTRequest,
+    StepRequest,
+    StepResult,
+    TrainingError,
+)
 
 _TURN = "turn.json"
+_ID = re.compile(r"job-(\d{19})-")
 
 
 class JobFile(BaseModel):
@@ -73,6 +87,7 @@ class JobBoard:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._kinds: dict[str, JobKind] = {}
+        self._last: int | None = None
 
     def accept(
         self,
@@ -82,27 +97,51 @@ class JobBoard:
         spec: PolicySpec | None = None,
         request: StepRequest | SFTRequest | None = None,
     ) -> JobFile:
-        """Writes a job down, durably; when this returns, the job cannot be lost."""
-        now = time.time()
+        """Writes a job down, durably; when this returns, the job cannot be lost. One at a time: jobs are done in the
+        order of their ids, so a later one must not be there before an earlier one. Raises ConfigError for what could
+        not be read again."""
         file = JobFile(
-            id=f"job-{time.time_ns():019d}-{secrets.token_hex(4)}",
+            id=f"job-{self._next():019d}-{secrets.token_hex(4)}",
             kind=kind,
             policy=policy,
-            created=now,
+            created=time.time(),
             spec=spec,
             request=request,
         )
+        try:
+            text = file.model_dump_json()
+            JobFile.model_validate_json(text)
+        except ValueError as error:  # half a surrogate pair, an infinite number: requests may hold them, JSON may not
+            raise ConfigError(f"the request cannot be written down and read again: {error}") from None
         faults.point("accepting")
-        write_atomic(self.root / file.id / "job.json", file.model_dump_json())
+        write_atomic(self.root / file.id / "job.json", text)
+        with suppress(OSError):  # the job is there; this only has it seen at once
+            os.utime(self.root)
         faults.point("accepted")
         return file
+
+    def _next(self) -> int:
+        """What an id begins with: the time in ns, and more than that of any job before, wherever the clock was set."""
+        if self._last is None:
+            self._last = max((int(found[1]) for one in self.ids() if (found := _ID.match(one))), default=0)
+        self._last = max(self._last + 1, time.time_ns())
+        return self._last
+
+    def changed(self) -> float:
+        """When a job was accepted last, to the resolution of the file system's clock; 0 before the first. Costs
+        nothing, however many jobs there have been."""
+        return self.root.stat().st_mtime if self.root.exists() else 0.0
 
     def ids(self) -> list[str]:
         """All jobs, oldest first."""
         return sorted(path.parent.name for path in self.root.glob("*/job.json"))
 
     def file(self, job_id: str) -> JobFile:
-        return JobFile.model_validate_json((self.root / job_id / "job.json").read_text())
+        """Raises TrainingError for one that is damaged."""
+        try:
+            return JobFile.model_validate_json((self.root / job_id / "job.json").read_text())
+        except ValueError as error:
+            raise TrainingError(f"jobs/{job_id}/job.json in the server's home cannot be read: {error}") from None
 
     def write_rows(self, job_id: str, rows: Demonstrations) -> None:
         """What a warm start imitates: from then on the trainer may take it up."""
@@ -148,7 +187,10 @@ class JobBoard:
 
     def trained(self, job_id: str) -> Trained | None:
         path = self.root / job_id / "trained.json"
-        return Trained.model_validate_json(path.read_text()) if path.exists() else None
+        try:
+            return Trained.model_validate_json(path.read_text()) if path.exists() else None
+        except ValueError as error:
+            return Trained(error=f"jobs/{job_id}/trained.json in the server's home cannot be read: {error}")
 
     def finish(self, job: Job) -> None:
         """The server's last word on a job."""
@@ -157,21 +199,23 @@ class JobBoard:
         faults.point("done")
 
     def job(self, job_id: str) -> Job | None:
-        """The job as clients see it; None when there is no such job."""
+        """The job as clients see it; None when there is no such job, or it is damaged."""
         directory = self.root / job_id
-        if (done := directory / "done.json").exists():
-            return Job.model_validate_json(done.read_text())
-        if not (directory / "job.json").exists():
-            return None
-        file = self.file(job_id)
         progress = directory / "progress.json"
+        try:
+            if (done := directory / "done.json").exists():
+                return Job.model_validate_json(done.read_text())
+            file = self.file(job_id)
+            share = json.loads(progress.read_text())["share"] if progress.exists() else None
+        except (FileNotFoundError, ValueError, TrainingError):
+            return None
         return Job(
             id=file.id,
             kind=file.kind,
             policy=file.policy,
             created=file.created,
             status=JobStatus.running if self.started(job_id) else JobStatus.queued,
-            progress=json.loads(progress.read_text())["share"] if progress.exists() else None,
+            progress=share,
         )
 
     def open_ids(self) -> list[str]:

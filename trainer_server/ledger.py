@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
 import sqlite3
 import threading
@@ -10,6 +11,9 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
+
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
 from trainer_server.wire import ARTError, Completion
 
@@ -27,6 +31,11 @@ CREATE INDEX IF NOT EXISTS completions_created ON completions (created);
 """
 _BATCH = 512
 """Rows of one transaction at most; what arrives while a commit is under way shares the next one."""
+_PURGED = 1000
+"""Rows that are deleted in one transaction, which answers have to wait for."""
+
+_Entry = tuple[Completion, asyncio.Future[None]]
+"""A completion, and who waits for it to be on disk."""
 
 RETENTION_DAYS = 30.0
 
@@ -41,7 +50,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._queue: queue.SimpleQueue[tuple[Completion, asyncio.Future[None]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         with closing(sqlite3.connect(path)) as db:
             db.execute("PRAGMA journal_mode=WAL")
             db.executescript(_SCHEMA)
@@ -63,12 +72,23 @@ class Ledger:
 
     def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS) -> int:
         """Deletes completions older than `days`, never those in `keep` (what open jobs name); returns how many."""
-        with closing(sqlite3.connect(self.path, timeout=30)) as db, db:
-            db.execute("CREATE TEMP TABLE keep (id TEXT PRIMARY KEY)")
-            db.executemany("INSERT OR IGNORE INTO keep VALUES (?)", ((one,) for one in keep))
-            before = time.time() - days * 86400
-            found = db.execute("DELETE FROM completions WHERE created < ? AND id NOT IN keep", (before,))
-            return found.rowcount
+        before, gone = time.time() - days * 86400, 0
+        with closing(sqlite3.connect(self.path, timeout=30)) as db:
+            with db:
+                db.execute("CREATE TEMP TABLE keep (id TEXT PRIMARY KEY)")
+                db.executemany("INSERT OR IGNORE INTO keep VALUES (?)", ((one,) for one in keep))
+            while True:
+                started = time.monotonic()
+                with db:
+                    found = db.execute(
+                        "DELETE FROM completions WHERE id IN "
+                        "(SELECT id FROM completions WHERE created < ? AND id NOT IN keep LIMIT ?)",
+                        (before, _PURGED),
+                    ).rowcount
+                gone += found
+                if found < _PURGED:
+                    return gone
+                time.sleep(time.monotonic() - started)  # SQLite has no line to stand in: answers need gaps to meet
 
     def _write(self) -> None:
         with closing(sqlite3.connect(self.path, timeout=30)) as db:
@@ -81,23 +101,44 @@ class Ledger:
                         last = True
                         break
                     batch.append(more)
-                error: Exception | None = None
-                try:
-                    with db:
-                        db.executemany(
-                            "INSERT OR REPLACE INTO completions VALUES (?, ?, ?, ?, ?, ?, ?)",
-                            (_row(completion) for completion, _ in batch),
-                        )
-                except sqlite3.Error as failure:
-                    error = LedgerError(f"the ledger at {self.path} cannot be written: {failure}")
-                for _, future in batch:
-                    _resolve(future, error)
+                self._commit(db, batch)
                 if last:
                     return
 
+    def _commit(self, db: sqlite3.Connection, batch: Sequence[_Entry]) -> None:
+        """Writes rows in one transaction, and tells who waits for them how that went."""
+        error: Exception | None = None
+        try:
+            with db:
+                db.executemany(
+                    "INSERT OR REPLACE INTO completions VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (_row(completion) for completion, _ in batch),
+                )
+        except sqlite3.Error as failure:
+            error = LedgerError(f"the ledger at {self.path} cannot be written: {failure}")
+        except Exception as failure:  # a row's own fault: the thread lives on, for without it every answer would hang
+            if len(batch) > 1:
+                for entry in batch:
+                    self._commit(db, [entry])
+                return
+            error = LedgerError(f"{batch[0][0].id} cannot be written to the ledger: {failure}")
+        for _, future in batch:
+            _resolve(future, error)
+
 
 def _row(c: Completion) -> tuple[object, ...]:
-    return (c.id, c.created, c.policy, c.version, c.rollout, c.status, c.model_dump_json())
+    try:
+        record = c.model_dump_json()
+    except PydanticSerializationError:  # half a surrogate pair, which clients do send: escaped, as JSON allows
+        record = json.dumps(c.model_dump())
+    return (c.id, c.created, c.policy, c.version, c.rollout, c.status, record)
+
+
+def _read(record: str) -> Completion:
+    try:
+        return Completion.model_validate_json(record)
+    except ValidationError:  # pydantic's parser knows no half surrogate pairs
+        return Completion.model_validate(json.loads(record))
 
 
 def _resolve(future: asyncio.Future[None], error: Exception | None) -> None:
@@ -123,7 +164,7 @@ def read_completions(path: Path, ids: Sequence[str]) -> dict[str, Completion]:
             some = ids[start : start + 500]
             marks = ",".join("?" * len(some))
             for one, record in db.execute(f"SELECT id, record FROM completions WHERE id IN ({marks})", some):
-                found[one] = Completion.model_validate_json(record)
+                found[one] = _read(record)
     return found
 
 

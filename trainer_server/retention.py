@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -82,26 +81,34 @@ class Retention:
             for number in self._store.versions(policy)[: -min(self._keep, STATES)]:
                 if number != best and (policy, number) not in named:
                     self._store.delete_state(policy, number)
-        except (OSError, sqlite3.Error) as error:
-            log.error("old versions of %s could not be deleted: %s", policy, error)
+        except Exception:  # recorded; jobs are not held up by what is left lying about
+            log.exception("old versions of %s could not be deleted", policy)
         return gone
 
     def best(self, policy: str) -> int | None:
         """By what clients said; where they said nothing, by the rewards of rollouts. The later one of equals."""
-        found = [record for n in self._store.versions(policy) if (record := self._store.version(policy, n))]
+        found = [record for n in self._store.versions(policy) if (record := self._record(policy, n))]
         scored = [one for one in found if one.scored_by == "evaluation"] or [one for one in found if one.scored_by]
         return max(scored, key=_merit).version if scored else None
 
     def _rate(self, policy: str) -> None:
         """A step's mean reward is that of the version it went on from, whose rollouts it learnt from."""
         numbers = self._store.versions(policy)[-1:]
-        record = self._store.version(policy, numbers[0]) if numbers else None
+        record = self._record(policy, numbers[0]) if numbers else None
         if record is None or record.made_from is None:
             return
-        source = self._store.version(policy, record.made_from)
+        source = self._record(policy, record.made_from)
         reward = record.metrics.get("reward_mean")
         if source and source.scored_by is None and isinstance(reward, float):
             self._store.score(policy, source.version, reward, "rollouts")
+
+    def _record(self, policy: str, version: int) -> Version | None:
+        """None as well for one that is damaged: nobody knows how good that version is."""
+        try:
+            return self._store.version(policy, version)
+        except ValueError as error:
+            log.warning("%s has no score: its record is damaged: %s", adapter_name((policy, version)), error)
+            return None
 
     def _named(self, files: Sequence[JobFile]) -> set[Key]:
         """Versions that open jobs need: they name them, or must compute anew what those sampled."""

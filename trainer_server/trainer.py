@@ -22,6 +22,7 @@ from trainer_server.retention import Retention
 from trainer_server.slots import NoFreeSlot, Slots
 from trainer_server.trainer_process import TrainerProcess
 from trainer_server.wire import (
+    ConfigError,
     EngineError,
     Job,
     JobKind,
@@ -56,8 +57,13 @@ class Trainer:
         self._open: list[str] = board.open_ids()
         self._keys: dict[tuple[str, str], tuple[str, str]] = {}  # (policy, key) → id of the job, digest of its request
         for job_id in board.ids():
-            self._remember(board.file(job_id))
-        self._accepting = asyncio.Lock()  # a key that is sent twice at once is one job too
+            try:
+                self._remember(board.file(job_id))
+            except TrainingError as error:  # damaged: said, and in no other job's way
+                log.error("left out: %s", error)
+                if job_id in self._open:
+                    self._open.remove(job_id)
+        self._accepting = asyncio.Lock()  # a key that is sent twice at once is one job; and see JobBoard.accept
         self._changed = asyncio.Condition()
         self._wake = asyncio.Event()
         self._finisher: asyncio.Task[None] | None = None
@@ -82,10 +88,12 @@ class Trainer:
 
     async def create(self, spec: PolicySpec) -> Job:
         """Queues the making of a policy's version 0."""
-        return await self._accept("create", spec.name, spec=spec)
+        async with self._accepting:
+            return await self._accept("create", spec.name, spec=spec)
 
     async def train(self, policy: str, request: StepRequest | SFTRequest) -> Job:
-        """Queues a step or a warm start, or answers the job that the same idempotency key made. Raises APIError 409."""
+        """Queues a step or a warm start, or answers the job that the same idempotency key made. Raises APIError 409,
+        422."""
         async with self._accepting:
             return await self._train(policy, request)
 
@@ -123,7 +131,8 @@ class Trainer:
 
     def jobs(self, limit: int = 100) -> list[Job]:
         """The newest jobs first."""
-        return [self._job(job_id) for job_id in reversed(self._board.ids()[-limit:])]
+        found = map(self._board.job, reversed(self._board.ids()[-limit:]))
+        return [job for job in found if job]
 
     def open_files(self) -> list[JobFile]:
         """Jobs without a final word, oldest first."""
@@ -158,6 +167,8 @@ class Trainer:
             file = await asyncio.to_thread(self._board.accept, kind, policy, spec=spec, request=request)
         except OSError as error:
             raise APIError(507, f"the job could not be written down: {error}", code="disk") from None
+        except ConfigError as error:
+            raise APIError(422, str(error), code="invalid_request") from None
         self._remember(file)
         self._open.append(file.id)
         self._wake.set()
@@ -170,7 +181,9 @@ class Trainer:
                 await self._wake.wait()
             job_id = self._open[0]
             try:
-                policy = await self._finish(job_id)
+                job = await self._outcome(job_id)
+                if job:
+                    await asyncio.to_thread(self._board.finish, job)
             except OSError as error:  # a full disk: nothing is lost, and what is done stays done
                 log.error("%s cannot be finished until there is space on the disk: %s", job_id, error)
                 await asyncio.sleep(1.0)
@@ -178,10 +191,26 @@ class Trainer:
             self._open.pop(0)
             async with self._changed:
                 self._changed.notify_all()
-            await self.retention.sweep(policy)
+            if job:
+                await self.retention.sweep(job.policy)
 
-    async def _finish(self, job_id: str) -> str:
-        """Waits for the trainer, puts the version into service, and says so; returns the policy."""
+    async def _outcome(self, job_id: str) -> Job | None:
+        """The job as it ended, whatever went wrong; None where its files do not say any more what it was."""
+        try:
+            return await self._finish(job_id)
+        except OSError:
+            raise
+        except Exception as error:  # recorded, told to the client, and not fatal to later jobs
+            log.exception("%s could not be finished", job_id)
+            why = f"{type(error).__name__}: {error}"
+        if self._board.trained(job_id) is None:
+            await asyncio.to_thread(self._board.report, job_id, Trained(error=why))  # the trainer need not begin it
+        if job := self._board.job(job_id):
+            job.status, job.error, job.finished = JobStatus.failed, why, time.time()
+        return job
+
+    async def _finish(self, job_id: str) -> Job:
+        """Waits for the trainer, and puts the version into service; returns how the job ended."""
         if not self._board.ready(job_id):
             await self._render(job_id)
         async with self._turn(job_id):
@@ -203,8 +232,7 @@ class Trainer:
             job.status, job.result = JobStatus.failed, None
             self._slots.step_back(job.policy)
         job.finished = time.time()
-        await asyncio.to_thread(self._board.finish, job)
-        return job.policy
+        return job
 
     @asynccontextmanager
     async def _turn(self, job_id: str) -> AsyncIterator[None]:

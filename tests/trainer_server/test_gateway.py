@@ -126,6 +126,14 @@ def test_bad_requests_get_an_error_that_names_the_value(
     assert word in error["message"]
 
 
+def test_half_a_surrogate_pair_is_in_nobodys_way(server: TrainerServer) -> None:
+    half = '{"model": "agent", "messages": [{"role": "user", "content": "\\ud83d"}]}'
+    headers = {"Content-Type": "application/json"}
+    with server.http() as http:
+        assert http.post("/v1/chat/completions", content=half, headers=headers, timeout=10).status_code >= 400
+    assert chat(server, "say hello").status_code == 200
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_prompt_over_the_context(server: TrainerServer, stream: bool) -> None:
     for limit in ({"max_tokens": 10}, {"max_tokens": None}):

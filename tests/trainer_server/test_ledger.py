@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -58,12 +59,48 @@ async def test_a_cancelled_request_is_recorded_all_the_same(tmp_path: Path) -> N
     assert "cancelled" in read_completions(ledger.path, ["cancelled"])
 
 
+async def test_half_a_surrogate_pair_is_kept_and_read(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    half = row("half").model_copy(update={"request": {"messages": [{"role": "user", "content": "\ud83d"}]}})
+    await asyncio.wait_for(ledger.add(half), 10)
+    assert read_completions(ledger.path, ["half"]) == {"half": half}
+    ledger.close()
+
+
+async def test_a_row_that_cannot_be_written_fails_alone(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    bad = row("bad").model_copy(update={"request": {"messages": object()}})
+    adding = (ledger.add(one) for one in (row("before"), bad, row("after")))
+    before, failed, after = await asyncio.wait_for(asyncio.gather(*adding, return_exceptions=True), 10)
+    assert before is after is None
+    assert isinstance(failed, LedgerError)
+    assert "bad cannot be written" in str(failed)
+    await asyncio.wait_for(ledger.add(row("later")), 10)
+    assert set(read_completions(ledger.path, ["before", "bad", "after", "later"])) == {"before", "after", "later"}
+    ledger.close()
+
+
 async def test_retention_spares_what_open_jobs_name(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     old = time.time() - 40 * 86400
     await ledger.add(row("old", old), row("old but named", old), row("new"))
     assert ledger.purge(keep=["old but named"]) == 1
     assert set(read_completions(ledger.path, ["old", "old but named", "new"])) == {"old but named", "new"}
+    ledger.close()
+
+
+async def test_answers_get_in_between_while_much_is_deleted(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    old = time.time() - 40 * 86400
+    await ledger.add(*(row(f"old {number}", old) for number in range(5000)))
+    committed: list[int] = []
+    with closing(sqlite3.connect(ledger.path)) as reader:
+        purge = asyncio.create_task(asyncio.to_thread(ledger.purge))
+        while not purge.done():
+            committed.append(reader.execute("SELECT count(*) FROM completions").fetchone()[0])
+            await asyncio.sleep(0)
+    assert await purge == 5000
+    assert set(committed) & {4000, 3000, 2000, 1000}  # no transaction holds all of it
     ledger.close()
 
 

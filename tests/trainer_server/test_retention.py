@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,14 @@ async def test_the_reward_of_a_step_is_that_of_the_version_it_went_on_from(tmp_p
     assert (found.score, found.scored_by) == (0.75, "rollouts")
 
 
+async def test_a_version_whose_record_is_damaged_holds_nothing_up(tmp_path: Path) -> None:
+    house = House(tmp_path, 6, 2)
+    house.store.score("p", 2, 0.9, "rollouts")
+    (house.store.directory("p", 1) / "version.json").write_text("{")
+    assert await house.retention.sweep("p") == [1, 3]
+    assert house.left() == [0, 2, 4, 5]
+
+
 async def test_a_leased_version_stays_until_it_is_released(tmp_path: Path) -> None:
     house = House(tmp_path, 4, 1)
     house.leases.pin("r", "p", 1)
@@ -141,6 +151,19 @@ async def test_a_job_that_comes_while_a_version_is_unloaded_is_seen(tmp_path: Pa
     deleted, _ = await asyncio.gather(house.retention.delete("p", 1), submit(), return_exceptions=True)
     assert isinstance(deleted, VersionInUse)
     assert house.left() == [0, 1, 2, 3]
+
+
+@pytest.mark.slow
+async def test_completions_that_cannot_be_deleted_are_said_and_do_no_harm(
+    tmp_path: Path, base_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    await ledger.add(completion("old", [1]).model_copy(update={"created": 0.0}))
+    ledger.close()
+    with closing(sqlite3.connect(ledger.path)) as db:
+        db.execute("CREATE TRIGGER full BEFORE DELETE ON completions BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+    with trainer_server_on(tmp_path, base_model):
+        assert "disk is full" in caplog.text
 
 
 @pytest.mark.slow

@@ -184,6 +184,22 @@ def test_missing_rows_of_the_ledger_are_counted(server: TrainerServer) -> None:
         assert "missing" in none["result"]["metrics"]["skipped"]
 
 
+def test_a_job_that_is_broken_is_in_nobodys_way(home: Path, base_model: Path) -> None:
+    files = sorted(home.glob("jobs/*/job.json"))
+    truncate(files[-1])  # done long ago
+    queued = home / "jobs" / files[-1].parent.name.replace("job-1", "job-2") / "job.json"
+    queued.parent.mkdir()
+    queued.write_text("{")
+    with trainer_server_on(home, base_model) as server, server.http() as http:
+        assert train(http)["result"]["version"] == 3
+        found = [one["id"] for one in http.get("/api/jobs").json()["jobs"]]
+        assert files[-1].parent.name in found
+        assert queued.parent.name not in found
+        assert http.get(f"/api/jobs/{queued.parent.name}").status_code == 404
+    with trainer_server_on(home, base_model) as server, server.http() as http:
+        assert train(http)["result"]["version"] == 4
+
+
 @pytest.mark.parametrize("other", ["name", "weights"])
 def test_policies_of_another_base_model_wait_for_it(
     home: Path, base_model: Path, tmp_path: Path, other: str

@@ -157,6 +157,14 @@ def test_bad_steps_are_refused(server: TrainerServer) -> None:
         assert http.get("/api/completions/nothing").status_code == 404
 
 
+def test_a_step_that_cannot_be_written_down_is_refused(server: TrainerServer) -> None:
+    half = '{"groups": [{"scenario_id": "\\ud83d", "trajectories": []}]}'
+    with server.http() as http:
+        answer = http.post("/api/policies/agent/steps", content=half, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 422, answer.text
+        assert "surrogates not allowed" in answer.json()["error"]["message"]
+
+
 def test_the_contract_is_published(server: TrainerServer) -> None:
     with server.http() as http:
         paths = http.get("/openapi.json").json()["paths"]

@@ -44,6 +44,8 @@ from trainer_server.wire import (
 log = logging.getLogger("trainer")
 
 _POLL = 0.02
+_LOOK = 1.0
+"""Seconds until a job is found that was accepted within the same tick of the file system's clock as the last look."""
 _TELL = 0.5
 """Seconds between two notes of how far a job is."""
 _RESEND = (
@@ -76,18 +78,35 @@ class Worker:
         starter = os.getppid()
         self.store.clean()
         done: set[str] = set()
+        fresh: list[str] = []
+        seen, looked = -1.0, -math.inf
         while os.getppid() == starter:
-            fresh = [job_id for job_id in self.board.ids() if job_id not in done]
-            for job_id in fresh:
-                if self.board.trained(job_id) is None:
-                    if not self.board.ready(job_id):
-                        break  # later jobs wait too: the order of a policy's versions is that of its jobs
-                    job = self.board.file(job_id)
-                    if self.takes_turns and job.kind != "create" and not self.board.has_turn(job_id):
-                        break
-                    self.do(job)
-                done.add(job_id)
+            changed = self.board.changed()
+            if changed != seen or time.monotonic() - looked >= _LOOK:
+                seen, looked = changed, time.monotonic()
+                fresh = [job_id for job_id in self.board.ids() if job_id not in done]
+            while fresh and self._over(
+                fresh[0]
+            ):  # the order of a policy's versions is that of its jobs: later ones wait
+                done.add(fresh.pop(0))
             time.sleep(_POLL)
+
+    def _over(self, job_id: str) -> bool:
+        """Whether there is nothing left to do for a job; does it if its time has come."""
+        if self.board.trained(job_id) is not None:
+            return True
+        try:
+            if not self.board.ready(job_id):
+                return False
+            job = self.board.file(job_id)
+        except TrainingError as error:  # damaged: said, and in no other job's way
+            log.error("%s failed: %s", job_id, error)
+            self._report(job_id, Trained(error=str(error)))
+            return True
+        if self.takes_turns and job.kind != "create" and not self.board.has_turn(job_id):
+            return False
+        self.do(job)
+        return True
 
     def follow(self) -> None:
         """Computes with the first rank, until that is gone. An error that is not the job's ends this process, and so
