@@ -259,4 +259,7 @@ def _refusal(status: int, body: bytes) -> APIError:
 
 
 def _lost(error: Exception) -> APIError:
+    if isinstance(error, UnicodeEncodeError):
+        half = error.object[error.start : error.end]
+        return APIError(400, f"the request holds {half!r}, half of a character: cut text between characters")
     return APIError(503, f"the engine went away during the answer: {error!r}", code="engine_lost", retry_after=5)

@@ -130,7 +130,9 @@ def test_half_a_surrogate_pair_is_in_nobodys_way(server: TrainerServer) -> None:
     half = '{"model": "agent", "messages": [{"role": "user", "content": "\\ud83d"}]}'
     headers = {"Content-Type": "application/json"}
     with server.http() as http:
-        assert http.post("/v1/chat/completions", content=half, headers=headers, timeout=10).status_code >= 400
+        answer = http.post("/v1/chat/completions", content=half, headers=headers, timeout=10)
+        assert answer.status_code == 400
+        assert "'\\ud83d', half of a character" in answer.json()["error"]["message"]
     assert chat(server, "say hello").status_code == 200
 
 
