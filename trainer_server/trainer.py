@@ -249,23 +249,27 @@ class Trainer:
         """Puts a version into service, however long the engine takes to be there; returns the seconds it took.
 
         A version that healthy engines keep refusing is set aside, here and only here: it was made a moment ago, and
-        the one before it is being served by the same engines. Raises TrainingError with their words.
+        the one before it is being served by the same engines. Engines that are away have no say. Raises TrainingError
+        with their words, or with what became of the version's files meanwhile.
         """
         started, refusals = time.monotonic(), 0
         while self._slots.newest.get(policy, -1) < version:
             if reason := self._store.set_aside(policy).get(version):
                 raise TrainingError(reason)
+            asked = self._engines.live
             try:
                 await self._slots.publish((policy, version))
             except (EngineError, NoFreeSlot) as error:
                 log.warning("%s@%d waits for the engine: %s", policy, version, error)
-                before = [engine.restarts for engine in self._engines]
+                before = [engine.restarts for engine in asked]
                 await asyncio.sleep(_LOOK)
-                alive = all(engine.ready for engine in self._engines)
-                if isinstance(error, AdapterRefused) and alive and before == [one.restarts for one in self._engines]:
+                alive = all(engine.ready for engine in asked)
+                if isinstance(error, AdapterRefused) and alive and before == [one.restarts for one in asked]:
                     refusals += 1
-                if refusals == _REFUSALS:
-                    why = self._store.problem(policy, version) or f"the engine does not take it ({error})"
+                why = self._store.problem(policy, version)
+                if why is None and refusals == _REFUSALS:
+                    why = f"the engine does not take it ({error})"
+                if why:
                     raise TrainingError(await asyncio.to_thread(self._store.put_aside, policy, version, why)) from None
         return time.monotonic() - started
 

@@ -147,6 +147,12 @@ def where(server: TrainerServer, rollout: str) -> str:
 
 def step(server: TrainerServer, policy: str = "agent") -> int:
     """One training step; the version that it made."""
+    job = finished_step(server, policy)
+    assert job["status"] == "succeeded", job
+    return int(job["result"]["version"])
+
+
+def finished_step(server: TrainerServer, policy: str) -> dict[str, Any]:
     with server.http() as http:
         refs = [
             {"id": f"t{reward}", "reward": reward, "completions": [say(server, "say aaa", model=policy).json()["id"]]}
@@ -154,9 +160,7 @@ def step(server: TrainerServer, policy: str = "agent") -> int:
         ]
         body = {"groups": [{"scenario_id": "s", "trajectories": refs}], "config": {"lr": 1e-2}}
         made = http.post(f"/api/policies/{policy}/steps", json=body).json()
-        job = http.get(f"/api/jobs/{made['id']}", params={"wait": 50}).json()
-        assert job["status"] == "succeeded", job
-        return int(job["result"]["version"])
+        return dict(http.get(f"/api/jobs/{made['id']}", params={"wait": 50}).json())
 
 
 def newest(server: TrainerServer) -> int:
@@ -347,6 +351,34 @@ def test_an_engine_that_cannot_read_an_adapter_is_not_used(two: Two) -> None:
     left.state(blind=False)
     until(lambda: health(server)["engines"] == [True, True])
     assert f"agent@{version}" in left.state()["loaded"]
+
+
+def test_a_version_that_the_living_engines_refuse_is_set_aside_while_another_is_away(two: Two) -> None:
+    server, left, right = two
+    with server.http() as http:
+        assert http.post("/api/policies", json={"name": "misfit"}).status_code == 201
+    left.kill()
+    until(lambda: health(server)["engines"] == [False, True])
+    right.state(refused=["misfit@1"])
+    job = finished_step(server, "misfit")
+    assert job["status"] == "failed"
+    assert "weights of another shape" in job["error"]
+    assert text(say(server, "who", model="misfit")) == weights_on_disk(server, "misfit", 0)
+
+
+def test_an_engine_that_hangs_in_loading_is_left_out_and_the_version_goes_live(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer_server.engine._LOAD_TIMEOUT", 2.0)
+    with (
+        engines(Small("left"), Small("right")) as (left, right),
+        trainer_server_over((left.url, right.url), tmp_path, base_model, slot_wait=1.0) as server,
+    ):
+        with server.http() as http:
+            assert http.post("/api/policies", json={"name": "agent"}).status_code == 201
+        left.state(load_seconds=600.0)
+        assert step(server) == 1
+        assert {where(server, rollout) for rollout in new(4)} == {"right"}
 
 
 def test_an_adapter_that_was_deleted_by_hand_is_named(two: Two) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,13 @@ def refused(http: httpx.Client, model: str) -> tuple[int, str]:
 
 def numbers(http: httpx.Client, policy: str = "p") -> list[int]:
     return [one["version"] for one in http.get(f"/api/policies/{policy}/versions").json()["versions"]]
+
+
+def until(found: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def truncate(path: Path) -> None:
@@ -152,6 +160,22 @@ def test_a_version_that_the_engine_refuses_is_set_aside(home: Path, base_model: 
         assert version_of(http, ask(http, "say x")) == 2
         assert train(http)["result"]["version"] == 4
         assert version_of(http, ask(http, "say x")) == 4
+
+
+def test_a_version_that_is_deleted_while_it_waits_for_the_engine_is_set_aside(server: TrainerServer) -> None:
+    with server.http() as http:
+        body = {"groups": groups(http, 1.0, 0.0)}
+        server.engine["unloadable"] = 1_000_000
+        answer = http.post("/api/policies/p/steps", json=body)
+        made = server.home.policies / "p/versions/3"
+        until(made.exists)
+        shutil.rmtree(made)
+        job = finish(http, answer)
+        assert job["status"] == "failed"
+        assert "p@3 cannot be used: its directory is gone" in job["error"]
+        server.engine["unloadable"] = 0
+        assert version_of(http, ask(http, "say x")) == 2
+        assert train(http)["result"]["version"] == 4
 
 
 def test_an_engine_that_is_merely_away_sets_nothing_aside(server: TrainerServer) -> None:
