@@ -118,6 +118,13 @@ class Slots:
         except TimeoutError:
             raise in_use from None
 
+    async def drop(self, policy: str) -> None:
+        """Lets go of what is held under the name of a policy that is new: of one that was deleted by hand."""
+        self.newest.pop(policy, None)
+        async with self._line:
+            for key in [key for key in self._loaded if key[0] == policy]:
+                await self._unload(key)
+
     def lost(self, key: Key) -> None:
         """An engine says that it does not hold it: the next request loads it again, or learns why not."""
         self._loaded.pop(key, None)

@@ -195,6 +195,8 @@ class Trainer:
         if trained.result is not None:
             faults.point("swapping")
             try:
+                if job.kind == "create":
+                    await self._slots.drop(job.policy)
                 job.seconds["swap"] = await self._swap(job.policy, trained.result.version)
             except TrainingError as error:
                 job.error = str(error)
