@@ -65,6 +65,7 @@ class Trainer:
         self.retention = Retention(config.keep_versions, self._store, slots, config.home.ledger, self.open_files)
 
     async def start(self) -> None:
+        await asyncio.to_thread(self._decline)
         await self.process.start()
         self._finisher = asyncio.create_task(self._finish_jobs(), name="job-finisher")
 
@@ -140,6 +141,20 @@ class Trainer:
             if record and record.job_id not in self._open:
                 return number
         return None
+
+    def _decline(self) -> None:
+        """Ends open jobs of policies that this server does not serve: it would train them on another base model. One
+        that has made its version before is left to be finished as what it is."""
+        for file in self.open_files():
+            why = self._slots.unserved.get(file.policy)
+            if why is None or self._board.trained(file.id) or self._store.made_by(file.policy, file.id):
+                continue
+            error = (
+                "This job was not done, and changed nothing: send it again, under another idempotency key, once its "
+                f"policy is served. {why}"
+            )
+            log.error("%s: %s", file.id, error)
+            self._board.report(file.id, Trained(error=error))
 
     def _remember(self, file: JobFile) -> None:
         if file.request and file.request.idempotency_key:
@@ -258,6 +273,8 @@ class Trainer:
         while self._slots.newest.get(policy, -1) < version:
             if reason := self._store.set_aside(policy).get(version):
                 raise TrainingError(reason)
+            if policy in self._slots.unserved:  # made under an earlier server: one on its base model will serve it
+                break
             asked = self._engines.live
             try:
                 await self._slots.publish((policy, version))
