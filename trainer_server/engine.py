@@ -117,10 +117,8 @@ class Engine:
         }  # fmt: skip
 
     async def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
-        """Starts vLLM and waits until it answers. Raises EngineError with the end of its log when it dies instead.
-
-        An engine elsewhere may come later: it is taken in when it answers, and `failure` says what is amiss.
-        """
+        """Starts vLLM and waits until it answers. Where it does not, `failure` says what is amiss, with the end of its
+        log if it died; it is started again, or taken in when it answers, like one that goes away later."""
         started = time.monotonic()
         try:
             async with self._changing:
@@ -128,10 +126,8 @@ class Engine:
                     await self._child.start()
                 await self._take_in()
             progress(f"vLLM at {self.url} is ready ({time.monotonic() - started:.0f} s)")
-        except (EngineError, httpx.HTTPError) as error:
+        except (EngineError, httpx.HTTPError, OSError) as error:
             self._failure = str(error)
-            if self._child:
-                raise
             log.error("not in use: %s", error)
         self._watch = asyncio.create_task(self._supervise(), name="engine-supervisor")
 
