@@ -112,9 +112,24 @@ class AdapterStore:
             found.score, found.scored_by = json.loads(score.read_text()).values()
         return found
 
+    def made_by(self, policy: str, job_id: str) -> Version | None:
+        """What a job made, if it came that far."""
+        for number in reversed(self.versions(policy)[-2:]):
+            record = self.version(policy, number)
+            if record and record.job_id == job_id:
+                return record
+        return None
+
     def next_number(self, policy: str) -> int:
-        """The number of the version that is made next."""
-        return 1 + max((self._highest(policy), *self.versions(policy)), default=-1)
+        """The number of the version that is made next: above all that were ever made, also those set aside."""
+        taken = (int(path.name) for path in (self.root / policy / "versions").glob("*") if path.name.isdigit())
+        return 1 + max((self._highest(policy), *taken))
+
+    def note_highest(self, policy: str, version: int) -> None:
+        """Writes down that a number was given: it tells when its version is gone."""
+        if version > self._highest(policy):
+            with suppress(OSError):  # the version itself is there
+                write_atomic(self.root / policy / "highest.json", json.dumps({"version": version}))
 
     def staging(self, policy: str, version: int) -> Path:
         """A fresh directory to write a version into; `publish` makes it visible."""
@@ -131,8 +146,7 @@ class AdapterStore:
         faults.point("staged")
         publish_directory(aside, final)
         faults.point("published")
-        with suppress(OSError):  # the version is there; this note only tells when it is gone
-            write_atomic(self.root / record.policy / "highest.json", json.dumps({"version": record.version}))
+        self.note_highest(record.policy, record.version)
         return final
 
     def delete(self, policy: str, version: int) -> None:

@@ -36,7 +36,7 @@ from trainer_server.recorder import Identity, Recorder
 from trainer_server.routes import router
 from trainer_server.slots import Slots
 from trainer_server.trainer import Trainer
-from trainer_server.wire import NAME_PATTERN, ConfigError, EngineError
+from trainer_server.wire import NAME_PATTERN, ConfigError
 
 log = logging.getLogger("trainer_server")
 
@@ -117,11 +117,9 @@ class Server:
     async def _start_engines(self) -> None:
         started = (engine.start(log.info) for engine in self.engines)
         for error in await asyncio.gather(*started, return_exceptions=True):
-            if isinstance(error, EngineError):
-                self.failure = str(error)
-                log.error("%s", error)
-            elif error is not None:
-                raise error
+            if error is not None:
+                self.failure = f"{type(error).__name__}: {error}"
+                log.error("an engine could not be started", exc_info=error)
 
     async def _purge(self) -> None:
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -31,6 +32,9 @@ _REMOTE_BACKOFF = 2.0
 _DRAIN = 300.0
 """Seconds that an engine has for the answers that it is giving before it rests: a client that stopped reading must not
 keep the trainer from its work for ever."""
+_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+"""A generation may say nothing for as long as it takes, so it is TCP that tells when an engine's machine is gone: after
+15 + 3 * 5 s on a quiet connection, 30,000 ms with unconfirmed bytes. What a platform lacks is left out."""
 _SLEEP_TIMEOUT = 300.0
 """Seconds for moving an engine's weights between its GPU and main memory."""
 
@@ -38,6 +42,14 @@ _SLEEP_TIMEOUT = 300.0
 def readable(adapter: Path) -> bool:
     """Whether an adapter's files are there, seen from here."""
     return (adapter / "adapter_config.json").exists()
+
+
+def _keepalive() -> list[tuple[int, int, int]]:
+    known = {getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)}
+    return [
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        *((socket.IPPROTO_TCP, option, value) for option, value in known.items()),
+    ]
 
 
 class AdapterRefused(EngineError):
@@ -74,7 +86,10 @@ class Engine:
             base_url=url,
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(None, connect=10.0),  # a generation takes as long as it takes; clients bound it
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+            transport=httpx.AsyncHTTPTransport(
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+                socket_options=_keepalive(),
+            ),
         )
 
     @classmethod
@@ -117,10 +132,8 @@ class Engine:
         }  # fmt: skip
 
     async def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
-        """Starts vLLM and waits until it answers. Raises EngineError with the end of its log when it dies instead.
-
-        An engine elsewhere may come later: it is taken in when it answers, and `failure` says what is amiss.
-        """
+        """Starts vLLM and waits until it answers. Where it does not, `failure` says what is amiss, with the end of its
+        log if it died; it is started again, or taken in when it answers, like one that goes away later."""
         started = time.monotonic()
         try:
             async with self._changing:
@@ -128,10 +141,8 @@ class Engine:
                     await self._child.start()
                 await self._take_in()
             progress(f"vLLM at {self.url} is ready ({time.monotonic() - started:.0f} s)")
-        except (EngineError, httpx.HTTPError) as error:
+        except (EngineError, httpx.HTTPError, OSError) as error:
             self._failure = str(error)
-            if self._child:
-                raise
             log.error("not in use: %s", error)
         self._watch = asyncio.create_task(self._supervise(), name="engine-supervisor")
 

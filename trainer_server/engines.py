@@ -18,6 +18,10 @@ log = logging.getLogger("trainer_server")
 
 _SEATS = 100_000
 """Rollouts and conversations whose engine is remembered; the one that was quiet longest is forgotten."""
+_LOOK = 0.05
+"""Seconds between looks at engines that rest."""
+_BACK = 180.0
+"""Seconds that engines have, after a rest, until an adapter that waits to be loaded is told that none is there."""
 _SLACK = 4
 """A conversation without a rollout leaves its engine for a call when that one has this many more requests."""
 
@@ -48,6 +52,11 @@ class Engines(Sequence[Engine]):
     @property
     def live(self) -> list[Engine]:
         return [engine for engine in self._engines if engine.ready]
+
+    @property
+    def resting(self) -> bool:
+        """Whether any engine rests, or is about to."""
+        return any(engine.resting for engine in self._engines)
 
     async def wait_ready(self, timeout: float) -> None:
         """Waits for any engine, at most `timeout` seconds. Raises EngineError."""
@@ -87,13 +96,15 @@ class Engines(Sequence[Engine]):
         return own if loyal or own.busy < least.busy + _SLACK else least
 
     async def load(self, name: str, path: Path) -> None:
-        """Loads an adapter on all live engines; those that are away load it before they are back.
+        """Loads an adapter on all live engines, after a rest; those that are away load it before they are back.
 
         An engine that refuses what another one takes is not used until it takes it too. Raises EngineError when no
         engine took it.
         """
-        while any(engine.resting for engine in self._engines):
-            await self.wait_ready(1.0)
+        while self.resting:
+            await asyncio.sleep(_LOOK)
+            if not self.resting:
+                await self.wait_ready(_BACK)
         if not readable(path):
             raise EngineError(f"the files of {name} are gone: {path} has no adapter_config.json")
         for engine in self._engines:

@@ -29,10 +29,11 @@ def adapter_name(key: Key) -> str:
 class Slots:
     """Keeps each wanted adapter loaded on every engine, at most `capacity` at once.
 
-    wait: seconds that a request stands in line for a slot. Requests for adapters that are loaded do not stand in line,
-    and those for one adapter stand in it once. When all slots are in use, the adapter that was asked for longest ago
-    takes no new requests and drains, so that more policies than slots take turns. patience: seconds after which the
-    next one drains too: the first may be in the middle of a long answer.
+    wait: seconds that a request stands in line for a slot, less what its adapter takes to load and engines that rest
+    take to be back. Requests for adapters that are loaded do not stand in line, and those for one adapter stand in it
+    once. When all slots are in use, the adapter that was asked for longest ago takes no new requests and drains, so
+    that more policies than slots take turns. patience: seconds after which the next one drains too: the first may be
+    in the middle of a long answer.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Slots:
         self._line = asyncio.Lock()  # first come, first served
         self._coming: dict[Key, asyncio.Task[None]] = {}
         self._waiting: Counter[Key] = Counter()
+        self._loading: Key | None = None
         self._draining: set[Key] = set()
         self._freed = asyncio.Event()
         self.newest: dict[str, int] = {}
@@ -116,6 +118,13 @@ class Slots:
         except TimeoutError:
             raise in_use from None
 
+    async def drop(self, policy: str) -> None:
+        """Lets go of what is held under the name of a policy that is new: of one that was deleted by hand."""
+        self.newest.pop(policy, None)
+        async with self._line:
+            for key in [key for key in self._loaded if key[0] == policy]:
+                await self._unload(key)
+
     def lost(self, key: Key) -> None:
         """An engine says that it does not hold it: the next request loads it again, or learns why not."""
         self._loaded.pop(key, None)
@@ -128,9 +137,14 @@ class Slots:
         coming = self._coming[key]
         self._waiting[key] += 1
         try:
-            async with asyncio.timeout(self._wait):
-                await asyncio.shield(coming)
-        except BaseException as error:
+            while not (await asyncio.wait({coming}, timeout=self._wait))[0]:
+                if key != self._loading and not self._engines.resting:
+                    raise NoFreeSlot(
+                        f"all {self._capacity} adapter slots were in use for {self._wait:.0f} s; try again, or serve "
+                        "with more --adapter-slots"
+                    )
+            await coming
+        except BaseException:
             if coming.done() and not coming.cancelled() and not coming.exception():
                 self._leave(key)  # it was let in just now
             elif self._coming.get(key) is coming:
@@ -138,11 +152,6 @@ class Slots:
                 if not self._waiting[key]:
                     del self._coming[key]
                     coming.cancel()
-            if isinstance(error, TimeoutError):
-                raise NoFreeSlot(
-                    f"all {self._capacity} adapter slots were in use for {self._wait:.0f} s; try again, or serve with "
-                    "more --adapter-slots"
-                ) from None
             raise
 
     async def _bring(self, key: Key) -> None:
@@ -151,14 +160,21 @@ class Slots:
             async with self._line:
                 if key not in self._loaded:
                     await self._make_room()
-                    faults.point("loading")
-                    await self._engines.load(adapter_name(key), self._store.directory(*key))
-                    faults.point("loaded")
-                    self._loaded[key] = None
+                    await self._load(key)
                 self._in_use[key] += self._waiting[key]
         finally:
             if self._coming.get(key) is asyncio.current_task():
                 del self._coming[key], self._waiting[key]
+
+    async def _load(self, key: Key) -> None:
+        self._loading = key
+        try:
+            faults.point("loading")
+            await self._engines.load(adapter_name(key), self._store.directory(*key))
+            faults.point("loaded")
+            self._loaded[key] = None
+        finally:
+            self._loading = None
 
     def _leave(self, key: Key) -> None:
         self._in_use[key] -= 1

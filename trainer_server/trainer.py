@@ -71,6 +71,7 @@ class Trainer:
         self.retention = Retention(config.keep_versions, self._store, slots, config.home.ledger, self.open_files)
 
     async def start(self) -> None:
+        await asyncio.to_thread(self._decline)
         await self.process.start()
         self._finisher = asyncio.create_task(self._finish_jobs(), name="job-finisher")
 
@@ -150,6 +151,20 @@ class Trainer:
                 return number
         return None
 
+    def _decline(self) -> None:
+        """Ends open jobs of policies that this server does not serve: it would train them on another base model. One
+        that has made its version before is left to be finished as what it is."""
+        for file in self.open_files():
+            why = self._slots.unserved.get(file.policy)
+            if why is None or self._board.trained(file.id) or self._store.made_by(file.policy, file.id):
+                continue
+            error = (
+                "This job was not done, and changed nothing: send it again, under another idempotency key, once its "
+                f"policy is served. {why}"
+            )
+            log.error("%s: %s", file.id, error)
+            self._board.report(file.id, Trained(error=error))
+
     def _remember(self, file: JobFile) -> None:
         if file.request and file.request.idempotency_key:
             self._keys[file.policy, file.request.idempotency_key] = file.id, _digest(file.request)
@@ -224,6 +239,8 @@ class Trainer:
         if trained.result is not None:
             faults.point("swapping")
             try:
+                if job.kind == "create":
+                    await self._slots.drop(job.policy)
                 job.seconds["swap"] = await self._swap(job.policy, trained.result.version)
             except TrainingError as error:
                 job.error = str(error)
@@ -277,23 +294,29 @@ class Trainer:
         """Puts a version into service, however long the engine takes to be there; returns the seconds it took.
 
         A version that healthy engines keep refusing is set aside, here and only here: it was made a moment ago, and
-        the one before it is being served by the same engines. Raises TrainingError with their words.
+        the one before it is being served by the same engines. Engines that are away have no say. Raises TrainingError
+        with their words, or with what became of the version's files meanwhile.
         """
         started, refusals = time.monotonic(), 0
         while self._slots.newest.get(policy, -1) < version:
             if reason := self._store.set_aside(policy).get(version):
                 raise TrainingError(reason)
+            if policy in self._slots.unserved:  # made under an earlier server: one on its base model will serve it
+                break
+            asked = self._engines.live
             try:
                 await self._slots.publish((policy, version))
             except (EngineError, NoFreeSlot) as error:
                 log.warning("%s@%d waits for the engine: %s", policy, version, error)
-                before = [engine.restarts for engine in self._engines]
+                before = [engine.restarts for engine in asked]
                 await asyncio.sleep(_LOOK)
-                alive = all(engine.ready for engine in self._engines)
-                if isinstance(error, AdapterRefused) and alive and before == [one.restarts for one in self._engines]:
+                alive = all(engine.ready for engine in asked)
+                if isinstance(error, AdapterRefused) and alive and before == [one.restarts for one in asked]:
                     refusals += 1
-                if refusals == _REFUSALS:
-                    why = self._store.problem(policy, version) or f"the engine does not take it ({error})"
+                why = self._store.problem(policy, version)
+                if why is None and refusals == _REFUSALS:
+                    why = f"the engine does not take it ({error})"
+                if why:
                     raise TrainingError(await asyncio.to_thread(self._store.put_aside, policy, version, why)) from None
         return time.monotonic() - started
 

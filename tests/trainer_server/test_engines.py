@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
+import socket
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ from tests.engine_app import make_app, weights
 from tests.serving import serving
 from trainer_server.app import check_engines, create_app
 from trainer_server.config import ServerConfig
+from trainer_server.engine import Engine
 from trainer_server.engine_command import command, environment, free_port
 from trainer_server.models import BaseModel
 from trainer_server.wire import ConfigError, EngineError, Home
@@ -147,6 +149,12 @@ def where(server: TrainerServer, rollout: str) -> str:
 
 def step(server: TrainerServer, policy: str = "agent") -> int:
     """One training step; the version that it made."""
+    job = finished_step(server, policy)
+    assert job["status"] == "succeeded", job
+    return int(job["result"]["version"])
+
+
+def finished_step(server: TrainerServer, policy: str) -> dict[str, Any]:
     with server.http() as http:
         refs = [
             {"id": f"t{reward}", "reward": reward, "completions": [say(server, "say aaa", model=policy).json()["id"]]}
@@ -154,9 +162,7 @@ def step(server: TrainerServer, policy: str = "agent") -> int:
         ]
         body = {"groups": [{"scenario_id": "s", "trajectories": refs}], "config": {"lr": 1e-2}}
         made = http.post(f"/api/policies/{policy}/steps", json=body).json()
-        job = http.get(f"/api/jobs/{made['id']}", params={"wait": 50}).json()
-        assert job["status"] == "succeeded", job
-        return int(job["result"]["version"])
+        return dict(http.get(f"/api/jobs/{made['id']}", params={"wait": 50}).json())
 
 
 def newest(server: TrainerServer) -> int:
@@ -349,6 +355,34 @@ def test_an_engine_that_cannot_read_an_adapter_is_not_used(two: Two) -> None:
     assert f"agent@{version}" in left.state()["loaded"]
 
 
+def test_a_version_that_the_living_engines_refuse_is_set_aside_while_another_is_away(two: Two) -> None:
+    server, left, right = two
+    with server.http() as http:
+        assert http.post("/api/policies", json={"name": "misfit"}).status_code == 201
+    left.kill()
+    until(lambda: health(server)["engines"] == [False, True])
+    right.state(refused=["misfit@1"])
+    job = finished_step(server, "misfit")
+    assert job["status"] == "failed"
+    assert "weights of another shape" in job["error"]
+    assert text(say(server, "who", model="misfit")) == weights_on_disk(server, "misfit", 0)
+
+
+def test_an_engine_that_hangs_in_loading_is_left_out_and_the_version_goes_live(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer_server.engine._LOAD_TIMEOUT", 2.0)
+    with (
+        engines(Small("left"), Small("right")) as (left, right),
+        trainer_server_over((left.url, right.url), tmp_path, base_model, slot_wait=1.0) as server,
+    ):
+        with server.http() as http:
+            assert http.post("/api/policies", json={"name": "agent"}).status_code == 201
+        left.state(load_seconds=600.0)
+        assert step(server) == 1
+        assert {where(server, rollout) for rollout in new(4)} == {"right"}
+
+
 def test_an_adapter_that_was_deleted_by_hand_is_named(two: Two) -> None:
     server, *small = two
     with server.http() as http:
@@ -447,6 +481,42 @@ def test_an_engine_is_launched_for_each_set_of_gpus(
             assert http.post("/api/policies", json={"name": "agent"}).status_code == 201
         assert {where(server, rollout) for rollout in new(4)} == {"0", "2,3"}
     assert {path.name for path in (tmp_path / "logs").glob("*.log")} == {"engine-0.log", "engine-1.log", "trainer.log"}
+
+
+@pytest.mark.parametrize("hindrance", ["memory", "disk"])
+def test_a_launched_engine_that_does_not_start_at_first_is_started_again(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hindrance: str
+) -> None:
+    monkeypatch.setenv("ART_CACHE", str(tmp_path))
+    (tmp_path / "engine" / "bin").mkdir(parents=True)
+    (tmp_path / "engine" / "art-engine.json").write_text('{"flavour": "cuda", "requirement": "vllm"}')
+    python, again, log = tmp_path / "engine" / "bin" / "python", tmp_path / "again", tmp_path / "logs" / "engine.log"
+    lines = ["#!/bin/sh"]
+    if hindrance == "memory":
+        lines += [f"if [ ! -e {again} ]; then echo CUDA out of memory; touch {again}; exit 1; fi"]
+    else:
+        log.mkdir(parents=True)
+    python.write_text("\n".join([*lines, f'ENGINE=one exec {sys.executable} {STAND_IN} "$@"']))
+    python.chmod(0o755)
+    config = ServerConfig(Home(tmp_path), str(base_model), port=0)
+    with serving(create_app(config, TOKEN)) as url:
+        if hindrance == "disk":
+            assert "engine.log" in until(lambda: httpx.get(f"{url}/health").json()["error"])
+            log.rmdir()
+        until(lambda: httpx.get(f"{url}/health").json()["ready"])
+        assert httpx.get(f"{url}/health").json()["error"] is None
+    assert ("CUDA out of memory" if hindrance == "memory" else "Is a directory") in caplog.text
+
+
+async def test_an_engine_whose_machine_vanishes_is_noticed_during_a_long_answer(base_model: Path) -> None:
+    with serving(make_app()) as url:
+        engine = Engine(url, None, base="base", cpu=True)
+        async with engine.client.stream("GET", "/health") as answer:
+            connection = answer.extensions["network_stream"].get_extra_info("socket")
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+        await engine.client.aclose()
 
 
 def test_what_is_passed_on_to_vllm_comes_last(

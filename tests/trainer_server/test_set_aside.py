@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ from transformers import LlamaForCausalLM
 
 from tests.conftest import TrainerServer, trainer_server_on
 from tests.trainer_server.test_training_api import ask, finish, groups, version_of
+from tests.trainer_server.versions import publish
+from trainer_server.adapters import AdapterStore
+from trainer_server.jobs import JobBoard, Trained
+from trainer_server.wire import StepRequest, StepResult
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -58,6 +63,13 @@ def refused(http: httpx.Client, model: str) -> tuple[int, str]:
 
 def numbers(http: httpx.Client, policy: str = "p") -> list[int]:
     return [one["version"] for one in http.get(f"/api/policies/{policy}/versions").json()["versions"]]
+
+
+def until(found: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def truncate(path: Path) -> None:
@@ -154,6 +166,22 @@ def test_a_version_that_the_engine_refuses_is_set_aside(home: Path, base_model: 
         assert version_of(http, ask(http, "say x")) == 4
 
 
+def test_a_version_that_is_deleted_while_it_waits_for_the_engine_is_set_aside(server: TrainerServer) -> None:
+    with server.http() as http:
+        body = {"groups": groups(http, 1.0, 0.0)}
+        server.engine["unloadable"] = 1_000_000
+        answer = http.post("/api/policies/p/steps", json=body)
+        made = server.home.policies / "p/versions/3"
+        until(made.exists)
+        shutil.rmtree(made)
+        job = finish(http, answer)
+        assert job["status"] == "failed"
+        assert "p@3 cannot be used: its directory is gone" in job["error"]
+        server.engine["unloadable"] = 0
+        assert version_of(http, ask(http, "say x")) == 2
+        assert train(http)["result"]["version"] == 4
+
+
 def test_an_engine_that_is_merely_away_sets_nothing_aside(server: TrainerServer) -> None:
     with server.http() as http:
         body = {"groups": groups(http, 1.0, 0.0)}
@@ -200,17 +228,77 @@ def test_a_job_that_is_broken_is_in_nobodys_way(home: Path, base_model: Path) ->
         assert train(http)["result"]["version"] == 4
 
 
-@pytest.mark.parametrize("other", ["name", "weights"])
-def test_policies_of_another_base_model_wait_for_it(
-    home: Path, base_model: Path, tmp_path: Path, other: str
-) -> None:  # fmt: skip
-    path = tmp_path / "other" / ("base" if other == "weights" else "elsewhere")
-    shutil.copytree(base_model, path)
+def other_model(base: Path, where: Path, other: str) -> Path:
+    """A base model of another name, or of the same name with other weights."""
+    path = where / "other" / ("base" if other == "weights" else "elsewhere")
+    shutil.copytree(base, path)
     if other == "weights":
         model = LlamaForCausalLM.from_pretrained(path)
         with torch.no_grad():
             model.model.layers[0].self_attn.q_proj.weight.add_(0.01)
         model.save_pretrained(path)
+    return path
+
+
+def open_step(home: Path, base: Path) -> tuple[JobBoard, str]:
+    """A step of p that a server accepted before it was killed."""
+    with trainer_server_on(home, base) as server, server.http() as http:
+        refs = groups(http, 1.0, 0.0)
+    board = JobBoard(home / "jobs")
+    request = StepRequest.model_validate({"groups": refs, "config": {"lr": 1e-3}, "idempotency_key": "k"})
+    return board, board.accept("step", "p", request=request).id
+
+
+def ended(http: httpx.Client, job_id: str) -> dict[str, Any]:
+    job = http.get(f"/api/jobs/{job_id}", params={"wait": 50}).json()
+    assert job["status"] in ("succeeded", "failed"), job
+    return dict(job)
+
+
+@pytest.mark.parametrize("other", ["name", "weights", "rank"])
+def test_an_open_job_of_a_policy_that_is_not_served_any_more_fails_and_changes_nothing(
+    home: Path, base_model: Path, tmp_path: Path, other: str
+) -> None:
+    _, job_id = open_step(home, base_model)
+    path = base_model if other == "rank" else other_model(base_model, tmp_path, other)
+    with trainer_server_on(home, path, max_rank=1 if other == "rank" else 16) as server, server.http() as http:
+        job = ended(http, job_id)
+        assert job["status"] == "failed"
+        assert ("--max-rank 8" if other == "rank" else "'base'") in job["error"]
+        assert "changed nothing: send it again" in job["error"]
+        assert refused(http, "p")[0] == 404
+        assert http.post("/api/policies", json={"name": "r", "rank": 1}).status_code == 201
+        assert {name.partition("@")[0] for name in server.engine["loaded"]} == {"r"}
+    with trainer_server_on(home, base_model) as server, server.http() as http:
+        assert numbers(http) == [0, 1, 2]
+        assert http.get("/api/policies/p").json()["set_aside"] == {}
+        assert train(http)["result"]["version"] == 3
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_what_such_a_job_has_made_is_kept_for_its_base_model(
+    home: Path, base_model: Path, tmp_path: Path, told: bool
+) -> None:
+    """told: whether the trainer came to its report."""
+    board, job_id = open_step(home, base_model)
+    publish(AdapterStore(home / "policies"), "p", 3, job_id=job_id)
+    shutil.copyfile(home / "policies/p/versions/2" / ADAPTER, home / "policies/p/versions/3" / ADAPTER)
+    if told:
+        board.report(job_id, Trained(result=StepResult(version=3, metrics={})))
+    with trainer_server_on(home, other_model(base_model, tmp_path, "name")) as server, server.http() as http:
+        job = ended(http, job_id)
+        assert (job["status"], job["result"]["version"]) == ("succeeded", 3), job
+        assert refused(http, "p")[0] == 404
+        assert server.engine["loaded"] == {}
+    with trainer_server_on(home, base_model) as server, server.http() as http:
+        assert version_of(http, ask(http, "say x")) == 3
+
+
+@pytest.mark.parametrize("other", ["name", "weights"])
+def test_policies_of_another_base_model_wait_for_it(
+    home: Path, base_model: Path, tmp_path: Path, other: str
+) -> None:  # fmt: skip
+    path = other_model(base_model, tmp_path, other)
     with trainer_server_on(home, path) as server, server.http() as http:
         for answer in (
             http.post("/api/policies/p/steps", json={"groups": [{"scenario_id": "s", "trajectories": []}]}),
@@ -231,6 +319,44 @@ def test_policies_of_a_larger_rank_than_the_engine_takes_wait_for_it(home: Path,
         assert "--max-rank 8" in refused(http, "p")[1]
     with trainer_server_on(home, base_model) as server, server.http() as http:
         assert version_of(http, ask(http, "say x")) == 2
+
+
+def test_a_policy_that_is_deleted_while_it_is_served_and_made_again_is_a_new_one(server: TrainerServer) -> None:
+    with server.http() as http:
+        assert version_of(http, ask(http, "say x")) == 2
+        assert version_of(http, ask(http, "say x", "p@1")) == 1
+        shutil.rmtree(server.home.policies / "p")
+        assert http.post("/api/policies", json={"name": "p"}).status_code == 201
+        assert version_of(http, ask(http, "say x")) == 0
+        server.engine["loads"] = 0
+        assert train(http)["result"]["version"] == 1
+        assert version_of(http, ask(http, "say x")) == 1
+        assert server.engine["loads"] == 1, "what answers is not the deleted p@1"
+
+
+def test_no_number_is_given_twice_after_a_trainer_was_killed_at_its_last_note(home: Path, base_model: Path) -> None:
+    """It has made its version, and not written down that this is the highest number."""
+    _, job_id = open_step(home, base_model)
+    store, highest = AdapterStore(home / "policies"), home / "policies/p/highest.json"
+    before = highest.read_text()
+    publish(store, "p", 3, job_id=job_id)
+    highest.write_text(before)
+    with trainer_server_on(home, base_model) as server, server.http() as http:
+        assert ended(http, job_id)["result"]["version"] == 3
+        refs = groups(http, 1.0, 0.0)
+        shutil.rmtree(store.directory("p", 3))
+        job = finish(http, http.post("/api/policies/p/steps", json={"groups": refs}))
+        assert "p@3 cannot be used: its directory is gone" in job["error"]
+        assert train(http)["result"]["version"] == 4
+
+
+def test_the_number_of_a_version_that_is_set_aside_is_taken(tmp_path: Path) -> None:
+    store = AdapterStore(tmp_path)
+    for number in (0, 1):
+        publish(store, "p", number)
+    (tmp_path / "p" / "highest.json").unlink()
+    store.put_aside("p", 1, "it is broken")
+    assert store.next_number("p") == 2
 
 
 @pytest.fixture

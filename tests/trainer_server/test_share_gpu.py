@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,18 @@ WAIT = 60.0
 
 
 @contextmanager
-def sharing(home: Path, base: Path, **settings: Any) -> Iterator[tuple[TrainerServer, httpx.Client]]:
-    engine = make_app(base=base.name, sleeps=True)
-    with (
-        serving(engine) as url,
-        trainer_server_over((url,), home, base, share_gpu=True, **settings) as server,
-        server.http() as http,
-    ):
-        server.engine = engine.state.engine
-        assert http.post("/api/policies", json={"name": "p"}).status_code == 201
+def sharing(
+    home: Path, base: Path, *, engines: int = 1, policies: str = "p", **settings: Any
+) -> Iterator[tuple[TrainerServer, httpx.Client]]:
+    """server.engine: the state of the first one."""
+    apps = [make_app(base=base.name, sleeps=True) for _ in range(engines)]
+    with ExitStack() as stack:
+        urls = tuple([stack.enter_context(serving(app)) for app in apps])
+        server = stack.enter_context(trainer_server_over(urls, home, base, share_gpu=True, **settings))
+        http = stack.enter_context(server.http())
+        server.engine = apps[0].state.engine
+        for name in policies:
+            assert http.post("/api/policies", json={"name": name}).status_code == 201
         yield server, http
 
 
@@ -53,18 +56,25 @@ def until(found: Callable[[], Any]) -> Any:
     return value
 
 
-def say(http: httpx.Client, content: str) -> dict[str, Any]:
-    body = {"model": "p", "messages": [{"role": "user", "content": content}]}
+def say(http: httpx.Client, content: str, model: str = "p") -> dict[str, Any]:
+    body = {"model": model, "messages": [{"role": "user", "content": content}]}
     answer = http.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
 
-def send_step(http: httpx.Client, **config: Any) -> str:
+def batch(http: httpx.Client, **config: Any) -> dict[str, Any]:
     refs = [
         {"id": f"t{reward}", "reward": reward, "completions": [say(http, "say abc")["id"]]} for reward in (0.0, 1.0)
     ]
-    body = {"groups": [{"scenario_id": "s", "trajectories": refs}], "config": {"lr": 1e-3, **config}}
+    return {"groups": [{"scenario_id": "s", "trajectories": refs}], "config": {"lr": 1e-3, **config}}
+
+
+def send_step(http: httpx.Client, **config: Any) -> str:
+    return send(http, batch(http, **config))
+
+
+def send(http: httpx.Client, body: dict[str, Any]) -> str:
     answer = http.post("/api/policies/p/steps", json=body)
     assert answer.status_code == 202, answer.text
     return str(answer.json()["id"])
@@ -111,6 +121,66 @@ def test_the_engine_sleeps_for_the_length_of_a_step_and_answers_wait(tmp_path: P
         assert say(http, "say x")["model"] == "p@1"
         assert not (server.home.jobs / "turn.json").exists()
         assert (engine["asleep"], engine["naps"], engine["disturbed"]) == (False, 1, 0)
+
+
+def asking(said: list[str], http: httpx.Client, content: str, model: str = "p") -> threading.Thread:
+    """A request under way, which adds what it is answered."""
+
+    def ask() -> None:
+        said.append(say(http, content, model)["choices"][0]["message"]["content"])
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread
+
+
+def test_an_adapter_that_is_asked_for_while_engines_go_to_sleep_one_after_another_is_loaded_afterwards(
+    tmp_path: Path, base_model: Path
+) -> None:
+    with sharing(tmp_path / "home", base_model, engines=2, policies="pqr", adapter_slots=2) as (server, http):
+        said: list[str] = []
+        body = batch(http)
+        say(http, "say x", "q")
+        say(http, "say x", "r")
+        threads = [asking(said, http, "after 3 say slow", model) for model in "qr"]  # one on each engine
+        until(lambda: [one["requests"] for one in http.get("/api/engines").json()["engines"]] == [1, 1])
+        job = send(http, body)
+        until(lambda: [one["resting"] for one in http.get("/api/engines").json()["engines"]] == [True, False])
+        assert "p@0" not in server.engine["loaded"]
+        threads.append(asking(said, http, "say late"))
+        for _ in range(20):
+            assert http.get("/health", timeout=5).status_code == 200, "the server answers meanwhile"
+            time.sleep(0.05)
+        assert final(http, job)["status"] == "succeeded"
+        for thread in threads:
+            thread.join(WAIT)
+        assert said == ["slow", "slow", "late"]
+        assert server.engine["disturbed"] == 0
+
+
+def test_a_request_that_stands_in_line_when_a_step_begins_waits_for_its_end(tmp_path: Path, base_model: Path) -> None:
+    with sharing(tmp_path / "home", base_model, policies="pqr", adapter_slots=2, slot_wait=2.0) as (server, http):
+        said: list[str] = []
+        body = batch(http)
+        say(http, "say x", "q")
+        say(http, "say x", "r")
+        threads = [asking(said, http, "after 1.5 say slow", model) for model in "qr"]
+        until(lambda: server.engine["under_way"] == 2)
+        threads.append(asking(said, http, "say late"))
+        until(lambda: server.app.state.server.slots.in_use(("p", 0)))  # both slots answer: it stands in line
+        pid = hold_trainer(server)
+        try:
+            job = send(http, body)
+            until(lambda: server.engine["asleep"])
+            threads[-1].join(2.5)
+            assert threads[-1].is_alive()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert final(http, job)["status"] == "succeeded"
+        for thread in threads:
+            thread.join(WAIT)
+        assert said == ["slow", "slow", "late"]
+        assert server.engine["disturbed"] == 0
 
 
 def test_a_trainer_that_dies_in_its_turn_keeps_it(tmp_path: Path, base_model: Path) -> None:

@@ -191,6 +191,13 @@ async def test_after_its_time_in_line_a_request_is_told_what_helps(tmp_path: Pat
         await it.touch(C)
 
 
+async def test_loading_takes_the_time_that_it_takes(tmp_path: Path) -> None:
+    async with case(tmp_path, wait=0.2) as it:
+        it.state["load_seconds"] = 1.0
+        await it.touch(A)
+        assert it.loaded == {"a@0"}
+
+
 async def test_a_client_that_leaves_the_line_blocks_nobody(tmp_path: Path) -> None:
     async with case(tmp_path) as it:
         ends, tasks = zip(*(it.hold(key) for key in (A, B)), strict=True)

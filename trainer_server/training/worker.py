@@ -160,11 +160,11 @@ class Worker:
 
     def _made(self, job: JobFile) -> StepResult | None:
         """What this job made before an earlier process was killed, if it came that far."""
-        for number in reversed(self.store.versions(job.policy)[-2:]):
-            record = self.store.version(job.policy, number)
-            if record and record.job_id == job.id:
-                return StepResult(version=number, metrics=record.metrics)
-        return None
+        record = self.store.made_by(job.policy, job.id)
+        if record is None:
+            return None
+        self.store.note_highest(job.policy, record.version)  # the last thing that a job does, and may not have come to
+        return StepResult(version=record.version, metrics=record.metrics)
 
     def _create(self, job: JobFile) -> StepResult:
         if job.spec is None:
