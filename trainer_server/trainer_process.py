@@ -83,8 +83,8 @@ class TrainerProcess:
                 self.in_vain += 1
                 await asyncio.sleep(min(30.0, 0.5 * self.in_vain))
                 await self._child.start()
-            except OSError as error:
-                log.error("the trainer could not be started again: %s", error)
+            except Exception:  # of any kind: without a trainer no job would ever end
+                log.exception("the trainer could not be started again")
                 await asyncio.sleep(1.0)
 
     def _blame(self, status: int) -> None:
@@ -92,10 +92,8 @@ class TrainerProcess:
         job_id = next((one for one in self._open if self._board.trained(one) is None), None)
         if job_id is None or not self._board.started(job_id):
             return
-        policy = self._board.file(job_id).policy
-        made = {one.job_id for n in self._store.versions(policy) if (one := self._store.version(policy, n))}
         self._deaths[job_id] += 1
-        if self._deaths[job_id] < _DEATHS or job_id in made:
+        if self._deaths[job_id] < _DEATHS or self._store.made_by(self._board.file(job_id).policy, job_id):
             return
         error = (
             f"the trainer process died {_DEATHS} times while it did this job, last with status {status}. If that is "

@@ -85,9 +85,8 @@ class Worker:
             if changed != seen or time.monotonic() - looked >= _LOOK:
                 seen, looked = changed, time.monotonic()
                 fresh = [job_id for job_id in self.board.ids() if job_id not in done]
-            while fresh and self._over(
-                fresh[0]
-            ):  # the order of a policy's versions is that of its jobs: later ones wait
+            # The order of a policy's versions is that of its jobs: later ones wait.
+            while fresh and self._over(fresh[0]):
                 done.add(fresh.pop(0))
             time.sleep(_POLL)
 
