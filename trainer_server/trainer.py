@@ -136,8 +136,12 @@ class Trainer:
         return [job for job in found if job]
 
     def open_files(self) -> list[JobFile]:
-        """Jobs without a final word, oldest first."""
-        return [self._board.file(job_id) for job_id in self._open]
+        """Jobs without a final word, oldest first. One that is damaged names nothing any more."""
+        found = []
+        for job_id in self._open:
+            with suppress(OSError, TrainingError):
+                found.append(self._board.file(job_id))
+        return found
 
     def named_completions(self) -> set[str]:
         """Completions that open jobs need: never purged."""
