@@ -104,8 +104,10 @@ def gather_batch(
                 found = completions.get(one)
                 if reason := _unfit(found, config, policy, version, base_model, tokenizer):
                     batch.completions_skipped[reason] += 1
-                elif found is not None:
-                    batch.samples.append(Sample(found, advantage, _trained(found), number))
+                elif found is not None and any(trained := _trained(found)):
+                    batch.samples.append(Sample(found, advantage, trained, number))
+                else:
+                    batch.completions_skipped["forced"] += 1
     return batch
 
 
@@ -147,8 +149,6 @@ def _unfit(
         return "stale"
     if config.mask_truncated_completions and completion.truncated:
         return "truncated"
-    if not any(_trained(completion)):
-        return "forced"
     return None
 
 

@@ -60,8 +60,9 @@ def _quantized(bits: Quantization, device: torch.device, dtype: torch.dtype, ran
 def _beside_decoder(base: Any, targets: Sequence[str]) -> str | None:
     """A pattern for all but the text decoder, where layers of these names exist elsewhere: a tower that sees images is
     not what learns from text."""
-    (decoder,) = (name for name, module in base.named_modules() if module is base.get_decoder())
-    names = [name for name, _ in base.named_modules() if name.rpartition(".")[2] in targets]
+    modules, text = dict(base.named_modules()), base.get_decoder()
+    (decoder,) = (name for name, module in modules.items() if module is text)
+    names = [name for name in modules if name.rpartition(".")[2] in targets]
     if not decoder or all(name.startswith(f"{decoder}.") for name in names):
         return None
     return rf"(?!{re.escape(decoder)}\.).*"
@@ -134,17 +135,12 @@ class PolicyModel:
     def select(self, spec: PolicySpec) -> None:
         """Makes room for a LoRA of this shape, the only one there is. Policies of one shape share it by turns."""
         shape = f"r{spec.rank}-a{spec.alpha:g}-{zlib.crc32('-'.join(spec.targets).encode()):x}".replace(".", "_")
-        config = LoraConfig(
-            r=spec.rank, lora_alpha=spec.alpha,  # type: ignore[arg-type]  # PEFT takes floats
-            target_modules=list(spec.targets), exclude_modules=_beside_decoder(self._base, spec.targets),
-            lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
-        )  # fmt: skip
         others = set() if self._peft is None else set(self._peft.peft_config) - {shape}
         try:
             if self._peft is None:
-                self._peft = get_peft_model(self._base, config, adapter_name=shape)
+                self._peft = get_peft_model(self._base, self._config(spec), adapter_name=shape)
             elif shape not in self._peft.peft_config:
-                self._peft.add_adapter(shape, config)
+                self._peft.add_adapter(shape, self._config(spec))
         except NoMatchingPeftModuleError as error:
             raise TrainingError(
                 f"targets={', '.join(spec.targets)}: {type(self._base).__name__} has no layers of these names"
@@ -155,6 +151,13 @@ class PolicyModel:
             self._peft.delete_adapter(other)
         self._adapter = shape
         self._peft.train()
+
+    def _config(self, spec: PolicySpec) -> LoraConfig:
+        return LoraConfig(
+            r=spec.rank, lora_alpha=spec.alpha,  # type: ignore[arg-type]  # PEFT takes floats
+            target_modules=list(spec.targets), exclude_modules=_beside_decoder(self._base, spec.targets),
+            lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
+        )  # fmt: skip
 
     def initialise(self, spec: PolicySpec) -> None:
         """The untrained LoRA: A uniform in ±1/√in as PEFT and the LoRA paper's code have it, from the seed; B = 0."""

@@ -77,13 +77,7 @@ def look_back(
             if there:
                 some = [sample for sample in free if sample.completion.version == version][:LOOKED_BACK_AT]
                 found = _recomputed(model, some, config, ranks)
-                return torch.tensor(
-                    [
-                        mine - said
-                        for one in found
-                        for mine, said in zip(one.old or (), one.completion.logprobs, strict=True)
-                    ]
-                )
+                return torch.cat([torch.tensor(one.old) - torch.tensor(one.completion.logprobs) for one in found])
     return torch.empty(0)
 
 

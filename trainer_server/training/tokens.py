@@ -23,7 +23,7 @@ class Tokens:
 
     old_logp_F: under the policy that ratios are taken against; NaN: the version that is trained, not computed yet.
     sampled_logp_F: what the sampler said; NaN under a constraint, where it is not the policy's.
-    current_F: sampled by the version that is trained, so that its own log-probs should be the sampler's.
+    expected_logp_F: what the sampler said where the version that is trained should say the same; NaN elsewhere.
     weight_F: 1, or 0 for tokens whose policy gradient is left out. reference_logp_F: with a KL penalty.
     """
 
@@ -34,7 +34,7 @@ class Tokens:
     trained_F: torch.Tensor
     old_logp_F: torch.Tensor
     sampled_logp_F: torch.Tensor
-    current_F: torch.Tensor
+    expected_logp_F: torch.Tensor
     weight_F: torch.Tensor
     reference_logp_F: torch.Tensor | None = None
 
@@ -67,7 +67,7 @@ class Tokens:
             trained_F=trained_F,
             old_logp_F=old_logp_F,
             sampled_logp_F=sampled_logp_F,
-            current_F=current_F,
+            expected_logp_F=sampled_logp_F.masked_fill(~(current_F & trained_F), torch.nan),
             weight_F=torch.ones(len(trained_F)),
         )
 
@@ -77,11 +77,6 @@ class Tokens:
 
     def temperature_R(self, row: Row) -> torch.Tensor:
         return self.temperature_S[torch.from_numpy(row.source_R)]
-
-    @property
-    def expected_logp_F(self) -> torch.Tensor:
-        """What the sampler said where the trained version should say the same; NaN elsewhere."""
-        return self.sampled_logp_F.masked_fill(~(self.current_F & self.trained_F), torch.nan)
 
     def readouts(self, row: Row, share_S: torch.Tensor, bonus: float) -> tuple[torch.Tensor, Readouts]:
         """Which read-outs of a row are trained, and what the loss needs of them. share_S, bonus: see `loss`."""
