@@ -2,23 +2,22 @@
 
 from typing import TYPE_CHECKING, Any
 
-from art_langgraph.autorl import AutoRLReport, autorl
-from art_langgraph.blends import group_sum, weighted, when_undecided
-from art_langgraph.callback import ARTCallbackHandler
-from art_langgraph.capture import install
+from art_langgraph.autorl.autorl import AutoRLReport, autorl
+from art_langgraph.capture.handler import ARTCallbackHandler
+from art_langgraph.capture.process import install
 from art_langgraph.chat_model import ChatART
-from art_langgraph.client import TrainerClient
+from art_langgraph.client.client import TrainerClient
+from art_langgraph.client.demonstrations import load_conversations
 from art_langgraph.datasets import load_scenarios, save_scenarios
-from art_langgraph.demonstrations import load_conversations
-from art_langgraph.evaluate import Evaluation, evaluate
-from art_langgraph.llm import LLM, Usage
-from art_langgraph.rewards import NodeRewards
-from art_langgraph.rollout import gather, rollout
-from art_langgraph.ruler import Ruler, ruler, ruler_score_group
+from art_langgraph.judge.ruler import Ruler, ruler, ruler_score_group
+from art_langgraph.llm.llm import LLM, Usage
+from art_langgraph.loop.comparison import Versus, compare_versions
+from art_langgraph.loop.evaluate import Evaluation, evaluate
+from art_langgraph.loop.rollout import gather, rollout
+from art_langgraph.loop.train import train
+from art_langgraph.rewards import NodeRewards, group_sum, weighted, when_undecided
 from art_langgraph.store import TrajectoryStore
-from art_langgraph.train import train
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
-from art_langgraph.versus import Versus, compare_versions
 from trainer_server.wire import ARTError, Conversation, GRPOConfig, LLMError, SFTConfig, StepResult
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr, model_validator
 
-from art_langgraph.scope import current
-from art_langgraph.transport import LoopTransport
+from art_langgraph.capture.scope import current
+from art_langgraph.client.transport import LoopTransport
 from trainer_server.wire import Connection
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
 

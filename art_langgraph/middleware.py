@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain.agents.middleware import AgentMiddleware
 
-from art_langgraph.capture import install
+from art_langgraph.capture.process import install
 from art_langgraph.chat_model import ChatART
 from art_langgraph.store import TrajectoryStore
 

@@ -1,17 +1,17 @@
 """MCP servers as tools of a trained agent: sessions, LangChain tools, capture of every call. Never imports torch."""
 
-from art_mcp.capture import CaptureInterceptor, capture
-from art_mcp.cassette import Cassette
-from art_mcp.catalog import Catalog, read_catalog
-from art_mcp.connect import Server, connect
-from art_mcp.demonstrations import demonstration, demonstrations
-from art_mcp.measure import measure_difficulty
-from art_mcp.plan import MCPScenario, ScenarioSet
-from art_mcp.result import CallResult
-from art_mcp.scenarios import generate_scenarios
-from art_mcp.specialize import Specialization, specialize
-from art_mcp.values import load_tables
-from art_mcp.verify import verify
+from art_mcp.client.capture import CaptureInterceptor, capture
+from art_mcp.client.cassette import Cassette
+from art_mcp.client.connect import Server, connect
+from art_mcp.client.result import CallResult
+from art_mcp.scenarios.catalog import Catalog, read_catalog
+from art_mcp.scenarios.generate import generate_scenarios
+from art_mcp.scenarios.plan import MCPScenario, ScenarioSet
+from art_mcp.scenarios.values import load_tables
+from art_mcp.specialization.demonstrations import demonstration, demonstrations
+from art_mcp.specialization.measure import measure_difficulty
+from art_mcp.specialization.specialize import Specialization, specialize
+from art_mcp.specialization.verify import verify
 from trainer_server.wire import MCPError
 
 __all__ = [

@@ -11,12 +11,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from art_langgraph.cli_judge import made_llm
-from art_langgraph.cli_trajectories import imported
-from art_mcp.connect import connect
-from art_mcp.plan import ScenarioSet
-from art_mcp.scenarios import generate_scenarios
-from art_mcp.specialize import Specialization, specialize
+from art_langgraph.cli.judge import made_llm
+from art_langgraph.cli.trajectories import imported
+from art_mcp.client.connect import connect
+from art_mcp.scenarios.generate import generate_scenarios
+from art_mcp.scenarios.plan import ScenarioSet
+from art_mcp.specialization.specialize import Specialization, specialize
 from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
 
 ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="The MCP server: a command, or an http(s) URL.")]

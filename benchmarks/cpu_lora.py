@@ -28,9 +28,9 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from trainer_server import engine_install
-from trainer_server.engine import Engine
-from trainer_server.models import BaseModel, resolve
+from trainer_server.engines.served_model import BaseModel, resolve
+from trainer_server.engines.vllm import install as engine_install
+from trainer_server.engines.vllm.engine import Engine
 from trainer_server.wire import Home, PolicySpec
 
 RANK: Literal[8] = 8
@@ -42,7 +42,7 @@ def make_adapters(base: BaseModel, where: Path) -> list[Path]:
     """Adapters with random A and B."""
     import torch
 
-    from trainer_server.training.policy import PolicyModel
+    from trainer_server.training.model.policy import PolicyModel
 
     model = PolicyModel(base.path)
     found = []

@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from trainer_server.training.tree import Ints, pack
+from trainer_server.training.model.tree import Ints, pack
 
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 BUDGET = 8192

@@ -22,8 +22,8 @@ from pathlib import Path
 from art_examples.quickstart.server_process import trainer_server
 
 from art_langgraph import GRPOConfig, SFTConfig, TrainerClient
-from art_mcp.specialize import Specialization, specialize
-from tests.environments import environment
+from art_mcp.specialization.specialize import Specialization, specialize
+from tests.support.environments import environment
 
 SERVER = "mcp-server-time"
 ZONES = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer_server.training.tree import Ints, common_prefix
+from trainer_server.training.model.tree import Ints, common_prefix
 
 CASES = ("A", "B", "C", "D")
 QUICKSTART = Path(__file__).with_name("quickstart_groups.json")

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from benchmarks.step_cases import Run
-from trainer_server.training.head import HeadLogprobs
-from trainer_server.training.loss import Readouts, grpo_loss, shares
-from trainer_server.training.policy import PolicyModel
-from trainer_server.training.residual import keep_fp32
-from trainer_server.training.tree import Ints, pack
+from trainer_server.training.grpo.loss import Readouts, grpo_loss, shares
+from trainer_server.training.model.head import HeadLogprobs
+from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.model.residual import keep_fp32
+from trainer_server.training.model.tree import Ints, pack
 from trainer_server.wire import GRPOConfig, PolicySpec
 
 SPEC = PolicySpec(name="bench")
@@ -94,7 +94,7 @@ class Padded:
         from peft import LoraConfig, get_peft_model
         from transformers import AutoModelForCausalLM
 
-        from trainer_server.training.lora import use_fused_lora
+        from trainer_server.training.model.lora import use_fused_lora
 
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")

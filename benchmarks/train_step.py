@@ -41,8 +41,8 @@ from rich.table import Table
 
 from benchmarks.step_cases import CASES, Run, case
 from benchmarks.step_sides import CONFIG, MAKE, make, randomise
-from trainer_server.models import resolve
-from trainer_server.training.tree import pack
+from trainer_server.engines.served_model import resolve
+from trainer_server.training.model.tree import pack
 from trainer_server.wire import Home
 
 BAR = {"A": 0.75, "B": 0.70, "C": 0.75}

@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.engine_app import make_app
-from tests.serving import serving
-from trainer_server.app import create_app
-from trainer_server.config import ServerConfig
+from tests.support.engine_app import make_app
+from tests.support.serving import serving
+from trainer_server.server.app import create_app
+from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Home
 
 TOKEN = "test-token"

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from trainer_server.cli_plan import plan_command
-from trainer_server.extras import SERVER, require
+from trainer_server.planning.cli import plan_command
+from trainer_server.process.extras import SERVER, require
 from trainer_server.wire import Home
 
 _HomeOption = Annotated[Path | None, typer.Option("--home", help="State directory (ART_HOME, ~/.art-langgraph).")]
@@ -72,8 +72,8 @@ def serve_command(
     import os
 
     require(*SERVER, extra="server")
-    from trainer_server.config import ServerConfig
-    from trainer_server.serve import serve
+    from trainer_server.server.config import ServerConfig
+    from trainer_server.server.serve import serve
 
     serve(
         ServerConfig(
@@ -95,7 +95,7 @@ def install_command(
     kind: Annotated[str | None, typer.Option(help="`cpu` or `cuda`; default: by the hardware.")] = None,
 ) -> None:
     """Install vLLM into an environment of its own. Does nothing when it is there already."""
-    from trainer_server import engine_install
+    from trainer_server.engines.vllm import install as engine_install
 
     console = Console(stderr=True)
     with console.status("installing vLLM", spinner="dots") as status:
@@ -123,9 +123,9 @@ def command_command(
 
     Its key is taken from ART_ENGINE_API_KEY, which `serve` reads too.
     """
-    from trainer_server.engine_command import command, environment
-    from trainer_server.engine_install import flavour
-    from trainer_server.models import resolve
+    from trainer_server.engines.served_model import resolve
+    from trainer_server.engines.vllm.command import command, environment
+    from trainer_server.engines.vllm.install import flavour
 
     home = Home.find()
     base, cpu = resolve(model, home.cache), flavour() == "cpu"
@@ -141,7 +141,7 @@ def command_command(
 @engine_app.command("status")
 def status_command() -> None:
     """Show whether vLLM is installed, and where."""
-    from trainer_server import engine_install
+    from trainer_server.engines.vllm import install as engine_install
 
     cache = Home.find().cache
     found = engine_install.status(cache)

@@ -28,9 +28,9 @@ from langchain_core.runnables import Runnable
 from rich.console import Console
 
 from art_langgraph import ARTError, ChatART, GRPOConfig, TrainerClient, Trajectory, gather, train
-from art_langgraph.train import StepRecord
+from art_langgraph.loop.train import StepRecord
 from art_mcp import connect
-from trainer_server.files import write_atomic
+from trainer_server.process.files import write_atomic
 from trainer_server.wire import ConfigError, Connection
 
 RUNS = Path("runs")

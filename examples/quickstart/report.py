@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from art_langgraph import Trajectory
-from art_langgraph.intervals import wilson
+from art_langgraph.loop.intervals import wilson
 
 
 @dataclass(frozen=True, slots=True)

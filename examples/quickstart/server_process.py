@@ -34,7 +34,7 @@ def trainer_server(home: Path, log: Path, progress: Callable[[str], None], *argu
         environment.pop(name, None)
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [
-        sys.executable, "-m", "trainer_server.guard", "--",
+        sys.executable, "-m", "trainer_server.process.guard", "--",
         sys.executable, "-m", "trainer_server", "--home", str(home), "--port", "0", *arguments,
     ]  # fmt: skip
     with log.open("ab") as out:

@@ -14,7 +14,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
 from art_langgraph import ARTError, ChatART, TrainerClient
-from art_langgraph.callback import completion_id
+from art_langgraph.capture.handler import completion_id
 from tests.conftest import TOKEN, TrainerServer
 
 Model = Callable[[], ChatOpenAI]
@@ -106,7 +106,7 @@ def test_without_a_token_the_error_says_what_to_do(tmp_path: Path, monkeypatch: 
 
 def test_the_client_imports_no_torch() -> None:
     code = (
-        "import sys, art_langgraph, art_mcp, art_langgraph.cli;"
+        "import sys, art_langgraph, art_mcp, art_langgraph.cli.main;"
         "print([m for m in ('torch', 'transformers', 'vllm', 'peft', 'trl', 'fastapi') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

@@ -18,9 +18,8 @@ from art_langgraph import (
     evaluate,
     gather,
 )
-from art_langgraph.credit import group_refs
+from art_langgraph.credit import compare, group_refs
 from art_langgraph.rewards import score
-from art_langgraph.stored_training import compare
 from art_langgraph.trajectory import CompletionCall
 from tests.conftest import TrainerServer
 

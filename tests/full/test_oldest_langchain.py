@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.environments import environment
+from tests.support.environments import environment
 
 ROOT = Path(__file__).parents[2]
 OLDEST = (
@@ -22,7 +22,7 @@ OLDEST = (
 @pytest.mark.timeout(900)
 def test_completions_are_found_with_the_oldest_versions() -> None:
     python = environment("oldest-langchain", *OLDEST, overlay=True) / "python"
-    tests = ["tests/art_langgraph/test_chat_model.py", "tests/art_langgraph/test_shapes.py"]
+    tests = ["tests/art_langgraph/test_chat_model.py", "tests/art_langgraph/capture/test_shapes.py"]
     # LangChain 1.0 imports transformers where it can; LangGraph 1.0 forks and resumes elsewhere in another way.
     newer = "not imports_no_torch and not time_travel and not resume_elsewhere"
     done = subprocess.run(

@@ -21,7 +21,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, gather
 from tests.full.conftest import Real
-from trainer_server.models import EMBEDDED, ensure_embedded
+from trainer_server.engines.served_model import EMBEDDED, ensure_embedded
 from trainer_server.wire import Completion
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.usefixtures("found_by_clients")]

@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 
 from art_langgraph import SFTConfig, TrainerClient
 from tests.full.conftest import Real
-from trainer_server.jobs import JobBoard
-from trainer_server.models import EMBEDDED, ensure_embedded
+from trainer_server.engines.served_model import EMBEDDED, ensure_embedded
+from trainer_server.jobs.board import JobBoard
 from trainer_server.wire import Completion
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.usefixtures("found_by_clients")]

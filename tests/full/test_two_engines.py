@@ -21,8 +21,8 @@ from art_examples.quickstart.server_process import trainer_server
 from art_langgraph import TrainerClient
 from tests.full.conftest import Real
 from tests.full.test_real_engine import gap
-from trainer_server.engine_command import command, environment, free_port
-from trainer_server.models import resolve
+from trainer_server.engines.served_model import resolve
+from trainer_server.engines.vllm.command import command, environment, free_port
 from trainer_server.wire import Completion, Connection, Home
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]

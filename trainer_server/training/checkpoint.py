@@ -9,9 +9,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from trainer_server import faults
-from trainer_server.adapters import OPTIMIZER
-from trainer_server.training.policy import PolicyModel
+from trainer_server.policies.store import OPTIMIZER
+from trainer_server.process import faults
+from trainer_server.training.model.policy import PolicyModel
 from trainer_server.wire import GRPOConfig
 
 

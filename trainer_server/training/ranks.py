@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer_server.training.tree import Row
+from trainer_server.training.model.tree import Row
 
 TIMEOUT = timedelta(days=7)
 """Until a rank gives the others up: they wait between jobs, however long that is. Of a dead one they hear at once."""

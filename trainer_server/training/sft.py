@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer_server.demonstrations import Demonstrations, Row
-from trainer_server.training import tree
-from trainer_server.training.policy import PolicyModel
+from trainer_server.jobs.demonstrations import Demonstrations, Row
+from trainer_server.training.model import tree
+from trainer_server.training.model.policy import PolicyModel
 from trainer_server.wire import SFTConfig, TrainingError
 
 IGNORED = -100

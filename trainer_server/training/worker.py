@@ -18,17 +18,17 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from trainer_server import faults
-from trainer_server.adapters import OPTIMIZER, AdapterStore
-from trainer_server.files import write_atomic
-from trainer_server.jobs import JobBoard, JobFile, Trained
-from trainer_server.ledger import read_completions
-from trainer_server.training.batch import gather_batch
+from trainer_server.jobs.board import JobBoard, JobFile, Trained
+from trainer_server.ledger.sqlite import read_completions
+from trainer_server.policies.store import OPTIMIZER, AdapterStore
+from trainer_server.process import faults
+from trainer_server.process.files import write_atomic
 from trainer_server.training.checkpoint import load_state, make_optimizer, save_state
-from trainer_server.training.policy import PolicyModel
+from trainer_server.training.grpo.batch import gather_batch
+from trainer_server.training.grpo.step import optimise
+from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.ranks import ALONE, Ranks
 from trainer_server.training.sft import warm_start
-from trainer_server.training.step import optimise
 from trainer_server.wire import (
     ARTError,
     Fork,

@@ -1,0 +1,146 @@
+"""Inputs for a graph, written by a language model: varied, checked against the graph's schema, none twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jsonschema
+from langchain_core.runnables import Runnable
+from pydantic import BaseModel, Field
+from pydantic.errors import PydanticUserError
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from art_langgraph.autorl.duplicates import Seen
+from art_langgraph.llm.llm import LLM
+from art_langgraph.loop.rollout import Graph
+from art_langgraph.trajectory import Scenario
+from trainer_server.wire import ConfigError
+
+_BATCH = 8
+"""Inputs of one answer: more make a model repeat itself."""
+_SHOWN = 30
+"""Inputs that are there already, of which a model is told."""
+_LEVELS = ("very easy", "easy", "of middling difficulty", "hard", "very hard")
+
+_SYSTEM = """\
+You write inputs on which an agent is trained and measured. What the agent is for:
+
+{task}
+
+Write {count} inputs as the agent's users would send them: realistic, whole in themselves, each about something else,
+{level} for the agent. Vary topics, wording and length. Write only inputs, never their solutions.{more}"""
+
+
+class Texts(BaseModel):
+    """Messages of users."""
+
+    inputs: list[str] = Field(min_length=1)
+
+
+class Objects(BaseModel):
+    """Inputs of a graph's own schema."""
+
+    inputs: list[dict[str, Any]] = Field(min_length=1)
+
+
+@dataclass(slots=True)
+class Invented:
+    """scenarios: at most as many as were asked for. repeated: inputs left out because one like them was there.
+    rounds: how often the model was asked for what was missing."""
+
+    scenarios: list[Scenario] = field(default_factory=list)
+    repeated: int = 0
+    rounds: int = 0
+
+
+async def invent(
+    task: str,
+    n: int,
+    llm: LLM,
+    *,
+    schema: dict[str, Any] | None = None,
+    examples: Sequence[Scenario] = (),
+    instructions: str | None = None,
+    seed: int = 0,
+    rounds: int = 4,
+    progress: bool = True,
+) -> Invented:
+    """Up to `n` inputs for an agent that does `task`; fewer when the model keeps repeating itself for `rounds` rounds.
+
+    schema: JSON schema of an input; None: messages of a user. examples: inputs to write more of, none of which is
+    repeated. instructions: what else the model should heed. Raises LLMError when the model gives no usable answer.
+    """
+    found, seen = Invented(), Seen(_text(one.input) for one in examples)
+    rng = random.Random(f"inputs-{seed}")
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), transient=True, disable=not progress
+    ) as bar:
+        shown = bar.add_task("inputs", total=n)
+        while len(found.scenarios) < n and found.rounds < rounds:
+            known = [_text(one.input) for one in (*examples, *found.scenarios)]
+            calls = []
+            for at in range(-(-(n - len(found.scenarios)) // _BATCH)):
+                prompt = _prompt(task, _LEVELS[(at + found.rounds) % len(_LEVELS)], schema, instructions)
+                others = rng.sample(known, min(_SHOWN, len(known)))
+                calls.append(_ask(llm, prompt, others, schema, sample=rng.randrange(2**32)))
+            for answer in await asyncio.gather(*calls):
+                for one in answer:
+                    if not seen.add(_text(one)):
+                        found.repeated += 1
+                    elif len(found.scenarios) < n:
+                        found.scenarios.append(Scenario.of(one) if schema is None else Scenario(input=one))
+            found.rounds += 1
+            bar.update(shown, completed=len(found.scenarios))
+    return found
+
+
+def input_schema(graph: Graph) -> dict[str, Any] | None:
+    """The JSON schema of a graph's input, or None for one that takes messages. Raises ConfigError if unknown."""
+    if not isinstance(graph, Runnable):
+        return None  # a factory of graphs: asked for one only inside a rollout
+    try:
+        schema: dict[str, Any] = graph.get_input_jsonschema()
+    except (PydanticUserError, TypeError, ValueError) as error:
+        raise ConfigError(f"the graph does not tell what it takes ({error}): pass schema=…") from None
+    return None if "messages" in schema.get("properties", {}) else schema
+
+
+async def _ask(
+    llm: LLM, prompt: str, others: Sequence[str], schema: dict[str, Any] | None, sample: int
+) -> Sequence[str | dict[str, Any]]:
+    user = "Write them." if not others else "Write others than these:\n" + "\n".join(f"- {one}" for one in others)
+    messages = [{"role": "system", "content": prompt}, {"role": "user", "content": user}]
+    if schema is None:
+        return (await llm.ask(messages, Texts, check=_not_empty, sample=sample)).inputs
+
+    def fits(answer: Objects) -> None:
+        for at, one in enumerate(answer.inputs):
+            try:
+                jsonschema.validate(one, schema)
+            except jsonschema.ValidationError as error:
+                raise ValueError(f"input {at} does not fit the schema: {error.message}") from None
+
+    return (await llm.ask(messages, Objects, check=fits, sample=sample)).inputs
+
+
+def _not_empty(answer: Texts) -> None:
+    if not all(one.strip() for one in answer.inputs):
+        raise ValueError("an input is empty")
+
+
+def _prompt(task: str, level: str, schema: dict[str, Any] | None, instructions: str | None) -> str:
+    more = "" if schema is None else f"\n\nEach input is a JSON object of this schema:\n{json.dumps(schema)}"
+    more += f"\n\n{instructions}" if instructions else ""
+    return _SYSTEM.format(task=task, count=_BATCH, level=level, more=more)
+
+
+def _text(given: Any) -> str:
+    """An input as one line: the user's message, or JSON."""
+    if isinstance(given, dict) and len(messages := given.get("messages") or []) == 1 and len(given) == 1:
+        given = messages[0]["content"] if isinstance(messages[0], dict) else messages[0][1]
+    return given if isinstance(given, str) else json.dumps(given, sort_keys=True, ensure_ascii=False, default=str)

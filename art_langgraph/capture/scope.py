@@ -1,0 +1,111 @@
+"""The rollout being recorded, found from anywhere inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+from uuid import UUID, uuid4
+
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tracers.context import register_configure_hook
+
+from art_langgraph.capture.recorder import Recorder
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """What everything inside a rollout may want to know.
+
+    rollout_id: what ChatART tells the gateway, so that all completions of the rollout come from one version.
+    temperature: overrides what the graph's models ask for; None: leave them. version: of the policies that ChatART
+    asks, for all or by name; None: the newest. servers: address and key of every trainer
+    server that was asked, so that the rollout's hold on a policy version can be released. exits: what is closed when
+    the rollout's graph has ended; None where nobody waits for that end (`art_langgraph.capture.process`).
+    """
+
+    rollout_id: str = field(default_factory=lambda: f"ro-{uuid4().hex}")
+    recorder: Recorder = field(default_factory=Recorder)
+    temperature: float | None = None
+    version: int | Mapping[str, int] | None = None
+    servers: set[tuple[str, str]] = field(default_factory=set)
+    exits: AsyncExitStack | None = None
+
+    def model(self, policy: str) -> str:
+        """What to ask the gateway for, where a graph asks for `policy`."""
+        version = self.version.get(policy) if isinstance(self.version, Mapping) else self.version
+        return policy if version is None or "@" in policy else f"{policy}@{version}"
+
+
+@runtime_checkable
+class Scoped(Protocol):
+    """A callback handler that knows which rollout a run belongs to."""
+
+    def scope_of(self, run_id: UUID | None) -> Scope | None: ...
+
+
+_current: ContextVar[Scope | None] = ContextVar("art_rollout", default=None)
+
+
+def current() -> Scope | None:
+    """The rollout that is running here: an explicit one, or the one whose handler hears the enclosing run; or None."""
+    return _current.get() or _enclosing()
+
+
+def explicit() -> Scope | None:
+    """The rollout that `recording` opened around here, or None."""
+    return _current.get()
+
+
+_handler: ContextVar[BaseCallbackHandler | None] = ContextVar("art_rollout_handler", default=None)
+register_configure_hook(_handler, inheritable=True)
+
+
+@contextmanager
+def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
+    """Makes `scope` the current rollout inside the `with` block, in this task and those it starts.
+
+    The handler hears every LangChain run in there, whatever callbacks the run is given.
+    """
+    token, heard = _current.set(scope), _handler.set(handler)
+    try:
+        yield scope
+    finally:
+        _handler.reset(heard)
+        _current.reset(token)
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """What runs inside the `with` block belongs to no rollout, though one may be running here: nothing records it."""
+    config = var_child_runnable_config.set(None)
+    try:
+        with recording(Scope(), BaseCallbackHandler()):
+            yield
+    finally:
+        var_child_runnable_config.reset(config)
+
+
+def enclosing_run() -> tuple[UUID | None, dict[str, Any]]:
+    """Id and metadata of the node or tool that runs here, for calls that do not say (`model.agenerate`)."""
+    config = var_child_runnable_config.get() or {}
+    if (manager := _enclosing_manager()) is None:
+        return None, {}
+    return manager.parent_run_id, {**manager.metadata, **(config.get("metadata") or {})}
+
+
+def _enclosing() -> Scope | None:
+    """By the callbacks of the node or tool that runs here; a stream gets no run manager that could tell."""
+    if manager := _enclosing_manager():
+        for handler in manager.handlers:
+            if isinstance(handler, Scoped) and (scope := handler.scope_of(manager.parent_run_id)):
+                return scope
+    return None
+
+
+def _enclosing_manager() -> BaseCallbackManager | None:
+    manager = (var_child_runnable_config.get() or {}).get("callbacks")
+    return manager if isinstance(manager, BaseCallbackManager) else None

@@ -1,0 +1,1 @@
+"""The command `art-langgraph`, one file for each group of commands."""

@@ -1,0 +1,61 @@
+"""`art-langgraph`: commands come from the entry-point group `art_langgraph.commands`, one per package."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points, version
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from art_langgraph.cli import autorl, training, trajectories, versions
+from trainer_server.wire import ARTError
+
+GROUP = "art_langgraph.commands"
+
+
+def version_command() -> None:
+    """Print the version of art-langgraph."""
+    print(version("art-langgraph"))
+
+
+def build() -> typer.Typer:
+    """The whole command line. A package whose extra is not installed is named when one of its commands is asked for."""
+    app = typer.Typer(
+        name="art-langgraph",
+        help="Reinforcement learning under any LangGraph agent. Start with `art-langgraph quickstart`.",
+        no_args_is_help=True,
+        pretty_exceptions_show_locals=False,
+    )
+    trajectories.register(app)
+    training.register(app)
+    versions.register(app)
+    autorl.register(app)
+    app.command("version")(version_command)
+    for entry in entry_points(group=GROUP):
+        try:
+            register: Callable[[typer.Typer], None] = entry.load()
+        except ImportError as error:
+            _explain_missing(app, entry.name, error)
+        else:
+            register(app)
+    return app
+
+
+def _explain_missing(app: typer.Typer, name: str, error: ImportError) -> None:
+    reason = str(error)
+
+    @app.command(name, help=f"(not available: {reason})", hidden=True)
+    def missing() -> None:
+        raise ARTError(f"`{name}` is not available: {reason}. Install it: pip install 'art-langgraph[server]'")
+
+
+def main() -> None:
+    """Entry point. An error that we raised on purpose is one clean line; anything else keeps its traceback."""
+    try:
+        build()()
+    except ARTError as error:
+        Console(stderr=True, highlight=False).print(f"[red]error:[/red] {escape(str(error))}")
+        sys.exit(1)

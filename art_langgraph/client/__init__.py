@@ -1,0 +1,1 @@
+"""The trainer server's control API, as a client sees it."""

@@ -1,0 +1,1 @@
+"""RULER: a judge model compares the runs of one scenario."""

@@ -1,0 +1,1 @@
+"""Typed answers of any chat model: retries, fallbacks, a cache."""

@@ -1,0 +1,1 @@
+"""Scenarios → rollouts → rewards → training step → evaluation."""

@@ -1,0 +1,124 @@
+"""Two versions of a policy on the same scenarios, judged side by side: for rewards that only compare."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from art_langgraph.loop.intervals import mean_interval, wilson
+from art_langgraph.loop.rollout import Graph, ScenarioLike, gather
+from art_langgraph.rewards import GroupReward, score_group
+from art_langgraph.trajectory import TrajectoryGroup
+
+
+class Pair(NamedTuple):
+    """Mean scores of both versions in one scenario."""
+
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Versus:
+    """Two versions in comparison. groups: one per scenario, with the runs of both; `metadata["version"]` tells which.
+
+    A scenario that could not be judged counts in `unscored` alone.
+    """
+
+    policy: str
+    versions: tuple[int, int]
+    groups: list[TrajectoryGroup]
+
+    @property
+    def pairs(self) -> list[Pair]:
+        found = []
+        for group in self.groups:
+            scores: dict[int, list[float]] = {version: [] for version in self.versions}
+            for one in group.trajectories:
+                if one.reward is not None:
+                    scores[one.metadata["version"]].append(one.reward)
+            if all(scores.values()):
+                found.append(Pair(*(statistics.fmean(scores[version]) for version in self.versions)))
+        return found
+
+    @property
+    def unscored(self) -> int:
+        return len(self.groups) - len(self.pairs)
+
+    @property
+    def means(self) -> Pair | None:
+        """Mean score of each version; None when nothing could be judged."""
+        pairs = self.pairs
+        return Pair(*map(statistics.fmean, zip(*pairs, strict=True))) if pairs else None
+
+    @property
+    def difference(self) -> tuple[float, tuple[float, float] | None] | None:
+        """Mean gain in score from the earlier version to the later one, per scenario, and its 95 % interval."""
+        gains = [pair.after - pair.before for pair in self.pairs]
+        return (statistics.fmean(gains), mean_interval(gains)) if gains else None
+
+    @property
+    def wins(self) -> int:
+        """Scenarios in which the later version scores higher."""
+        return sum(pair.after > pair.before for pair in self.pairs)
+
+    @property
+    def losses(self) -> int:
+        return sum(pair.after < pair.before for pair in self.pairs)
+
+    @property
+    def ties(self) -> int:
+        return len(self.pairs) - self.wins - self.losses
+
+    @property
+    def win_interval(self) -> tuple[float, float]:
+        """95 % interval (Wilson) of the share of wins among scenarios that are no ties."""
+        return wilson(self.wins, self.wins + self.losses)
+
+    def __str__(self) -> str:
+        earlier, later = (f"{self.policy}@{version}" for version in self.versions)
+        if (means := self.means) is None or (difference := self.difference) is None:
+            return f"{earlier} and {later}: none of {len(self.groups)} scenarios could be judged"
+        gain, interval = difference
+        spread = f" ({interval[0]:+.3f} to {interval[1]:+.3f})" if interval else ""
+        low, high = self.win_interval
+        return (
+            f"{earlier} {means.before:.3f} → {later} {means.after:.3f}, difference {gain:+.3f}{spread}; better in "
+            f"{self.wins}, worse in {self.losses}, equal in {self.ties} of {len(self.pairs)} scenarios (wins among "
+            f"those that differ: {low:.2f} to {high:.2f}); not judged: {self.unscored}"
+        )
+
+
+async def compare_versions(
+    graph: Graph,
+    scenarios: Sequence[ScenarioLike],
+    reward: GroupReward,
+    *,
+    policy: str,
+    versions: tuple[int, int],
+    n: int = 1,
+    temperature: float | None = 0.0,
+    max_concurrency: int = 16,
+    timeout: float | None = None,
+    progress: bool = True,
+) -> Versus:
+    """Runs both versions `n` times on each scenario, and has all runs of a scenario judged as one group (`Ruler`).
+
+    The judge is not told which is which. The runs are marked, and no training step takes them.
+    """
+    sides = [
+        await gather(
+            graph, scenarios, n, version={policy: version}, temperature=temperature, timeout=timeout,
+            max_concurrency=max_concurrency, metadata={"evaluation": True, "version": version},
+            progress=f"measuring {policy}@{version}" if progress else False,
+        )
+        for version in versions
+    ]  # fmt: skip
+    mixed = [
+        TrajectoryGroup(scenario=before.scenario, trajectories=[*before.trajectories, *after.trajectories])
+        for before, after in zip(*sides, strict=True)
+    ]
+    return Versus(policy, versions, await asyncio.gather(*(score_group(group, reward) for group in mixed)))

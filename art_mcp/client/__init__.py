@@ -1,0 +1,1 @@
+"""Connections with MCP servers: sessions, tools, capture of every call, recorded servers."""

@@ -1,0 +1,123 @@
+"""Records MCP tool invocations into the trajectory of the rollout that makes them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Self, TypeVar
+
+from langchain_core.messages import BaseMessage
+from pydantic import BaseModel
+
+from art_langgraph.capture.scope import current, enclosing_run
+from art_langgraph.trajectory import ToolCall
+from art_mcp.client.result import CallResult
+from art_mcp.client.sdk import Progress, failure_of, wire
+
+MAX_PROGRESS = 100
+"""Notices of one call that are kept."""
+
+Session = TypeVar("Session")
+
+
+class Record:
+    """A call under way. server, version: who is asked. arguments are kept as JSON.
+
+    As a context manager it also records a call that nobody waits for any more, which the server may have carried out.
+    """
+
+    def __init__(self, server: str, version: str | None, tool: str, arguments: dict[str, Any]) -> None:
+        self._call = ToolCall(
+            tool=tool, arguments=json.loads(json.dumps(arguments, default=str)), server=server, server_version=version,
+            started=time.time(),
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            self.end(CallResult("the caller did not wait for the answer", is_error=True, failure="cancelled"))
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Notes what the server says while it works."""
+        if len(self._call.progress) < MAX_PROGRESS:
+            self._call.progress.append({"progress": progress, "total": total, "message": message})
+
+    def end(self, result: CallResult, tool_call_id: str | None = None) -> None:
+        """Adds the call to the current trajectory, if there is one."""
+        if (scope := current()) is None:
+            return
+        call = self._call
+        call.seconds = time.time() - call.started
+        call.result, call.structured, call.content = result.text, result.structured, result.content
+        call.is_error, call.failure, call.tool_call_id = result.is_error, result.failure, tool_call_id
+        scope.recorder.mcp_call(call, enclosing_run()[0])
+
+
+def capture(session: Session, server: str | None = None) -> Session:
+    """Records every `call_tool` of a session from now on: an `mcp.ClientSession` of SDK 1 or 2, or a `Client` of SDK 2.
+
+    server: its name; None: what the server says, which an `initialize` made before this call does not tell in SDK 1
+    (then it is "unknown"). Nothing else changes: results, exceptions and the caller's own progress callback stay.
+    Returns the session.
+    """
+    given: Any = session
+    call_tool, initialize = given.call_tool, getattr(given, "initialize", None)
+    parameters = inspect.signature(call_tool)
+    met: dict[str, Any] = {}
+
+    async def initialized(*args: Any, **kwargs: Any) -> Any:
+        assert initialize is not None
+        answer = await initialize(*args, **kwargs)
+        met.update(wire(answer).get("serverInfo", {}))
+        return answer
+
+    async def recorded(*args: Any, **kwargs: Any) -> Any:
+        call = parameters.bind(*args, **kwargs)
+        known = getattr(given, "server_info", None)
+        info = wire(known) if isinstance(known, BaseModel) else met
+        name, arguments = call.arguments["name"], call.arguments.get("arguments") or {}
+        with Record(server or info.get("name", "unknown"), info.get("version"), name, arguments) as record:
+            call.arguments["progress_callback"] = _both(record.progress, call.arguments.get("progress_callback"))
+            return await _recorded(record, lambda: call_tool(*call.args, **call.kwargs))
+
+    given.call_tool = recorded
+    if initialize is not None:
+        given.initialize = initialized
+    return session
+
+
+class CaptureInterceptor:
+    """A `ToolCallInterceptor` of langchain-mcp-adapters: `MultiServerMCPClient(…, tool_interceptors=[
+    CaptureInterceptor()])` records every call of the tools that it makes."""
+
+    async def __call__(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        with Record(request.server_name, None, request.name, request.args) as record:
+            return await _recorded(record, lambda: handler(request), getattr(request.runtime, "tool_call_id", None))
+
+
+async def _recorded(record: Record, call: Callable[[], Awaitable[Any]], tool_call_id: str | None = None) -> Any:
+    try:
+        answer = await call()
+    except Exception as error:  # the edge to a foreign process: recorded, and raised as it came
+        failed = failure_of(error)
+        record.end(CallResult(f"{type(error).__name__}: {error}", None, True, failure=failed.failure), tool_call_id)
+        raise
+    if isinstance(answer, BaseMessage):  # another interceptor has answered in the server's place
+        record.end(CallResult(answer.text, is_error=getattr(answer, "status", "") == "error"), tool_call_id)
+    elif isinstance(answer, BaseModel):
+        record.end(CallResult.of(wire(answer)), tool_call_id)
+    return answer
+
+
+def _both(ours: Progress, theirs: Progress | None) -> Progress:
+    async def told(progress: float, total: float | None, message: str | None) -> None:
+        await ours(progress, total, message)
+        if theirs:
+            await theirs(progress, total, message)
+
+    return told

@@ -1,0 +1,1 @@
+"""From an MCP server's catalog to executed, verifiable scenarios."""

@@ -1,0 +1,90 @@
+"""What is read out of results."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from art_mcp.client.result import CallResult
+from art_mcp.scenarios.observe import Finding, at, findings, leaves, parsed, problem, stable_facts
+
+
+@pytest.mark.parametrize(
+    ("text", "structured", "value"),
+    [
+        ("x", {"a": 1}, {"a": 1}),
+        ("x", {"result": "[1, 2]"}, [1, 2]),
+        ("x", {"content": "plain"}, "plain"),
+        ('{"a": null}', None, {"a": None}),
+        ("[{'name': 'users'}]", None, [{"name": "users"}]),
+        ("[FILE] a.txt", None, "[FILE] a.txt"),
+        ("__import__('os')", None, "__import__('os')"),
+    ],
+)
+def test_a_result_is_read_as_what_it_is(text: str, structured: Any, value: Any) -> None:
+    assert parsed(text, structured) == value
+
+
+def test_every_leaf_is_found_where_its_path_says() -> None:
+    value = {"a": [1, {"b": None, "c": ""}], "d": False}
+    assert dict(leaves(value)) == {("a", 0): 1, ("d",): False}
+    assert all(at(value, path) == leaf for path, leaf in leaves(value))
+    for path in (["a", 7], ["x"], ["d", 0]):
+        with pytest.raises(LookupError):
+            at(value, path)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Error: no such table", "error"),
+        ("Database error: x", "error"),
+        ("No matches found", "empty"),
+        ("", "empty"),
+        ("[]", "empty"),
+        ('{"entities": [], "relations": []}', "empty"),
+        ("0", None),
+        ("No", None),
+        ("There is no error: all is well", None),
+    ],
+)
+def test_results_that_are_of_no_use(text: str, kind: str | None) -> None:
+    found = problem(text, parsed(text))
+    assert (found and found[0]) == kind
+
+
+def fitting(tool: str, value: Any, parameter: str, *taken: str) -> list[Any]:
+    meanings = [frozenset(name.split("_")) for name in taken]
+    return [one.value for one in findings(tool, value) if one.fits(parameter, meanings)]
+
+
+def test_a_value_fits_a_parameter_that_says_the_same() -> None:
+    tables = [{"name": "users"}, {"name": "orders"}]
+    assert fitting("list_tables", tables, "table_name") == ["users", "orders"]
+    assert fitting("describe_table", [{"name": "id"}], "table_name", "table_name") == []
+    assert fitting("get_current_time", {"datetime": "x", "time_zone": "y"}, "time") == []
+    assert fitting("search", {"users": [{"id": 7, "name": "Ada"}]}, "userId") == [7]
+    assert fitting("create_job_id", "j-77", "job_id") == ["j-77"]
+    assert fitting("find", "in /srv/a.txt and /srv/b, not /dev/null", "path") == ["/srv/a.txt", "/srv/b"]
+    assert fitting("git_log", "Commit: 'abc123'", "revision") == ["abc123"]
+    assert next(findings("list", {"a": [{"b": "c"}]})) == Finding(("a", 0, "b"), ("b",), frozenset({"list", "a"}), "c")
+
+
+def test_facts_are_stable_new_and_not_of_the_clock() -> None:
+    now = datetime.now(UTC)
+    first = {
+        "city": "Oslo", "people": 709_000, "capital": True, "seen": now.isoformat(), "day": f"{now:%A}",
+        "stamp": int(time.time()), "load": 0.25, "note": "x" * 100, "mayor": "Ada",
+    }  # fmt: skip
+    assert stable_facts(first, {**first, "load": 0.5}, ["Oslo"]) == ["709000", "Ada"]
+    assert stable_facts("The sum of 3 and 4 is 7.", "The sum of 3 and 4 is 7.", [3, 4]) == ["7"]
+    assert stable_facts("Diff with main:", "Diff with main:", []) == []
+    assert stable_facts("deep blue", "deep blue", []) == ["deep blue"]
+    assert stable_facts("1", "2", []) == []
+
+
+def test_structured_content_without_text_is_shown_as_json() -> None:
+    assert CallResult.of({"content": [], "structuredContent": {"a": 1}}).text == '{"a": 1}'

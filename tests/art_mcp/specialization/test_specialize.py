@@ -1,0 +1,106 @@
+"""`specialize` from end to end: a real MCP server, the real trainer on the tiny model, the small engine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from art_langgraph import GRPOConfig, SFTConfig, TrainerClient
+from art_langgraph.cli.main import build
+from art_mcp import MCPScenario, ScenarioSet, connect, specialize
+from art_mcp.scenarios.plan import Observation, Plan, Step
+from art_mcp.specialization.demonstrations import demonstrations
+from tests.conftest import TrainerServer
+from tests.support import SUPPORT
+from trainer_server.wire import ConfigError
+
+SERVER = [sys.executable, str(SUPPORT / "mcp" / "server.py")]
+
+
+def adding(a: int, b: int, split: str, *, asks: str = "add") -> MCPScenario:
+    """A task that the small engine solves at once, or for another tool never."""
+    plan = Plan(
+        server="tested", reference=[Step(tool="add", arguments={"a": a, "b": b})], split=split, facts=[str(a + b)],
+        observations=[Observation(text=str(a + b), structured={"result": a + b})],
+    )  # fmt: skip
+    return MCPScenario.make(f'call {asks} {{"a": {a}, "b": {b}}}', plan)
+
+
+def scenarios() -> ScenarioSet:
+    found = [adding(n, 2 * n, "train") for n in range(1, 5)]
+    held = [adding(1, 9, "validation"), adding(2, 9, "validation", asks="substract")]
+    return ScenarioSet([*found, *held], offered=["add"])
+
+
+async def test_a_server_in_and_a_version_with_a_report_out(connected: TrainerServer, tmp_path: Path) -> None:
+    told: list[str] = []
+    made = await specialize(
+        SERVER, policy="special", scenarios=scenarios(), warm_start="reference", sft=SFTConfig(num_train_epochs=1),
+        measure=2, steps=1, groups_per_step=2, rollouts=2, config=GRPOConfig(lr=1e-3), max_tokens=60,
+        output=tmp_path / "out", progress=False, on_stage=told.append,
+    )  # fmt: skip
+    assert made.server == "tested"
+    assert made.model == "special@1"
+    assert (made.before.successes, len(made.before.scored), made.before.version) == (1, 2, 0)
+    assert made.after.rate == 0.5
+    assert made.warm_start is not None
+    assert made.warm_start["rows"] == 4
+    assert list(made.seconds) == ["scenarios", "before", "warm start", "difficulty", "train", "after"]
+    assert made.notes == ["too few scenarios are solved sometimes: trained on all of them"]
+    assert any("0 of 4 are solved sometimes" in line for line in told)
+    for name in ("report.md", "report.html"):
+        text = (tmp_path / "out" / name).read_text()
+        assert "special@1" in text
+        assert "1 of 2" in text
+    assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").exists()
+    kept = ScenarioSet.load(tmp_path / "out" / "scenarios.jsonl")
+    assert [one.plan.measured for one in kept.train] == [1.0] * 4
+    async with TrainerClient() as trainer:
+        assert [one.version for one in await trainer.versions("special")] == [0, 1]
+
+
+async def test_the_report_escapes_what_a_server_says(connected: TrainerServer, tmp_path: Path) -> None:
+    odd = [adding(n, n, "train") for n in range(2)]
+    odd.append(MCPScenario.make("say <script>alert(1)</script>", adding(5, 5, "validation").plan))
+    await specialize(
+        SERVER, policy="escaped", scenarios=ScenarioSet(odd), steps=0, measure=0, groups_per_step=2, max_tokens=60,
+        output=tmp_path, progress=False,
+    )  # fmt: skip
+    assert "<script>" not in (tmp_path / "report.html").read_text()
+
+
+async def test_too_few_scenarios_are_an_error_that_says_what_to_do(connected: TrainerServer) -> None:
+    with pytest.raises(ConfigError, match="take a larger n"):
+        await specialize(SERVER, policy="few", scenarios=ScenarioSet([adding(1, 1, "train")]), progress=False)
+
+
+async def test_demonstrations_are_what_the_agent_would_send(connected: TrainerServer) -> None:
+    async with connect(SERVER) as server:
+        (one,) = demonstrations([adding(1, 2, "train")], await server.tools())
+    assert [message["role"] for message in one.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert one.messages[2]["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 1, "b": 2}'}
+    assert one.messages[3]["content"] == "3"
+    assert one.messages[4]["content"] == "The answer is 3."
+    assert one.tools is not None
+    assert "add" in [tool["function"]["name"] for tool in one.tools]
+
+
+def test_the_commands_say_what_is_wrong_with_their_options() -> None:
+    runner = CliRunner()
+    for words, why in (
+        (["specialize", "x", "--isolation", "none"], "neither shared nor session"),
+        (["scenarios", "x", "--header", "secret"], "Name: value"),
+    ):
+        result = runner.invoke(build(), words)
+        assert isinstance(result.exception, ConfigError)
+        assert why in str(result.exception)
+
+
+def test_scenarios_that_cannot_be_tried_are_said_to_be_so(tmp_path: Path) -> None:
+    words = ["scenarios", " ".join(SERVER), "-n", "2", "-o", str(tmp_path / "found.jsonl")]
+    result = CliRunner().invoke(build(), words)
+    assert result.exit_code == 1
+    assert "not called, as they may destroy something: add" in result.output

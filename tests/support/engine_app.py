@@ -1,0 +1,300 @@
+"""A small engine that answers chat completions with exact tokens, as vLLM does: for the lane without vLLM.
+
+A token is a character of the text, but two newlines in a row are one. Its chat template puts END after what the
+assistant said, and drops `(hint) …` messages once they are answered. What it answers follows from the last message:
+`think THOUGHT|TEXT` thinks first, `call NAME {json}` makes a tool call, `calls [[NAME, {json}], …]` several,
+`say TEXT` says TEXT, `who` names the weights of the adapter that answers, `where` the engine, `slow` streams slowly,
+`die` breaks the connection, `no tokens` leaves the token ids out; `after SECONDS …` does the rest later; anything else
+is echoed. A forced tool is called with what would have been said. More than 2,000 characters are over the context.
+While a test leaves texts in `state["answers"]`, these are said instead, to prompts of any length. Adapters whose names
+are in `state["refused"]` are not loaded, nor are those that are no whole safetensors files.
+
+With `sleeps` it can be told to rest, and answers nothing while it does.
+
+`python -m tests.support.engine_app PORT` runs it as a process, to be killed; `GET /state` and `POST /state` reach
+its state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import math
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from trainer_server.process import faults
+
+CONTEXT = 2_000
+END = "\x03"
+PARAGRAPH = 256
+UNIFORM = -math.log(300)
+"""Log-probability of every token: about that of the tiny base model, which knows nothing yet."""
+
+
+def make_app(
+    name: str = "engine", base: str = "base", key: str = "", lora: bool = True, sleeps: bool = False
+) -> Starlette:
+    """name: what it answers to `where`. lora: whether adapters can be loaded at run time. sleeps: see above."""
+    state: dict[str, Any] = {
+        "loaded": {}, "most_loaded": 0, "loads": 0, "load_seconds": 0.0, "requests": [], "tokenized": [], "aborted": 0,
+        "blind": False, "unready": 0, "answers": [], "refused": [], "unloadable": 0,
+        "asleep": False, "naps": 0, "disturbed": 0, "sleepless": 0, "under_way": 0,
+    }  # fmt: skip
+
+    async def chat(request: Request) -> Response:
+        state["disturbed"] += state["asleep"]
+        state["under_way"] += 1
+        try:
+            return await answer(request)
+        finally:
+            state["under_way"] -= 1
+
+    async def sleep(_request: Request) -> Response:
+        if state["sleepless"]:
+            return JSONResponse({"error": "not today"}, 500)
+        state["disturbed"] += state["under_way"]
+        state["naps"] += 1
+        state["asleep"] = True
+        return JSONResponse({"status": "sleeping"})
+
+    async def wake_up(_request: Request) -> Response:
+        state["asleep"] = False
+        return JSONResponse({"status": "awake"})
+
+    async def is_sleeping(_request: Request) -> Response:
+        return JSONResponse({"is_sleeping": state["asleep"]})
+
+    async def answer(request: Request) -> Response:
+        if key and request.headers.get("Authorization") != f"Bearer {key}":
+            return JSONResponse({"error": "Unauthorized"}, 401)
+        body = await request.json()
+        state["requests"].append(body)
+        if body["model"] != base and body["model"] not in state["loaded"]:
+            return JSONResponse({"error": {"message": f"model {body['model']} does not exist", "code": 404}}, 404)
+        prompt = _render(body["messages"])
+        scripted = f"say {state['answers'].pop(0)}" if state["answers"] else None
+        if scripted:
+            prompt = ""
+        limit = body.get("max_tokens") or CONTEXT - len(prompt)
+        if len(prompt) + limit > CONTEXT or limit < 1:
+            message = f"This model's maximum context length is {CONTEXT} tokens."
+            return JSONResponse({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
+        said = scripted or str(body["messages"][-1].get("content") or "")
+        if said.startswith("after "):
+            _, seconds, said = said.split(" ", 2)
+            await asyncio.sleep(float(seconds))
+        said = {"who": f"say {weights(state['loaded'].get(body['model']))}", "where": f"say {name}"}.get(said, said)
+        text, calls = _answer(said, body)
+        tokens = [ord(char) for char in text][:limit]
+        choices = [_choice(i, text[:limit], calls, tokens) for i in range(body.get("n") or 1)]
+        if said.startswith("think "):
+            thought, answer = said.removeprefix("think ").split("|")
+            for choice in choices:
+                choice["message"] |= {"reasoning": thought, "content": answer}
+        prompt_ids = _tokens(prompt) or [0]
+        head = {"id": "chatcmpl-engine", "object": "chat.completion", "created": 1, "model": body["model"]}
+        if said == "no tokens":
+            for choice in choices:
+                choice["token_ids"] = None
+        if body.get("stream"):
+            return StreamingResponse(_stream(head, choices[0], prompt_ids, said, state), media_type="text/event-stream")
+        if said == "slow":
+            while not await request.is_disconnected():
+                await asyncio.sleep(0.01)
+            state["aborted"] += 1
+            return Response()
+        usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(tokens), "total_tokens": 0}
+        return JSONResponse({**head, "choices": choices, "usage": usage, "prompt_token_ids": prompt_ids})
+
+    async def tokenize(request: Request) -> Response:
+        body = await request.json()
+        state["tokenized"].append(body)
+        if state["unready"]:
+            state["unready"] -= 1
+            return JSONResponse({"error": {"message": "starting", "code": 503}}, 503)
+        if "prompt" in body:
+            return JSONResponse({"tokens": _tokens(body["prompt"])})
+        if any("unrenderable" in str(message.get("content")) for message in body["messages"]):
+            return JSONResponse({"error": {"message": "the template says no", "code": 400}}, 400)
+        return JSONResponse({"tokens": _tokens(_render(body["messages"]))})
+
+    async def detokenize(request: Request) -> Response:
+        return JSONResponse({"prompt": _text((await request.json())["tokens"])})
+
+    async def load(request: Request) -> Response:
+        body = await request.json()
+        if not body.get("lora_name") or not body.get("lora_path"):
+            return JSONResponse({"error": {"message": "Both 'lora_name' and 'lora_path' must be provided."}}, 400)
+        faults.point("loading")
+        state["disturbed"] += state["asleep"]
+        if state["unloadable"]:
+            state["unloadable"] -= 1
+            return JSONResponse({"error": {"message": "starting", "code": 503}}, 503)
+        if body["lora_name"] in state["loaded"]:
+            return JSONResponse({"error": {"message": "The lora adapter has already been loaded."}}, 400)
+        if state["blind"] or not (Path(body["lora_path"]) / "adapter_config.json").exists():
+            return JSONResponse({"error": {"message": f"No adapter found for {body['lora_name']}"}}, 404)
+        if body["lora_name"] in state["refused"]:
+            return JSONResponse({"error": {"message": "weights of another shape", "code": 500}}, 500)
+        try:
+            load_file(f"{body['lora_path']}/adapter_model.safetensors")
+        except (OSError, SafetensorError) as error:
+            return JSONResponse({"error": {"message": f"{error}", "type": "InternalServerError", "code": 500}}, 500)
+        await asyncio.sleep(state["load_seconds"])
+        state["loaded"][body["lora_name"]] = body["lora_path"]
+        state["loads"] += 1
+        state["most_loaded"] = max(state["most_loaded"], len(state["loaded"]))
+        faults.point("loaded")
+        return Response("Success")
+
+    async def unload(request: Request) -> Response:
+        state["loaded"].pop((await request.json())["lora_name"], None)
+        return Response("Success")
+
+    async def models(request: Request) -> Response:
+        if key and request.headers.get("Authorization") != f"Bearer {key}":
+            return JSONResponse({"error": "Unauthorized"}, 401)
+        adapters = [{"id": one, "root": path, "parent": base} for one, path in state["loaded"].items()]
+        return JSONResponse({"data": [{"id": base, "max_model_len": CONTEXT, "parent": None}, *adapters]})
+
+    async def look(request: Request) -> Response:
+        if request.method == "POST":
+            state.update(await request.json())
+        return JSONResponse(state)
+
+    async def health(_request: Request) -> Response:
+        return Response()
+
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/tokenize", tokenize, methods=["POST"]),
+            Route("/detokenize", detokenize, methods=["POST"]),
+            *([Route("/v1/load_lora_adapter", load, methods=["POST"])] if lora else []),
+            Route("/v1/unload_lora_adapter", unload, methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/health", health),
+            *([Route("/sleep", sleep, methods=["POST"]), Route("/wake_up", wake_up, methods=["POST"]),
+               Route("/is_sleeping", is_sleeping)] if sleeps else []),
+            Route("/state", look, methods=["GET", "POST"]),
+        ]
+    )  # fmt: skip
+    app.state.engine = state
+    return app
+
+
+def weights(path: str | None) -> str:
+    """What `who` answers for the adapter in a directory."""
+    return hashlib.sha256((Path(path) / "adapter_model.safetensors").read_bytes()).hexdigest()[:12] if path else "base"
+
+
+def _render(messages: list[dict[str, Any]]) -> str:
+    """The chat template."""
+    text = ""
+    for at, message in enumerate(messages):
+        content = str(message.get("content") or "")
+        if content.startswith("(hint) ") and at < len(messages) - 1:
+            continue
+        functions = [call["function"] for call in message.get("tool_calls") or ()]
+        text += content + "".join(f"call {one['name']} {one['arguments']}" for one in functions)
+        text += END if message["role"] == "assistant" else ""
+    return text
+
+
+def _tokens(text: str) -> list[int]:
+    return [PARAGRAPH if part == "\n\n" else ord(part) for part in re.findall(r"\n\n|.|\n", text)]
+
+
+def _text(tokens: list[int]) -> str:
+    return "".join("\n\n" if token == PARAGRAPH else chr(token) for token in tokens)
+
+
+def _answer(said: str, body: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+    text = said.removeprefix("say ") or "?"
+    if said.startswith("think "):
+        return said.removeprefix("think ").replace("|", ""), []
+    if said.startswith("call "):
+        _, name, arguments = said.split(" ", 2)
+        return said, [_tool_call(name, arguments)]
+    if said.startswith("calls "):
+        asked = json.loads(said.removeprefix("calls "))
+        return said, [_tool_call(name, json.dumps(arguments), at) for at, (name, arguments) in enumerate(asked)]
+    if body.get("tool_choice") not in (None, "auto", "none") and body.get("tools"):
+        return text, [_tool_call(body["tools"][0]["function"]["name"], text)]
+    return text, []
+
+
+def _tool_call(name: str, arguments: str, at: int = 0) -> dict[str, Any]:
+    one = f"call-{name}-{at}" if at else f"call-{name}"
+    return {"id": one, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _choice(index: int, text: str, calls: list[dict[str, Any]], tokens: list[int]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": None if calls else text}
+    if calls:
+        message["tool_calls"] = calls
+    logprobs = {"content": [{"token": chr(t), "logprob": UNIFORM, "bytes": None, "top_logprobs": []} for t in tokens]}
+    return {
+        "index": index, "message": message, "logprobs": logprobs, "token_ids": tokens,
+        "finish_reason": "tool_calls" if calls else "stop",
+    }  # fmt: skip
+
+
+async def _stream(
+    head: dict[str, Any], choice: dict[str, Any], prompt_ids: list[int], said: str, state: dict[str, Any]
+) -> AsyncIterator[bytes]:
+    def event(delta: dict[str, Any], at: int | None, reason: str | None = None, **extra: Any) -> bytes:
+        part = {"index": 0, "delta": delta, "finish_reason": reason}
+        if at is not None:
+            part["logprobs"] = {"content": [choice["logprobs"]["content"][at]]}
+            part["token_ids"] = [choice["token_ids"][at]] if choice["token_ids"] else None
+        return b"data: " + json.dumps({**head, "choices": [part], **extra}).encode() + b"\n\n"
+
+    yield event({"role": "assistant", "content": ""}, None, prompt_token_ids=prompt_ids)
+    message, count = choice["message"], len(choice["logprobs"]["content"])
+    try:
+        for at in range(count):
+            last = at == count - 1
+            if message.get("tool_calls"):
+                calls = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]
+                delta: dict[str, Any] = {"tool_calls": calls} if at == 0 else {}
+            elif at < len(thought := message.get("reasoning", "")):
+                delta = {"reasoning": thought[at]}
+            else:
+                delta = {"content": message["content"][at - len(thought)]}
+            yield event(delta, at, choice["finish_reason"] if last else None)
+            if said == "slow":
+                await asyncio.sleep(5.0)
+            if said == "die" and at == 1:
+                raise ConnectionResetError
+    except asyncio.CancelledError:
+        state["aborted"] += 1
+        raise
+    usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": count, "total_tokens": len(prompt_ids) + count}
+    yield b"data: " + json.dumps({**head, "choices": [], "usage": usage}).encode() + b"\n\n"
+    yield b"data: [DONE]\n\n"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("port", type=int)
+    parser.add_argument("--name", default="engine")
+    parser.add_argument("--base", default="base")
+    parser.add_argument("--key", default="")
+    parser.add_argument("--no-lora", action="store_true")
+    args = parser.parse_args()
+    app = make_app(args.name, args.base, args.key, not args.no_lora)
+    uvicorn.run(app, host="127.0.0.1", port=args.port, log_level="error")

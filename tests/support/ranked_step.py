@@ -1,0 +1,59 @@
+"""Steps by all ranks that a launcher has started; the first writes what came out: `python -m … MODEL OUT CASES`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch.distributed.tensor import DTensor
+
+from tests.trainer_server.training.grpo.test_step import COMPLETIONS, completion, groups
+from trainer_server.training.checkpoint import make_optimizer
+from trainer_server.training.grpo.batch import gather_batch
+from trainer_server.training.grpo.step import optimise
+from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.model.tree import pack
+from trainer_server.training.ranks import Ranks
+from trainer_server.wire import GRPOConfig, PolicySpec
+
+
+@torch.no_grad()
+def layers_gathered(model: PolicyModel) -> int:
+    """Layers whose weights are whole here after a forward pass that no backward pass follows."""
+    (row,) = pack([np.array([1, 2])], [np.array([3])], budget=9).rows
+    model.logprobs(row, torch.ones(1))
+    layers = model._base.get_decoder().layers
+    return sum(not isinstance(layer.self_attn.q_proj.base_layer.weight, DTensor) for layer in layers)
+
+
+def main(model_path: str, out: Path, cases: dict[str, Any]) -> None:
+    ranks = Ranks.join()
+    torch.set_num_threads(1)
+    model = PolicyModel(model_path, dtype=torch.float32, device="cpu", ranks=ranks)
+    found = [*COMPLETIONS, completion("c3", [9, 9, 4], version=0), completion("c4", [5, 6, 2, 2, 2])]
+    for name, options in cases.items():
+        config = GRPOConfig(**options)
+        batch = gather_batch(
+            groups(1.0, 0.0, 0.3, 0.7, 0.1), {one.id: one for one in found}, config, policy="p", version=0,
+            base_model="tiny", tokenizer="tok",
+        )  # fmt: skip
+        model.initialise(PolicySpec(name="p"))
+        torch.manual_seed(0)
+        optimizer = make_optimizer(model, config)
+        metrics = optimise(model, optimizer, batch, config, lambda version: nullcontext(version == 0), ranks)
+        whole = layers_gathered(model) if ranks.sharded else 0
+        if ranks.first:
+            moments = {weight: optimizer.state[one]["exp_avg"] for weight, one in model.parameters()}
+            save_file({weight: one.contiguous() for weight, one in moments.items()}, out / f"{name}.safetensors")
+            (out / f"{name}.json").write_text(json.dumps({**metrics, "layers_gathered": whole}))
+    ranks.leave()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))

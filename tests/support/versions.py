@@ -1,0 +1,21 @@
+"""Versions as the trainer publishes them, made by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from trainer_server.policies.store import OPTIMIZER, AdapterStore
+from trainer_server.wire import Version
+
+
+def publish(store: AdapterStore, policy: str, number: int, **record: Any) -> None:
+    aside = store.staging(policy, number)
+    save_file({"lora_A": np.ones((2, 2), np.float32)}, aside / "adapter_model.safetensors")
+    save_file({"rng": np.ones(2, np.uint8)}, aside / OPTIMIZER)
+    (aside / "adapter_config.json").write_text("{}")
+    (aside / "trainer.json").write_text(json.dumps({"updates": number}))
+    store.publish(aside, Version(policy=policy, version=number, created=0.0, **record))

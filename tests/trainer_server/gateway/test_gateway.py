@@ -1,0 +1,261 @@
+"""The gateway: exact tokens in the ledger before the last byte leaves; errors in OpenAI's shape; leases."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import TrainerServer
+from tests.support.engine_app import UNIFORM
+
+
+def chat(server: TrainerServer, content: str, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
+    with server.http() as http:
+        full = {"model": "agent", "messages": [{"role": "user", "content": content}], "max_tokens": 50, **body}
+        return http.post("/v1/chat/completions", json=full, headers=headers)
+
+
+def row(server: TrainerServer, one: str) -> dict[str, Any]:
+    with server.http() as http:
+        answer = http.get(f"/api/completions/{one}")
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def test_an_answer_is_ordinary_and_its_tokens_are_in_the_ledger(server: TrainerServer) -> None:
+    answer = chat(server, "say hello", temperature=0.7).json()
+    assert answer["choices"][0]["message"]["content"] == "hello"
+    assert answer["choices"][0]["logprobs"] is None
+    assert "token_ids" not in answer["choices"][0]
+    assert "prompt_token_ids" not in answer
+    assert answer["system_fingerprint"] == answer["id"]
+    found = row(server, answer["id"])
+    assert found["token_ids"] == [ord(char) for char in "hello"]
+    assert found["prompt_token_ids"] == [ord(char) for char in "say hello"]
+    assert found["logprobs"] == [UNIFORM] * 5
+    assert (found["policy"], found["version"], found["status"]) == ("agent", 0, "complete")
+    assert (found["sampling"]["temperature"], found["sampling"]["max_tokens"]) == (0.7, 50)
+
+
+def test_streaming_gives_the_same_row_and_the_id_once(server: TrainerServer) -> None:
+    answer = chat(server, "say hello", stream=True)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    chunks = events(answer.text)
+    ids = {chunk["id"] for chunk in chunks}
+    assert len(ids) == 1
+    assert [chunk["system_fingerprint"] for chunk in chunks if chunk.get("system_fingerprint")] == list(ids)
+    assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == "hello"
+    assert not any("usage" in chunk for chunk in chunks)
+    found = row(server, ids.pop())
+    assert found["token_ids"] == [ord(char) for char in "hello"]
+    assert found["message"]["content"] == "hello"
+
+
+def test_usage_is_streamed_when_asked_for(server: TrainerServer) -> None:
+    chunks = events(chat(server, "say hi", stream=True, stream_options={"include_usage": True}).text)
+    assert chunks[-1]["usage"]["completion_tokens"] == 2
+
+
+def test_the_row_is_there_before_the_last_byte(server: TrainerServer) -> None:
+    with server.http() as http:
+        body = {"model": "agent", "messages": [{"role": "user", "content": "say hello"}], "stream": True}
+        with http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            for line in answer.iter_lines():
+                if '"finish_reason": "stop"' in line:
+                    assert row(server, json.loads(line[6:])["id"])["status"] == "complete"
+                    return
+    pytest.fail("no finish_reason was streamed")
+
+
+def test_several_choices_have_an_id_each(server: TrainerServer) -> None:
+    answer = chat(server, "say hi", n=3).json()
+    for one in (answer["id"], f"{answer['id']}.1", f"{answer['id']}.2"):
+        assert row(server, one)["token_ids"] == [ord("h"), ord("i")]
+
+
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+}
+
+
+def test_a_tool_call_keeps_its_tokens_streamed_and_not(server: TrainerServer) -> None:
+    whole = chat(server, 'call add {"a": 1}').json()
+    assert whole["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "add"
+    chunks = events(chat(server, 'call add {"a": 1}', stream=True).text)
+    rows = [row(server, one) for one in (whole["id"], chunks[0]["id"])]
+    assert rows[0]["token_ids"] == rows[1]["token_ids"] == [ord(char) for char in 'call add {"a": 1}']
+    assert rows[0]["message"]["tool_calls"] == rows[1]["message"]["tool_calls"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "word"),
+    [
+        ({"model": "nobody"}, 404, "model_not_found", "nobody"),
+        ({"model": "agent@99"}, 404, "model_not_found", "99"),
+        ({"model": "agent@x"}, 404, "model_not_found", "x"),
+        ({"model": None}, 400, None, "model"),
+        ({"messages": []}, 400, None, "messages"),
+        ({"temperature": "hot"}, 400, None, "temperature"),
+        ({"temperature": -1}, 400, None, "-1"),
+        ({"n": 0}, 400, None, "n"),
+        ({"max_tokens": 0}, 400, None, "max_tokens"),
+        ({"frobnicate": 1}, 400, "unknown_parameter", "frobnicate"),
+        ({"chat_template": "x"}, 400, "unknown_parameter", "chat_template"),
+        ({"stream": True, "n": 2}, 400, None, "n > 1"),
+    ],
+)
+def test_bad_requests_get_an_error_that_names_the_value(
+    server: TrainerServer, body: dict[str, Any], status: int, code: str | None, word: str
+) -> None:
+    answer = chat(server, "hi", **body)
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] == code
+    assert word in error["message"]
+
+
+def test_half_a_surrogate_pair_is_in_nobodys_way(server: TrainerServer) -> None:
+    half = '{"model": "agent", "messages": [{"role": "user", "content": "\\ud83d"}]}'
+    headers = {"Content-Type": "application/json"}
+    with server.http() as http:
+        answer = http.post("/v1/chat/completions", content=half, headers=headers, timeout=10)
+        assert answer.status_code == 400
+        assert "'\\ud83d', half of a character" in answer.json()["error"]["message"]
+    assert chat(server, "say hello").status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_over_the_context(server: TrainerServer, stream: bool) -> None:
+    for limit in ({"max_tokens": 10}, {"max_tokens": None}):
+        answer = chat(server, "x" * 3000, stream=stream, **limit)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_without_max_tokens_a_default_applies_and_is_recorded(server: TrainerServer) -> None:
+    assert row(server, chat(server, "say a", max_tokens=None).json()["id"])["sampling"]["max_tokens"] == 1024
+    long = "say " + "a" * 1500
+    assert row(server, chat(server, long, max_tokens=None).json()["id"])["sampling"]["max_tokens"] == 2000 - len(long)
+
+
+def test_answers_without_tokens_are_refused_and_recorded_as_failed(server: TrainerServer) -> None:
+    assert chat(server, "no tokens").json()["error"]["code"] == "missing_tokens"
+    assert '"code": "missing_tokens"' in chat(server, "no tokens", stream=True).text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_aborts_the_generation(server: TrainerServer, stream: bool) -> None:
+    before = server.engine["aborted"]
+    body = {"model": "agent", "messages": [{"role": "user", "content": "slow"}], "stream": stream}
+    headers = {**server.headers, "X-ART-Rollout": f"gone-{stream}"}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{server.url}/v1/chat/completions", json=body, headers=headers, timeout=0.5)
+    deadline = time.monotonic() + 10
+    while server.engine["aborted"] == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    import sqlite3
+
+    with sqlite3.connect(server.home.ledger) as db:
+        while True:
+            found = db.execute("SELECT status FROM completions WHERE rollout = ?", (f"gone-{stream}",)).fetchall()
+            if found:
+                break
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    db.close()
+    assert found == [("aborted",)]
+
+
+def test_an_engine_that_dies_in_the_middle_of_a_stream(server: TrainerServer) -> None:
+    text = chat(server, "die", stream=True).text
+    assert "the engine went away" in text
+    assert "[DONE]" not in text
+    deadline = time.monotonic() + 10
+    while chat(server, "say again").status_code != 200:
+        assert time.monotonic() < deadline
+
+
+def test_the_token_is_needed(server: TrainerServer) -> None:
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        answer = httpx.get(f"{server.url}/v1/models", headers=headers)
+        assert answer.status_code == 401
+        assert answer.json()["error"]["code"] == "invalid_api_key"
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert "<title>art-langgraph</title>" in httpx.get(f"{server.url}/").text
+
+
+def test_engine_routes_are_not_reachable(server: TrainerServer) -> None:
+    with server.http() as http:
+        for path in ("/v1/load_lora_adapter", "/tokenize", "/invocations", "/v1/completions"):
+            assert http.post(path, json={}).status_code == 404
+
+
+def test_models_lists_base_policies_and_versions(server: TrainerServer) -> None:
+    with server.http() as http:
+        ids = [one["id"] for one in http.get("/v1/models").json()["data"]]
+    assert ids[:3] == ["base", "agent", "agent@0"]
+
+
+def test_the_base_model_has_no_policy(server: TrainerServer) -> None:
+    found = row(server, chat(server, "say hi", model="base").json()["id"])
+    assert found["policy"] is None
+    assert found["version"] is None
+
+
+@pytest.mark.parametrize(
+    ("body", "constrained"),
+    [
+        ({}, []),
+        ({"top_p": 0.9}, ["top_p"]),
+        ({"top_k": 5, "presence_penalty": 0.5}, ["top_k", "penalties"]),
+        ({"response_format": {"type": "json_object"}}, ["grammar"]),
+        ({"tool_choice": "required"}, ["grammar"]),
+        ({"tool_choice": "auto"}, []),
+        ({"tools": [TOOL]}, []),
+        ({"tools": [{**TOOL, "function": {**TOOL["function"], "strict": True}}]}, ["grammar"]),
+    ],
+)
+def test_constraints_are_recorded(server: TrainerServer, body: dict[str, Any], constrained: list[str]) -> None:
+    assert row(server, chat(server, "say hi", **body).json()["id"])["constrained"] == constrained
+
+
+def test_a_forced_tool_is_held_to_its_schema(server: TrainerServer) -> None:
+    for choice in ("required", {"type": "function", "function": {"name": "add"}}):
+        assert row(server, chat(server, "say {}", tools=[TOOL], tool_choice=choice).json()["id"])["constrained"]
+        assert server.engine["requests"][-1]["tools"][0]["function"]["strict"] is True
+    chat(server, "say hi", tools=[TOOL])
+    assert server.engine["requests"][-1]["tools"] == [TOOL]
+
+
+def test_a_call_with_arguments_that_are_no_object_is_text(server: TrainerServer) -> None:
+    answer = chat(server, "call add [1, 2]").json()
+    (choice,) = answer["choices"]
+    assert choice["message"]["tool_calls"] == []
+    assert choice["message"]["content"] == '<tool_call>\n{"name": "add", "arguments": [1, 2]}\n</tool_call>'
+    assert choice["finish_reason"] == "stop"
+    assert row(server, answer["id"])["status"] == "complete"
+
+
+def test_a_header_overrides_the_temperature(server: TrainerServer) -> None:
+    answer = chat(server, "say hi", {"X-ART-Temperature": "0.9"}, temperature=0.0)
+    assert row(server, answer.json()["id"])["sampling"]["temperature"] == 0.9
+    assert server.engine["requests"][-1]["temperature"] == 0.9
+    assert chat(server, "say hi", {"X-ART-Temperature": "warm"}).status_code == 400
+
+
+def test_the_seed_is_recorded_and_not_forwarded_on_cpus(server: TrainerServer) -> None:
+    assert row(server, chat(server, "say hi", seed=7).json()["id"])["sampling"]["seed"] == 7
+    assert "seed" not in server.engine["requests"][-1]

@@ -1,0 +1,122 @@
+"""A server whose trainer is two processes: steps and warm starts through the API, and one of them killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import TrainerServer, trainer_server_on
+from tests.trainer_server.server.test_training_api import finish, groups
+from trainer_server.engines.served_model import BaseModel
+from trainer_server.engines.vllm.command import free_port
+from trainer_server.engines.vllm.install import flavour
+from trainer_server.jobs.supervisor import command
+from trainer_server.server.config import ServerConfig
+from trainer_server.wire import ConfigError, Home
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+def test_two_processes_train_and_outlive_the_death_of_one(tmp_path: Path, base_model: Path) -> None:
+    with (
+        trainer_server_on(tmp_path / "home", base_model, trainer_processes=2, trainer_shard=True) as server,
+        server.http() as http,
+    ):
+        assert http.post("/api/policies", json={"name": "p"}).status_code == 201
+        body = {"groups": groups(http, 1.0, 0.0), "config": {"lr": 1e-3}}
+        first = finish(http, http.post("/api/policies/p/steps", json=body))
+        assert first["result"]["version"] == 1, first
+        assert first["result"]["metrics"]["ranks"] == 2
+        trainer: Any = server.app.state.server.trainer
+        children = psutil.Process(trainer.process.pid).children(recursive=True)
+        ranks = [one for one in children if "torch.distributed.run" not in one.cmdline()]
+        assert len(ranks) == 2
+        behind = 15 if flavour() == "cpu" else 0
+        assert {one.nice() - psutil.Process().nice() for one in ranks} == {behind}, "answers come first on shared cores"
+        ranks[-1].kill()
+        second = finish(http, http.post("/api/policies/p/steps", json={**body, "idempotency_key": "again"}))
+        assert second["result"]["version"] == 2, second
+        assert trainer.process.restarts == 1
+
+        children = psutil.Process(trainer.process.pid).children(recursive=True)
+        (launcher,) = (one for one in children if "torch.distributed.run" in one.cmdline())
+        launcher.kill()  # its ranks are sessions of their own: nobody else would end them
+        _, alive = psutil.wait_procs(children, timeout=5)
+        assert alive == [], "two trainers would make two versions of one job"
+        third = finish(http, http.post("/api/policies/p/steps", json={**body, "idempotency_key": "third"}))
+        assert third["result"]["version"] == 3, third
+
+
+def accelerate_config(path: Path, kind: str, machine: int = 0, machines: int = 1, port: int = 0) -> Path:
+    fsdp = "fsdp_config:\n  fsdp_version: 2\n" if kind == "FSDP" else ""
+    path.write_text(
+        f"distributed_type: {kind}\nnum_machines: {machines}\nnum_processes: 2\nmachine_rank: {machine}\n"
+        f"main_process_ip: 127.0.0.1\nmain_process_port: {port or free_port()}\nrdzv_backend: static\nuse_cpu: false\n"
+        f"same_network: true\nmixed_precision: 'no'\ncompute_environment: LOCAL_MACHINE\n{fsdp}"
+    )
+    return path
+
+
+def step(server: TrainerServer) -> dict[str, Any]:
+    with server.http() as http:
+        assert http.post("/api/policies", json={"name": "p"}).status_code == 201
+        body = {"groups": groups(http, 1.0, 0.0), "config": {"lr": 1e-3}}
+        made = finish(http, http.post("/api/policies/p/steps", json=body))
+        assert made["result"]["version"] == 1, made
+        return dict(made["result"]["metrics"])
+
+
+@pytest.mark.parametrize("kind", ["MULTI_GPU", "FSDP"])
+def test_accelerate_starts_it_too(tmp_path: Path, base_model: Path, kind: str) -> None:
+    config = accelerate_config(tmp_path / "accelerate.yaml", kind)
+    with trainer_server_on(tmp_path / "home", base_model, accelerate_config=config) as server:
+        assert step(server)["ranks"] == 2
+
+
+def test_two_machines_make_one_trainer(tmp_path: Path, base_model: Path) -> None:
+    """Both are this one: two launchers that meet at a port, as docs/scaling.md has it for several machines."""
+    port = free_port()
+    first, second = (accelerate_config(tmp_path / f"{at}.yaml", "MULTI_GPU", at, 2, port) for at in range(2))
+    with trainer_server_on(tmp_path / "home", base_model, accelerate_config=first) as server:
+        line = server.app.state.server.trainer.process.command
+        assert str(first) in line
+        log = tmp_path / "second.log"
+        guarded = [sys.executable, "-m", "trainer_server.process.guard", "--", *line]
+        with log.open("wb") as out:
+            other = subprocess.Popen(
+                [str(second) if one == str(first) else one for one in guarded], stdout=out, stderr=out,
+                start_new_session=True,
+            )  # fmt: skip
+        try:
+            assert step(server)["ranks"] == 2, log.read_text()
+        finally:
+            other.terminate()
+            other.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("distributed_type: MULTI_CPU", "MULTI_CPU, with which"), ("[1", "cannot be read"), ("", "None, with which")],
+)
+def test_an_accelerate_config_that_starts_one_process_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        command(ServerConfig(Home(tmp_path), accelerate_config=path), BaseModel("base", str(tmp_path)), "tok")
+
+
+def test_the_launcher_is_torchrun_or_accelerate(tmp_path: Path) -> None:
+    base = BaseModel("base", str(tmp_path))
+    several = command(ServerConfig(Home(tmp_path), trainer_processes=4, trainer_shard=True), base, "tok")
+    assert "torch.distributed.run" in several
+    assert "--nproc-per-node=4" in several
+    assert several[-1] == "--shard"
+    config = accelerate_config(tmp_path / "fsdp.yaml", "FSDP")
+    by_file = command(ServerConfig(Home(tmp_path), accelerate_config=config), base, "tok")
+    assert by_file[2:6] == ["accelerate.commands.launch", "--config_file", str(tmp_path / "fsdp.yaml"), "-m"]
+    assert "torch.distributed.run" not in command(ServerConfig(Home(tmp_path)), base, "tok")

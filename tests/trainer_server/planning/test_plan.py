@@ -1,0 +1,208 @@
+"""Plans: sizes from configs against published ones and against what layers keep in fact; commands that parse."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from typer.testing import CliRunner
+
+from art_langgraph.cli.main import build
+from trainer_server.planning.model_shape import KNOWN, ModelShape
+from trainer_server.planning.plan import ALLOCATOR, ENGINE_OVERHEAD, GIB, TRAINER_OVERHEAD, Wish, make_plan, remedies
+from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.model.tree import pack
+from trainer_server.wire import ConfigError, PolicySpec
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("SmolLM2-135M", 0.1345), ("SmolLM2-1.7B", 1.711), ("Qwen2.5-0.5B", 0.494), ("Qwen2.5-7B", 7.616),
+        ("Qwen3-0.6B", 0.596), ("Qwen3-4B", 4.022), ("Qwen3-8B", 8.191), ("Qwen3-32B", 32.762),
+        ("Llama-3.2-1B", 1.236), ("Llama-3.2-3B", 3.213), ("Llama-3.1-8B", 8.030), ("Llama-3.1-70B", 70.554),
+        ("Mistral-7B-v0.3", 7.248),
+    ],
+)  # fmt: skip
+def test_parameters_are_those_published(name: str, billions: float) -> None:
+    assert KNOWN[name].parameters / 1e9 == pytest.approx(billions, rel=2e-3)
+
+
+@pytest.mark.parametrize(("name", "kib"), [("Llama-3.1-8B", 128), ("Qwen3-8B", 144), ("Qwen2.5-7B", 56)])
+def test_kv_cache_of_a_token(name: str, kib: int) -> None:
+    assert KNOWN[name].kv_bytes_per_token == kib * 1024
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four layers as SmolLM2-135M has thirty, with random weights."""
+    path = tmp_path_factory.mktemp("narrow") / "model"
+    config = LlamaConfig(
+        vocab_size=1024, hidden_size=576, intermediate_size=1536, num_hidden_layers=4, num_attention_heads=9,
+        num_key_value_heads=3, head_dim=64, tie_word_embeddings=True,
+    )  # fmt: skip
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(narrow: Path) -> PolicyModel:
+    model = PolicyModel(str(narrow), device="cpu")
+    model.initialise(PolicySpec(name="p", rank=8))
+    return model
+
+
+def test_parameters_are_those_of_the_model_and_its_adapter(narrow: Path, model: PolicyModel) -> None:
+    shape = ModelShape.find(str(narrow))
+    assert shape == replace(KNOWN["SmolLM2-135M"], layers=4, vocabulary=1024)
+    own = sum(weight.numel() for _, weight in model.parameters())
+    assert shape.lora_parameters(8) == own
+    whole = sum(weight.numel() for weight in model._base.parameters())
+    assert shape.parameters == whole - own
+
+
+@pytest.mark.parametrize(("prompt", "answer", "count"), [(120, 120, 1), (120, 30, 4)])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_what_a_layer_keeps_of_a_token(
+    narrow: Path, model: PolicyModel, prompt: int, answer: int, count: int, checkpointing: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    shared = rng.integers(0, 1000, prompt)
+    answers = [rng.integers(0, 1000, answer) for _ in range(count)]
+    (row,) = pack([shared] * count, answers, budget=8192, share=True).rows
+    frozen = {one.untyped_storage().data_ptr() for one in (*model._base.parameters(), *model._base.buffers())}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in frozen:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    model.gradient_checkpointing(checkpointing)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logps, _ = model.logprobs(row, torch.ones(len(row.target_R)))
+    tokens = len(row.tokens_T)
+    shape = ModelShape.find(str(narrow))
+    between = shape.layers * shape.hidden * 4  # on CPUs the residual stream is fp32; on GPUs, planned for, half of it
+    expected = between if checkpointing else shape.kept_bytes_per_token
+    ends = 4 * shape.hidden + 2 * shape.hidden  # the last norm in fp32, and what the head is given
+    assert sum(kept.values()) / tokens == pytest.approx(expected + ends, rel=0.1)
+    del logps
+
+
+def test_a_trained_adapter_has_the_size_that_slots_are_planned_for(
+    narrow: Path, model: PolicyModel, tmp_path: Path
+) -> None:
+    model.save(tmp_path)
+    size = (tmp_path / "adapter_model.safetensors").stat().st_size
+    assert size == pytest.approx(4 * ModelShape.find(str(narrow)).lora_parameters(8), rel=0.02)
+
+
+QWEN = Wish("Qwen/Qwen3-8B", KNOWN["Qwen3-8B"], gpus=1, gpu_memory=80)
+
+
+def test_one_gpu_is_shared() -> None:
+    plan = make_plan(QWEN)
+    assert plan.fits
+    assert (plan.engines, plan.trainer) == (1, 0)
+    used = plan.trainer_gib + plan.kv_gib + sum(item.gib for item in plan.engine_items)
+    assert 0.88 * 80 < used <= 0.9 * 80
+    assert "--engine-gpus" not in plan.command
+
+
+def test_engine_and_trainer_take_turns_where_they_do_not_fit_beside_each_other() -> None:
+    plan = make_plan(replace(QWEN, gpu_memory=48))
+    assert plan.fits
+    assert plan.turns
+    assert "--share-gpu" in shlex.split(plan.command)
+    engine = plan.kv_gib + sum(item.gib for item in plan.engine_items)
+    assert max(engine + TRAINER_OVERHEAD, plan.trainer_gib + ENGINE_OVERHEAD) <= 0.9 * 48
+    assert engine + plan.trainer_gib > 48
+    assert "--share-gpu" not in make_plan(QWEN).command
+
+
+def test_many_gpus_are_divided_without_rest() -> None:
+    for gpus in range(2, 17):
+        plan = make_plan(replace(QWEN, gpus=gpus))
+        assert plan.fits
+        assert plan.engines * plan.tensor + plan.trainer == gpus
+        words = shlex.split(plan.command)
+        given = [words[at + 1] for at, word in enumerate(words) if word in ("--engine-gpus", "--trainer-gpus")]
+        assert [int(gpu) for span in given for gpu in span.split(",")] == list(range(gpus))
+
+
+def test_a_large_model_is_cut_for_engine_and_trainer() -> None:
+    plan = make_plan(Wish("llama", KNOWN["Llama-3.3-70B"], gpus=8, gpu_memory=80))
+    assert plan.fits
+    assert (plan.tensor, plan.trainer) == (4, 4)
+    assert "--tensor-parallel-size 4" in plan.command
+    assert "--trainer-processes 4" in plan.command
+
+
+def test_more_concurrency_or_context_needs_no_more_than_is_said() -> None:
+    plan = make_plan(replace(QWEN, gpus=2))
+    assert plan.kv_tokens == int(plan.kv_gib * GIB / QWEN.shape.kv_bytes_per_token)
+    assert make_plan(replace(QWEN, gpus=2, context=plan.kv_tokens)).fits
+    assert not make_plan(replace(QWEN, gpus=2, context=plan.kv_tokens + 1)).fits
+
+
+def test_what_does_not_fit_is_told_what_would() -> None:
+    wish = replace(QWEN, gpu_memory=24)
+    assert not make_plan(wish).fits
+    said = remedies(wish)
+    assert said
+    more, larger = said[0], said[1]
+    assert make_plan(replace(wish, gpus=int(more.split()[0]))).fits
+    assert make_plan(replace(wish, gpu_memory=float(larger.split()[2]))).fits
+
+
+def test_4_bit_weights_are_a_third_and_less() -> None:
+    shape = KNOWN["Llama-3.1-70B"]
+    assert 0.27 < shape.weight_bytes_4bit / shape.weight_bytes < 0.33
+    assert ALLOCATOR > 1
+
+
+def test_configs_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"num_experts": 128, "hidden_size": 2048}))
+    with pytest.raises(ConfigError, match="num_experts=128"):
+        ModelShape.find(str(tmp_path))
+    file.write_text(json.dumps({"hidden_size": 2048}))
+    with pytest.raises(ConfigError, match="num_attention_heads"):
+        ModelShape.find(str(file))
+    file.write_text("{")
+    with pytest.raises(ConfigError, match="not JSON"):
+        ModelShape.find(str(file))
+    with pytest.raises(ConfigError, match="Qwen3-8B"):
+        ModelShape.find("nobody/Knows-9B")
+
+
+def test_the_command_prints_the_table_and_the_line_to_run(narrow: Path) -> None:
+    run = CliRunner().invoke(build(), ["plan", "--model", str(narrow), "--gpus", "1", "--gpu-memory", "24"])
+    assert run.exit_code == 0, run.output
+    for word in (
+        "left for the KV cache",
+        "AdamW",
+        "3 KiB a token",
+        "art-langgraph serve --model",
+        "--adapter-slots 3",
+    ):
+        assert word in run.output
+    line = shlex.split(run.output.strip().splitlines()[-1])
+    refused = CliRunner().invoke(build(), [*line[1:], "--port", "-1"])
+    assert "--port" in refused.output  # all else is known to `serve`
+    assert "No such option" not in refused.output
+
+
+def test_the_command_says_that_it_does_not_fit() -> None:
+    run = CliRunner().invoke(build(), ["plan", "--model", "Qwen/Qwen3-32B", "--gpus", "1", "--gpu-memory", "80"])
+    assert run.exit_code == 1
+    assert "does not fit" in run.output
+    assert "It would with" in run.output

@@ -1,0 +1,224 @@
+"""Old versions go, the newest, the best and those in use stay."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import trainer_server_on
+from tests.support.versions import publish
+from tests.trainer_server.server.test_training_api import ask, finish, groups, version_of
+from tests.trainer_server.training.grpo.test_step import completion
+from trainer_server.engines.slots import Slots
+from trainer_server.jobs.board import JobFile
+from trainer_server.ledger.sqlite import Ledger
+from trainer_server.policies.leases import Leases
+from trainer_server.policies.retention import Retention, VersionInUse
+from trainer_server.policies.store import OPTIMIZER, AdapterStore
+from trainer_server.wire import Fork, GroupRef, GRPOConfig, PolicySpec, StepRequest, TrajectoryRef
+
+
+class House:
+    """A policy with `count` versions, no engine, and the jobs that a test opens."""
+
+    def __init__(self, where: Path, count: int, keep: int | None) -> None:
+        self.store = AdapterStore(where / "policies")
+        self.store.register(PolicySpec(name="p"), "base")
+        for number in range(count):
+            publish(self.store, "p", number)
+        self.leases = Leases(900.0)
+        self.slots = Slots(self.store, [], self.leases, 4)
+        self.jobs: list[JobFile] = []
+        self.ledger = Ledger(where / "ledger.sqlite")
+        self.ledger.close()
+        self.retention = Retention(keep, self.store, self.slots, self.ledger.path, lambda: self.jobs)
+
+    def left(self) -> list[int]:
+        return self.store.versions("p")
+
+    def states(self) -> list[int]:
+        return [number for number in self.left() if (self.store.directory("p", number) / OPTIMIZER).exists()]
+
+
+def step(*completions: str, **config: object) -> JobFile:
+    groups = [GroupRef(scenario_id="s", trajectories=[TrajectoryRef(id="t", reward=1.0, completions=[*completions])])]
+    request = StepRequest(groups=groups, config=GRPOConfig.model_validate(config))
+    return JobFile(id="job-1", kind="step", policy="p", created=0.0, request=request)
+
+
+async def test_without_a_limit_everything_stays(tmp_path: Path) -> None:
+    house = House(tmp_path, 6, None)
+    assert await house.retention.sweep("p") == []
+    assert house.left() == house.states() == [0, 1, 2, 3, 4, 5]
+
+
+async def test_the_newest_and_version_0_stay(tmp_path: Path) -> None:
+    house = House(tmp_path, 8, 4)
+    assert await house.retention.sweep("p") == [1, 2, 3]
+    assert house.left() == [0, 4, 5, 6, 7]
+    assert house.states() == [5, 6, 7]  # two thirds of the bytes, and only what training goes on from
+    assert house.store.next_number("p") == 8
+
+
+async def test_the_best_stays_with_its_optimizer(tmp_path: Path) -> None:
+    house = House(tmp_path, 6, 1)
+    house.store.score("p", 1, 0.9, "rollouts")
+    house.store.score("p", 2, 0.4, "rollouts")
+    await house.retention.sweep("p")
+    assert house.left() == [0, 1, 5]
+    assert house.states() == [1, 5]
+
+
+async def test_what_clients_said_counts_more_than_rewards_of_rollouts(tmp_path: Path) -> None:
+    house = House(tmp_path, 6, 1)
+    house.store.score("p", 1, 0.9, "rollouts")
+    house.store.score("p", 2, 0.4, "evaluation")
+    assert house.retention.best("p") == 2
+
+
+async def test_the_reward_of_a_step_is_that_of_the_version_it_went_on_from(tmp_path: Path) -> None:
+    house = House(tmp_path, 3, None)
+    publish(house.store, "p", 3, made_from=2, metrics={"reward_mean": 0.75})
+    await house.retention.sweep("p")
+    found = house.store.version("p", 2)
+    assert found is not None
+    assert (found.score, found.scored_by) == (0.75, "rollouts")
+
+
+async def test_a_version_whose_record_is_damaged_holds_nothing_up(tmp_path: Path) -> None:
+    house = House(tmp_path, 6, 2)
+    house.store.score("p", 2, 0.9, "rollouts")
+    (house.store.directory("p", 1) / "version.json").write_text("{")
+    assert await house.retention.sweep("p") == [1, 3]
+    assert house.left() == [0, 2, 4, 5]
+
+
+async def test_a_leased_version_stays_until_it_is_released(tmp_path: Path) -> None:
+    house = House(tmp_path, 4, 1)
+    house.leases.pin("r", "p", 1)
+    await house.retention.sweep("p")
+    assert house.left() == [0, 1, 3]
+    house.leases.release({"r"})
+    await house.retention.sweep("p")
+    assert house.left() == [0, 3]
+
+
+async def test_a_version_that_is_being_exported_stays(tmp_path: Path) -> None:
+    house = House(tmp_path, 4, 1)
+    with house.retention.hold(("p", 2)):
+        await house.retention.sweep("p")
+    assert house.left() == [0, 2, 3]
+
+
+async def test_versions_that_open_jobs_need_stay(tmp_path: Path) -> None:
+    house = House(tmp_path, 6, 1)
+    ledger = Ledger(house.ledger.path)
+    await ledger.add(completion("c2", [1], version=2))
+    ledger.close()
+    fork = PolicySpec(name="q", fork_of=Fork(policy="p", version=3))
+    house.jobs = [
+        step("c2", beta=0.1, reference_version=1),
+        JobFile(id="job-2", kind="create", policy="q", created=0.0, spec=fork),
+    ]
+    await house.retention.sweep("p")
+    assert house.left() == [0, 1, 2, 3, 5]
+    assert 3 in house.states()  # the fork takes the optimizer along
+    house.jobs = []
+    await house.retention.sweep("p")
+    assert house.left() == [0, 5]
+
+
+async def test_what_the_name_still_means_stays(tmp_path: Path) -> None:
+    house = House(tmp_path, 6, 1)
+    house.slots.newest["p"] = 4  # the engine is not there yet, so 5 is not served
+    await house.retention.sweep("p")
+    assert house.left() == [0, 4, 5]
+    with pytest.raises(VersionInUse, match="newest"):
+        await house.retention.delete("p", 4)
+
+
+async def test_a_job_that_comes_while_a_version_is_unloaded_is_seen(tmp_path: Path) -> None:
+    house = House(tmp_path, 4, None)
+
+    async def submit() -> None:
+        house.jobs = [step(beta=0.1, reference_version=1)]
+
+    deleted, _ = await asyncio.gather(house.retention.delete("p", 1), submit(), return_exceptions=True)
+    assert isinstance(deleted, VersionInUse)
+    assert house.left() == [0, 1, 2, 3]
+
+
+@pytest.mark.slow
+async def test_completions_that_cannot_be_deleted_are_said_and_do_no_harm(
+    tmp_path: Path, base_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    await ledger.add(completion("old", [1]).model_copy(update={"created": 0.0}))
+    ledger.close()
+    with closing(sqlite3.connect(ledger.path)) as db:
+        db.execute("CREATE TRIGGER full BEFORE DELETE ON completions BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+    with trainer_server_on(tmp_path, base_model):
+        assert "disk is full" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_server_keeps_what_it_was_told_to(tmp_path: Path, base_model: Path) -> None:
+    with trainer_server_on(tmp_path, base_model, keep_versions=2) as server, server.http() as http:
+        http.post("/api/policies", json={"name": "p"})
+
+        def train(*rewards: float) -> None:
+            job = finish(http, http.post("/api/policies/p/steps", json={"groups": groups(http, *rewards)}))
+            assert job["status"] == "succeeded"
+
+        def come_to(scores: dict[int, float | None]) -> bool:
+            """Versions and their scores, soon after the job is done."""
+            deadline = time.monotonic() + 10
+            while time.monotonic() < deadline:
+                found = http.get("/api/policies/p/versions").json()["versions"]
+                if {one["version"]: one["score"] for one in found} == scores:
+                    return True
+                time.sleep(0.02)
+            return False
+
+        train(1.0, 0.0)
+        train(1.0, 0.8)
+        assert version_of(http, ask(http, "say x", rollout="r")) == 2
+        for _ in range(3):
+            train(1.0, 0.0)
+        assert come_to({0: 0.5, 1: 0.9, 2: 0.5, 4: 0.5, 5: None})
+        assert http.delete("/api/policies/p/versions/2").status_code == 409
+        assert http.put("/api/policies/p/versions/4/score", json={"score": 0.1}).status_code == 204
+        assert http.put("/api/policies/p/versions/4/score", json={"score": "NaN"}).status_code == 422
+        assert http.put("/api/policies/p/versions/3/score", json={"score": 0.1}).status_code == 404
+        http.delete("/api/rollouts/r")
+        train(1.0, 0.0)
+        train(1.0, 0.0)
+        assert come_to({0: 0.5, 4: 0.1, 6: 0.5, 7: None})
+
+
+@pytest.mark.slow
+def test_a_version_in_a_request_stays(tmp_path: Path, base_model: Path) -> None:
+    with trainer_server_on(tmp_path, base_model, keep_versions=1) as server, server.http() as http:
+        http.post("/api/policies", json={"name": "p"})
+
+        def train() -> None:
+            finish(http, http.post("/api/policies/p/steps", json={"groups": groups(http, 1.0, 0.0)}))
+
+        train()
+        http.put("/api/policies/p/versions/0/score", json={"score": 1.0})
+        slow = {"model": "p@1", "messages": [{"role": "user", "content": "slow"}], "stream": True}
+        with http.stream("POST", "/v1/chat/completions", json=slow) as answer:
+            lines = answer.iter_lines()  # held: a forgotten iterator would close the stream
+            assert next(lines).startswith("data: ")
+            train()
+            assert http.delete("/api/policies/p/versions/1").status_code == 409
+        train()
+        deadline = time.monotonic() + 10
+        while http.get("/api/policies/p/versions/1").status_code != 404:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)

@@ -1,0 +1,396 @@
+"""One optimizer step: what it learns from, what it leaves out, and that it goes on where it stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.trainer_server.training.model.test_tree import ARCHITECTURES, tiny_model
+from trainer_server.engines.served_model import ensure_embedded
+from trainer_server.jobs.board import JobBoard
+from trainer_server.ledger.sqlite import Ledger
+from trainer_server.policies.store import OPTIMIZER, AdapterStore
+from trainer_server.training.grpo.batch import Sample, gather_batch, minibatches
+from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.worker import Worker
+from trainer_server.wire import (
+    Completion,
+    CompletionStatus,
+    GroupRef,
+    GRPOConfig,
+    Home,
+    PolicySpec,
+    Sampling,
+    StepRequest,
+    TrajectoryRef,
+)
+
+
+def completion(one: str, tokens: list[int], **changes: Any) -> Completion:
+    values: dict[str, Any] = {
+        "id": one, "created": 0.0, "server_id": "srv", "base_model": "tiny", "tokenizer": "tok", "policy": "p",
+        "version": 0, "status": CompletionStatus.complete, "finish_reason": "stop", "sampling": Sampling(),
+        "prompt_token_ids": [1, 2, 3], "token_ids": tokens, "logprobs": [-2.0] * len(tokens),
+    }  # fmt: skip
+    return Completion(**{**values, **changes})
+
+
+def groups(*rewards: float | None, start: int = 0) -> list[GroupRef]:
+    refs = [TrajectoryRef(id=f"t{i}", reward=r, completions=[f"c{start + i}"]) for i, r in enumerate(rewards)]
+    return [GroupRef(scenario_id="s", trajectories=refs)]
+
+
+COMPLETIONS = [completion("c0", [5, 6, 7]), completion("c1", [5, 9]), completion("c2", [8, 6, 7, 1])]
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    return make_worker(tmp_path)
+
+
+def make_worker(where: Path) -> Worker:
+    home = Home(where / "home")
+    ledger = Ledger(home.ledger)
+    asyncio.run(ledger.add(*COMPLETIONS))
+    ledger.close()
+    model = tiny_model(where / "model", ARCHITECTURES["llama"])
+    made = Worker(home, model, base_model="tiny", tokenizer="tok")
+    made.store.register(PolicySpec(name="p"), "tiny")
+    made.do(made.board.accept("create", "p", spec=PolicySpec(name="p")))
+    return made
+
+
+def step(worker: Worker, refs: list[GroupRef], **config: Any) -> Any:
+    request = StepRequest(groups=refs, config=GRPOConfig(**{"max_logp_gap": None, **config}))  # made-up log-probs
+    job = worker.board.accept("step", "p", request=request)
+    worker.do(job)
+    trained = worker.board.trained(job.id)
+    assert trained is not None
+    return trained
+
+
+def test_rewarded_tokens_get_likelier(worker: Worker) -> None:
+    for _ in range(8):
+        trained = step(worker, groups(1.0, 0.0, 0.0), lr=1e-2)
+        assert trained.error is None
+    latest = worker.store.versions("p")[-1]
+    assert latest == 8
+    worker.model.load(PolicySpec(name="p"), worker.store.directory("p", latest))
+    after = logps(worker)
+    worker.model.load(PolicySpec(name="p"), worker.store.directory("p", 0))
+    before = logps(worker)
+    assert after[0] > before[0] + 0.1
+    assert after[0] - before[0] > after[2] - before[2]  # c2 shares tokens with c0
+
+
+def logps(worker: Worker) -> list[float]:
+    import numpy as np
+
+    from trainer_server.training.model.tree import pack
+
+    found = []
+    for one in COMPLETIONS:
+        (row,) = pack([np.array(one.prompt_token_ids)], [np.array(one.token_ids)], budget=100).rows
+        with torch.no_grad():
+            found.append(float(worker.model.logprobs(row, torch.ones(len(one.token_ids)))[0].sum()))
+    return found
+
+
+def test_version_0_changes_nothing(worker: Worker) -> None:
+    state = load_file(worker.store.directory("p", 0) / "adapter_model.safetensors")
+    assert all(not tensor.any() for name, tensor in state.items() if "lora_B" in name)
+    assert all(tensor.any() for name, tensor in state.items() if "lora_A" in name)
+
+
+def test_equal_rewards_make_no_version(worker: Worker) -> None:
+    trained = step(worker, groups(0.5, 0.5, 0.5))
+    assert trained.result.version == 0
+    assert "all the same" in trained.result.metrics["skipped"]
+    assert trained.result.metrics["groups_skipped"] == 1
+
+
+def test_missing_and_nan_rewards_are_counted_and_not_trained(worker: Worker) -> None:
+    trained = step(worker, groups(1.0, None, float("nan"), 0.0))
+    assert trained.result.metrics["trajectories_skipped"] == {"no_reward": 2}
+    assert trained.result.metrics["completions_skipped"] == {"missing": 1}  # c3 is not in the ledger
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"status": CompletionStatus.aborted}, "aborted"),
+        ({"sampling": Sampling(temperature=0.0)}, "greedy"),
+        ({"base_model": "other"}, "other_base_model"),
+        ({"tokenizer": "other"}, "other_tokenizer"),
+        ({"policy": "q"}, "other_policy"),
+        ({"policy": None}, "other_policy"),
+    ],
+)
+def test_what_is_never_trained(changes: dict[str, Any], reason: str) -> None:
+    found = {"c0": completion("c0", [5], **changes), "c1": completion("c1", [6])}
+    batch = gather_batch(
+        groups(1.0, 0.0), found, GRPOConfig(), policy="p", version=0, base_model="tiny", tokenizer="tok"
+    )
+    assert [sample.completion.id for sample in batch.samples] == ["c1"]
+    assert batch.completions_skipped == {reason: 1}
+
+
+def test_tokens_that_a_grammar_forced_are_not_trained() -> None:
+    forced = completion("c0", [5, 6, 7], logprobs=[0.0, -1.0, 0.0], constrained=["grammar"])
+    batch = gather_batch(
+        groups(1.0, 0.0), {"c0": forced, "c1": completion("c1", [6])}, GRPOConfig(), policy="p", version=0,
+        base_model="tiny", tokenizer="tok",
+    )  # fmt: skip
+    assert batch.samples[0].trained == (False, True, False)
+    assert batch.metrics()["constrained"] == 1
+
+
+def test_a_completion_that_a_grammar_forced_whole_is_left_out() -> None:
+    forced = completion("c0", [5, 6], logprobs=[0.0, 0.0], constrained=["grammar"])
+    batch = gather_batch(
+        groups(1.0, 0.0), {"c0": forced, "c1": completion("c1", [6])}, GRPOConfig(), policy="p", version=0,
+        base_model="tiny", tokenizer="tok",
+    )  # fmt: skip
+    assert [sample.completion.id for sample in batch.samples] == ["c1"]
+    assert batch.completions_skipped == {"forced": 1}
+
+
+@pytest.mark.parametrize(
+    "cut", [{"finish_reason": "length"}, {"finish_reason": "tool_calls", "sampling": Sampling(max_tokens=2)}]
+)
+def test_truncated_completions_can_be_masked(cut: dict[str, Any]) -> None:
+    found = {"c0": completion("c0", [5, 6], **cut), "c1": completion("c1", [6])}
+    for masked, kept in ((True, ["c1"]), (False, ["c0", "c1"])):
+        config = GRPOConfig(mask_truncated_completions=masked)
+        batch = gather_batch(groups(1.0, 0.0), found, config, policy="p", version=0, base_model="tiny", tokenizer="tok")
+        assert [sample.completion.id for sample in batch.samples] == kept
+        assert batch.completions_skipped == ({"truncated": 1} if masked else {})
+
+
+def test_skipped_groups_are_counted_by_reason_and_belong_to_the_batch() -> None:
+    """The deviation of the batch is that of all its rewards, as in TRL."""
+
+    def group(*rewards: float | None, baseline: float | None = None, start: int = 0) -> GroupRef:
+        return groups(*rewards, start=start)[0].model_copy(update={"baseline": baseline})
+
+    batch = gather_batch(
+        [group(0.0, 1.0), group(1.0, 1.0, start=2), group(1.0, start=4), group(None, start=5),
+         group(0.5, baseline=0.5, start=6)],
+        {f"c{i}": completion(f"c{i}", [5]) for i in range(7)}, GRPOConfig(scale_rewards="batch"), policy="p", version=0,
+        base_model="tiny", tokenizer="tok",
+    )  # fmt: skip
+    metrics = batch.metrics()
+    assert metrics["groups_skipped"] == 4
+    assert metrics["groups_skipped_by"] == {"equal_rewards": 2, "single_reward": 1, "no_reward": 1}
+    deviation = statistics.stdev([0.0, 1.0, 1.0, 1.0, 1.0, 0.5])
+    assert [one.advantage for one in batch.samples] == pytest.approx([-0.5 / deviation, 0.5 / deviation], rel=1e-3)
+
+
+def test_without_its_optimizer_state_a_version_is_trained_alike_by_everyone(tmp_path: Path) -> None:
+    """Which samples go into which minibatch is drawn; where there is no random state to go on from, by the version."""
+    found = []
+    for name, drawn in (("a", 0), ("b", 5)):
+        worker = make_worker(tmp_path / name)
+        step(worker, two_groups())
+        (worker.store.directory("p", 1) / OPTIMIZER).unlink()
+        torch.rand(drawn)  # what this process did before
+        trained = step(worker, two_groups(), lr=1e-2, num_minibatches=3)
+        assert "began anew" in trained.result.metrics["optimizer"]
+        found.append(adapter(worker, 2))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_small_token_budget_gives_the_same_step(tmp_path: Path) -> None:
+    results = []
+    for name, budget in (("a", 8192), ("b", 6)):
+        worker = make_worker(tmp_path / name)
+        trained = step(worker, groups(1.0, 0.0, 0.3), lr=1e-2, token_budget=budget)
+        results.append((trained.result.metrics, adapter(worker, 1)))
+    assert results[0][0]["rows"] == 1
+    assert results[1][0]["rows"] > 1
+    assert results[0][0]["loss"] == pytest.approx(results[1][0]["loss"], abs=1e-6)
+    assert results[0][0]["grad_norm"] == pytest.approx(results[1][0]["grad_norm"], rel=1e-4)
+
+
+def test_resumed_training_equals_uninterrupted_bit_for_bit(tmp_path: Path) -> None:
+    whole = make_worker(tmp_path / "whole")
+    for _ in range(4):
+        step(whole, groups(1.0, 0.0, 0.3), lr=1e-2)
+    first = make_worker(tmp_path / "parts")
+    for _ in range(2):
+        step(first, groups(1.0, 0.0, 0.3), lr=1e-2)
+    again = Worker(
+        first.home, tiny_model(tmp_path / "fresh", ARCHITECTURES["llama"]), base_model="tiny", tokenizer="tok"
+    )
+    for _ in range(2):
+        step(again, groups(1.0, 0.0, 0.3), lr=1e-2)
+    expected, found = adapter(whole, 4), adapter(again, 4)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+@pytest.mark.slow
+def test_the_embedded_model_is_trained_to_the_same_bits_as_often_as_one_likes(tmp_path: Path) -> None:
+    """bf16, all cores, a prefix that branches: twice in a row, and resumed by a process that begins anew."""
+    path = ensure_embedded(Home.find().cache)
+    rng = random.Random(0)
+    prompt = [rng.randrange(1000, 40000) for _ in range(300)]
+    found = [
+        completion(f"c{i}", [rng.randrange(1000, 40000) for _ in range(20 + i)], prompt_token_ids=prompt)
+        for i in range(8)
+    ]
+
+    def bits(where: Path, *, again: bool) -> dict[str, torch.Tensor]:
+        home = Home(where)
+        ledger = Ledger(home.ledger)
+        asyncio.run(ledger.add(*found))
+        ledger.close()
+        worker = Worker(home, PolicyModel(str(path), device="cpu"), base_model="tiny", tokenizer="tok")
+        worker.store.register(PolicySpec(name="p"), "tiny")
+        worker.do(worker.board.accept("create", "p", spec=PolicySpec(name="p")))
+        for at in range(2):
+            if again and at == 1:
+                worker = Worker(home, PolicyModel(str(path), device="cpu"), base_model="tiny", tokenizer="tok")
+            trained = step(worker, groups(*(i % 3 / 2 for i in range(8))), lr=1e-3, num_iterations=2, num_minibatches=2)
+            assert trained.error is None
+        return adapter(worker, 2)
+
+    one, two = bits(tmp_path / "a", again=False), bits(tmp_path / "b", again=True)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def adapter(worker: Worker, version: int) -> dict[str, torch.Tensor]:
+    return load_file(worker.store.directory("p", version) / "adapter_model.safetensors")
+
+
+def test_a_job_taken_up_twice_makes_one_version(worker: Worker) -> None:
+    request = StepRequest(groups=groups(1.0, 0.0, 0.3), config=GRPOConfig(max_logp_gap=None))
+    job = worker.board.accept("step", "p", request=request)
+    worker.do(job)
+    (worker.home.jobs / job.id / "trained.json").unlink()  # killed between publishing and reporting
+    worker.do(job)
+    trained = worker.board.trained(job.id)
+    assert trained is not None
+    assert trained.result is not None
+    assert trained.result.version == 1
+    assert worker.store.versions("p") == [0, 1]
+
+
+def test_a_failing_job_is_reported_and_the_next_one_runs(worker: Worker) -> None:
+    job = worker.board.accept("step", "nobody", request=StepRequest(groups=groups(1.0, 0.0)))
+    worker.do(job)
+    trained = worker.board.trained(job.id)
+    assert trained is not None
+    assert "no policy 'nobody'" in str(trained.error)
+    assert step(worker, groups(1.0, 0.0, 0.3)).result.version == 1
+
+
+def test_no_pickle_among_the_files_of_a_version(worker: Worker) -> None:
+    step(worker, groups(1.0, 0.0, 0.3))
+    names = sorted(path.name for path in worker.store.directory("p", 1).iterdir())
+    assert [name for name in names if not name.endswith((".safetensors", ".json", ".md"))] == []
+
+
+def test_older_versions_and_constraints(worker: Worker) -> None:
+    """Completions of version 0 train version 1: ratios against the sampler, or recomputed when constrained."""
+    step(worker, groups(1.0, 0.0, 0.3), lr=1e-2)
+    trained = step(worker, groups(1.0, 0.0, 0.3), lr=1e-2)
+    assert trained.result.version == 2
+    assert trained.result.metrics["ratio_mean"] != pytest.approx(1.0, abs=1e-3)  # c0-c2 carry made-up log-probs
+
+
+def test_the_reference_of_the_kl_penalty_is_a_version(worker: Worker) -> None:
+    step(worker, groups(1.0, 0.0, 0.3), lr=1e-2)
+    assert step(worker, groups(1.0, 0.0, 0.3), beta=0.1).result.metrics["kl"] > 0
+    third = step(worker, groups(1.0, 0.0, 0.3), beta=0.1, reference_version=2)
+    assert third.result.metrics["kl"] == pytest.approx(0.0, abs=1e-9)  # the version that is trained: nothing between
+    assert "reference_version=9" in step(worker, groups(1.0, 0.0, 0.3), beta=0.1, reference_version=9).error
+
+
+def two_groups() -> list[GroupRef]:
+    return [
+        GroupRef(
+            scenario_id=str(at),
+            trajectories=[TrajectoryRef(id=f"{at}{i}", reward=float(i), completions=[f"c{at + i}"]) for i in range(2)],
+        )
+        for at in range(2)
+    ]
+
+
+def test_passes_and_minibatches_are_updates_of_one_step(worker: Worker) -> None:
+    metrics = step(worker, two_groups(), lr=1e-2, num_iterations=2, num_minibatches=2).result.metrics
+    assert (metrics["updates"], metrics["updates_total"]) == (4, 4)
+    assert metrics["ratio_min"] < 1.0 < metrics["ratio_max"]  # against the version that the step began with
+    assert metrics["tokens_trained"] == 3 + 2 + 2 + 4
+    assert step(worker, two_groups()).result.metrics["updates_total"] == 5
+
+
+def test_several_updates_that_hardly_move_have_the_loss_of_one(tmp_path: Path) -> None:
+    plain = step(make_worker(tmp_path / "a"), two_groups()).result.metrics
+    several = step(make_worker(tmp_path / "b"), two_groups(), num_iterations=3, lr=1e-12).result.metrics
+    assert several["loss"] == pytest.approx(plain["loss"], abs=1e-6)
+    assert several["ratio_max"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_steps_are_reproducible(tmp_path: Path) -> None:
+    options = {"lr": 1e-2, "num_iterations": 2, "num_minibatches": 3, "entropy_coef": 0.01, "top_entropy_quantile": 0.5}
+    found = []
+    for name in ("a", "b"):
+        worker = make_worker(tmp_path / name)
+        for _ in range(2):
+            assert step(worker, two_groups(), **options).error is None
+        found.append(adapter(worker, 2))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_the_learning_rate_rises_and_falls_over_the_updates_of_the_policy(worker: Worker) -> None:
+    rates = [
+        step(worker, groups(1.0, 0.0, 0.3), lr=1e-3, lr_scheduler_type="linear", warmup_steps=1, max_steps=3)
+        .result.metrics["lr"]
+        for _ in range(4)
+    ]  # fmt: skip
+    assert rates == pytest.approx([0.0, 1e-3, 5e-4, 0.0])
+
+
+def test_completions_too_far_behind_are_skipped_and_counted(worker: Worker) -> None:
+    step(worker, groups(1.0, 0.0, 0.3))
+    fresh = step(worker, groups(1.0, 0.0, 0.3), max_staleness=1).result.metrics
+    assert (fresh["completions_skipped"], fresh["staleness_max"]) == ({}, 1)
+    stale = step(worker, groups(1.0, 0.0, 0.3), max_staleness=1).result
+    assert (stale.version, stale.metrics["completions_skipped"]) == (2, {"stale": 3})
+
+
+def test_a_sampler_of_another_policy_fails_the_step(worker: Worker) -> None:
+    failed = step(worker, groups(1.0, 0.0, 0.3), max_logp_gap=1.0)
+    assert "nats per token" in failed.error
+    assert worker.store.versions("p") == [0]
+    (alarm,) = step(worker, groups(1.0, 0.0, 0.3)).result.metrics["alarms"]
+    assert "trainer and engine differ" in alarm
+
+
+def test_half_of_the_tokens_have_a_policy_gradient(worker: Worker) -> None:
+    whole = step(worker, groups(1.0, 0.0, 0.3)).result.metrics
+    half = step(worker, groups(1.0, 0.0, 0.3), top_entropy_quantile=0.5).result.metrics
+    assert half["tokens_trained"] == whole["tokens_trained"]
+    assert half["grad_norm"] != pytest.approx(whole["grad_norm"], rel=1e-3)
+
+
+@pytest.mark.parametrize(("count", "parts"), [(1, [6]), (2, [3, 3]), (3, [1, 2, 3]), (6, [1] * 6), (9, [1] * 6)])
+def test_minibatches_keep_groups_whole_while_there_are_enough(count: int, parts: list[int]) -> None:
+    found = [completion(f"c{i}", [1, 2]) for i in range(6)]
+    samples = [Sample(one, 0.0, (True, True), group) for one, group in zip(found, (0, 1, 1, 2, 2, 2), strict=True)]
+    divided = minibatches(samples, count, random.Random(0))
+    assert sorted(map(len, divided)) == parts
+    assert sorted(itertools.chain(*divided)) == list(range(6))
+
+
+def test_stores_share_nothing_but_files(worker: Worker) -> None:
+    assert AdapterStore(worker.home.policies).versions("p") == [0]
+    assert JobBoard(worker.home.jobs).open_ids() == worker.board.open_ids()

@@ -1,0 +1,421 @@
+"""Packed rows compute what transformers computes on every sequence alone; what cannot be packed gets rows of its own.
+
+The reference is the stock model: its own attention, PEFT's LoRA, all logits, one sequence at a time, torch's autograd.
+`python -m tests.trainer_server.training.model.test_exactness` prints the table for the docs.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    AutoModelForCausalLM,
+    FalconH1Config,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GptOssConfig,
+    GraniteConfig,
+    Lfm2Config,
+    Llama4TextConfig,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    Phi3Config,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+    Qwen3NextConfig,
+)
+
+from trainer_server.training.model import attention, flex
+from trainer_server.training.model.architecture import tried, unpackable
+from trainer_server.training.model.head import HeadLogprobs
+from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.model.tree import Packing, pack
+from trainer_server.wire import PolicySpec, TrainingError
+
+# PEFT renames targets for fused experts, whether a model has dense layers of those names or not.
+pytestmark = pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")
+
+Data = list[tuple[list[int], list[int]]]
+BAR = 1e-5
+SPEC = PolicySpec(name="tiny")
+PLAIN = {
+    "vocab_size": 32, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.3,
+}  # fmt: skip
+SIZES = {**PLAIN, "head_dim": 8}
+BOTH = ["sliding_attention", "full_attention"]
+LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "factor": 8.0, "short_factor": [1.0] * 4,
+        "long_factor": [2.0] * 4, "original_max_position_embeddings": 16}  # fmt: skip
+PACKED: dict[str, PretrainedConfig] = {
+    "Llama": LlamaConfig(**SIZES),
+    "Qwen2": Qwen2Config(**PLAIN),
+    "Qwen3": Qwen3Config(**SIZES),
+    "Qwen3-MoE": Qwen3MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
+    "Mistral, window": MistralConfig(**SIZES, sliding_window=5),
+    "Phi-3, window": Phi3Config(**PLAIN, sliding_window=5, pad_token_id=0),
+    "Gemma 3": Gemma3TextConfig(
+        **SIZES, sliding_window=5, layer_types=BOTH, query_pre_attn_scalar=8,
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                         "full_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+    ),
+}  # fmt: skip
+ALONE: dict[str, tuple[str, PretrainedConfig]] = {
+    "LFM2": ("conv", Lfm2Config(**PLAIN, layer_types=["conv", "full_attention"])),
+    "Falcon-H1": ("hybrid", FalconH1Config(
+        **SIZES, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=8,
+        mamba_chunk_size=8)),
+    "Qwen3-Next": ("linear_attention", Qwen3NextConfig(
+        **SIZES, layer_types=["linear_attention", "full_attention"], linear_num_value_heads=2, linear_num_key_heads=2,
+        linear_key_head_dim=8, linear_value_head_dim=8, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16,
+        shared_expert_intermediate_size=16)),
+    "gpt-oss": ("s_aux", GptOssConfig(
+        **SIZES, num_local_experts=4, num_experts_per_tok=2, sliding_window=5, layer_types=BOTH)),
+    "Llama 4": ("chunked_attention", Llama4TextConfig(
+        **SIZES, intermediate_size_mlp=48, attention_chunk_size=5, num_local_experts=2, interleave_moe_layer_step=3,
+        no_rope_layers=[1, 1])),
+    "Gemma 2": ("softcap", Gemma2Config(**SIZES, sliding_window=5, query_pre_attn_scalar=8)),
+    "Granite": ("head", GraniteConfig(**PLAIN, logits_scaling=4.0)),
+    "Phi-3, longrope": ("longrope", Phi3Config(
+        **PLAIN, original_max_position_embeddings=16, pad_token_id=0, rope_parameters=LONG)),
+}  # fmt: skip
+
+tokens = st.lists(st.integers(0, 3), min_size=1, max_size=12)  # few symbols: many shared prefixes
+trees = st.lists(st.tuples(tokens, tokens), min_size=1, max_size=6)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Our model and the stock one, with the same weights."""
+
+    ours: PolicyModel
+    stock: Any
+
+
+def pair(config: PretrainedConfig, where: Path) -> Pair:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(where)
+    ours = PolicyModel(str(where), dtype=torch.float32, device="cpu")
+    ours.initialise(SPEC)
+    lora = LoraConfig(r=SPEC.rank, lora_alpha=int(SPEC.alpha), target_modules=list(SPEC.targets))
+    stock = get_peft_model(AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32), lora)
+    theirs = stock_weights(stock)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, weight in ours.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator) * 0.1)
+            theirs[name].copy_(weight)
+    return Pair(ours, stock.train())
+
+
+def stock_weights(stock: Any) -> dict[str, torch.nn.Parameter]:
+    return {name.replace(".default.", "."): w for name, w in sorted(stock.named_parameters()) if "lora_" in name}
+
+
+def packed(data: Data, *, budget: int = 10_000, share: bool = True) -> Packing:
+    return pack([np.array(p) for p, _ in data], [np.array(c) for _, c in data], budget=budget, share=share)
+
+
+def weight_of(i: int, j: int) -> float:
+    return 1.0 + i + 0.1 * j
+
+
+def ours(model: PolicyModel, packing: Packing) -> tuple[dict[tuple[int, int], float], torch.Tensor]:
+    """Log-probs by (completion, offset), and the gradient of a fixed weighting of them."""
+    weights = [weight for _, weight in model.parameters()]
+    found: dict[tuple[int, int], float] = {}
+    total = torch.zeros(())
+    for row in packing.rows:
+        logp_R, _ = model.logprobs(row, torch.ones(len(row.target_R)))
+        keys = list(zip(row.source_R.tolist(), row.offset_R.tolist(), strict=True))
+        total = total + (logp_R * torch.tensor([weight_of(*key) for key in keys])).sum()
+        found.update(zip(keys, logp_R.tolist(), strict=True))
+    return found, flat(torch.autograd.grad(total, weights, allow_unused=True), weights)
+
+
+def stock(model: Any, data: Data) -> tuple[dict[tuple[int, int], float], torch.Tensor]:
+    """The same by the stock model, every sequence alone."""
+    weights = list(stock_weights(model).values())
+    found: dict[tuple[int, int], float] = {}
+    total = torch.zeros(())
+    for i, (prompt, completion) in enumerate(data):
+        logits_TV = model(input_ids=torch.tensor([[*prompt, *completion][:-1]]), use_cache=False).logits[0]
+        logp_TV = logits_TV.log_softmax(-1)
+        for j, token in enumerate(completion):
+            logp = logp_TV[len(prompt) - 1 + j, token]
+            total = total + logp * weight_of(i, j)
+            found[i, j] = logp.item()
+    return found, flat(torch.autograd.grad(total, weights, allow_unused=True), weights)
+
+
+def flat(grads: Any, weights: list[torch.nn.Parameter]) -> torch.Tensor:
+    return torch.cat([(torch.zeros_like(w) if g is None else g).flatten() for g, w in zip(grads, weights, strict=True)])
+
+
+def errors(both: Pair, data: Data, **packing: Any) -> tuple[float, float]:
+    """max |Δlogp|, and the relative error of the LoRA's gradient."""
+    found, gradient = ours(both.ours, packed(data, share=both.ours.share, **packing))
+    expected, expected_gradient = stock(both.stock, data)
+    assert found.keys() == expected.keys()
+    gap = max(abs(found[key] - expected[key]) for key in found)
+    return gap, float((gradient - expected_gradient).norm() / expected_gradient.norm().clamp(min=1e-12))
+
+
+QUICK = {"Llama", "Qwen3", "Mistral, window", "Gemma 3"}
+"""The others are tried in the slow lane."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in sorted(PACKED)],
+)
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return pair(PACKED[request.param], tmp_path_factory.mktemp("model"))
+
+
+DRAWN = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@DRAWN
+@given(trees, st.booleans(), st.sampled_from([24, 10_000]), st.sampled_from([2, 3, 256]))
+def test_a_packed_tree_equals_the_stock_model_on_separate_sequences(
+    both: Pair, data: Data, checkpointing: bool, budget: int, tile: int
+) -> None:
+    assert both.ours.share
+    both.ours.gradient_checkpointing(checkpointing)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(attention, "_TILE", tile)
+            if tile < 256:  # many tiles, in many buckets with much padding
+                patch.setattr(attention, "_BUCKET", 64)
+                patch.setattr(attention, "_WASTE", 3.0)
+            gap, gradient = errors(both, data, budget=budget)
+    finally:
+        both.ours.gradient_checkpointing(False)
+    assert gap <= BAR
+    assert gradient <= BAR
+
+
+def test_paths_longer_than_a_tile_equal_the_stock_model(both: Pair) -> None:
+    rng = np.random.default_rng(0)
+    prompt, *ends = (rng.integers(0, 32, n).tolist() for n in (300, 280, 70, 3))
+    gap, gradient = errors(both, [(prompt, end) for end in ends])
+    assert gap <= 2 * BAR  # the worst of 353 tokens, each after 300 to 579 others: Qwen2 has 1.3e-5
+    assert gradient <= BAR
+
+
+def test_checkpointing_computes_layers_twice(both: Pair) -> None:
+    """Or the tests of it would test nothing."""
+    calls: list[int] = []
+    handle = both.ours._base.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
+    for on, expected in ((False, 1), (True, 2)):
+        both.ours.gradient_checkpointing(on)
+        ours(both.ours, packed([([1, 2], [3, 1])]))
+        assert len(calls) == expected
+        calls.clear()
+    both.ours.gradient_checkpointing(False)
+    handle.remove()
+
+
+def test_the_same_row_and_weights_give_the_same_bits(both: Pair) -> None:
+    packing = packed(some_tree(0))
+    first, second = ours(both.ours, packing), ours(both.ours, packing)
+    assert first[0] == second[0]
+    assert torch.equal(first[1], second[1])
+
+
+def test_tokens_of_one_branch_leave_the_bits_of_another_alone(both: Pair) -> None:
+    if hasattr(both.ours._base.config, "num_experts"):
+        pytest.skip("experts compute batches of other sizes then")
+    one, other = ([([1, 2, 3], [1, *branch]), ([1, 2, 3], [2, 0, 1, 3])] for branch in ([2, 3, 1], [0, 0, 2]))
+    first, second = (ours(both.ours, packed(data))[0] for data in (one, other))
+    assert all(first[1, j] == second[1, j] for j in range(4))
+    assert first[0, 3] != second[0, 3]
+
+
+@pytest.mark.parametrize("name", sorted(ALONE))
+def test_other_architectures_are_told_before_training_and_get_rows_of_their_own(name: str, tmp_path: Path) -> None:
+    word, config = ALONE[name]
+    both = pair(config, tmp_path)
+    assert both.ours.alone is not None
+    assert word in both.ours.alone
+    assert both.ours._base.config._attn_implementation in ("sdpa", "eager")
+    data = some_tree(1)
+    gap, gradient = errors(both, data)
+    assert gap <= BAR
+    assert gradient <= BAR
+    with pytest.raises(TrainingError, match="cannot share a row"):
+        both.ours.logprobs(packed(data).rows[0], torch.ones(1))
+
+
+def test_a_model_without_layers_to_adapt_is_refused(tmp_path: Path) -> None:
+    AutoModelForCausalLM.from_config(
+        MambaConfig(vocab_size=32, hidden_size=32, num_hidden_layers=1, state_size=8)
+    ).save_pretrained(tmp_path)
+    with pytest.raises(TrainingError, match="has no layers of these names"):
+        PolicyModel(str(tmp_path), dtype=torch.float32, device="cpu").initialise(SPEC)
+
+
+# What is silently wrong in transformers when nobody looks.
+
+
+def test_trap_tree_positions_without_a_mask_leak_under_stock_attention(tmp_path: Path) -> None:
+    """Why the attention is ours: transformers' own, on the same row, lets one branch see the other."""
+    both = pair(PACKED["Llama"], tmp_path)
+    data: Data = [([1, 2, 3], [1, 2, 3, 1]), ([1, 2, 3], [2, 0, 1, 3])]
+    assert errors(both, data)[0] <= BAR
+    both.ours._base.set_attn_implementation("sdpa")
+    assert errors(both, data)[0] > 0.01
+
+
+def test_trap_a_window_is_one_of_positions_not_of_places(tmp_path: Path) -> None:
+    """Branches lie further apart in the row than the window is long, and near by depth: place and position differ."""
+    both = pair(PACKED["Mistral, window"], tmp_path)
+    data: Data = [([1, 2, 3], [at, *([at] * 9)]) for at in range(4)]
+    assert errors(both, data)[0] <= BAR
+    found, _ = ours(both.ours, packed(data))
+    for layer in both.ours._base.model.layers:
+        layer.self_attn.config.sliding_window = None
+    unbounded, _ = ours(both.ours, packed(data))
+    assert max(abs(found[key] - unbounded[key]) for key in found) > 0.01
+
+
+def test_trap_sliding_and_full_layers_see_their_own_masks(tmp_path: Path) -> None:
+    """One mask for all layers would be the same model with its layers exchanged."""
+    both = pair(PACKED["Gemma 3"], tmp_path / "one")
+    other = pair(
+        Gemma3TextConfig(**{**PACKED["Gemma 3"].to_dict(), "layer_types": ["full_attention"] * 2}), tmp_path / "two"
+    )
+    data = some_tree(2)
+    assert errors(both, data)[0] <= BAR
+    assert errors(other, data)[0] <= BAR
+    one, two = (ours(model.ours, packed(data))[0] for model in (both, other))
+    assert max(abs(one[key] - two[key]) for key in one) > 0.01
+
+
+def layer(**config: Any) -> Any:
+    return SimpleNamespace(config=SimpleNamespace(**config), layer_idx=0)
+
+
+@pytest.mark.parametrize(
+    ("module", "asked", "message"),
+    [
+        (layer(), {"softcap": 30.0}, "softcap"),
+        (layer(), {"s_aux": torch.zeros(4)}, "s_aux"),
+        (layer(), {"dropout": 0.1}, "dropout"),
+        (layer(), {"attention_mask": torch.ones(1, 1, 3, 3, dtype=torch.bool)}, "attention_mask"),
+        (layer(sliding_window=5), {}, "window"),
+        (layer(sliding_window=5, layer_types=["sliding_attention"]), {}, "window"),
+        (layer(sliding_window=5, layer_types=["full_attention"]), {"sliding_window": 5}, "window"),
+    ],
+)
+@pytest.mark.parametrize("kind", [attention, flex])
+def test_trap_what_packed_attention_would_leave_out_is_refused(
+    kind: Any, module: Any, asked: dict[str, Any], message: str
+) -> None:
+    (row,) = packed([([1, 2], [3, 1])]).rows
+    layout = (attention.Layout if kind is attention else flex.FlexLayout).of(row, torch.device("cpu"))
+    q = torch.zeros(1, 4, 3, 8)
+    given = {"attention_mask": None, **asked}
+    with pytest.raises(TrainingError, match=message):
+        kind.tree_attention(module, q, q, q, tree=layout, **given)
+
+
+@pytest.mark.parametrize("name", ["LFM2", "Falcon-H1", "Qwen3-Next", "Gemma 2", "gpt-oss", "Granite"])
+def test_trap_layers_that_leak_are_found_on_the_model_itself(name: str) -> None:
+    """Whatever a configuration calls its layers: a small row tells."""
+    torch.manual_seed(0)
+    base = AutoModelForCausalLM.from_config(ALONE[name][1])
+    before = base.config._attn_implementation
+    assert tried(base, attention.NAME, attention.Layout.of, HeadLogprobs) is not None
+    assert base.config._attn_implementation == before
+
+
+def test_trap_rotary_embeddings_that_depend_on_the_row_are_told_by_the_configuration() -> None:
+    assert "longrope" in str(unpackable(ALONE["Phi-3, longrope"][1]))
+    assert all(unpackable(config) is None for config in PACKED.values())
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+@DRAWN
+@given(trees, st.sampled_from([None, 3]))
+def test_flex_attention_sees_what_the_tiles_see(data: Data, window: int | None) -> None:
+    """The GPU path's forward pass, on the CPU."""
+    generator = torch.Generator().manual_seed(0)
+    module = layer(sliding_window=window)
+    for row in packed(data).rows:
+        q = torch.randn(1, 4, len(row.tokens_T), 16, generator=generator)
+        k, v = (torch.randn(1, 2, len(row.tokens_T), 16, generator=generator) for _ in range(2))
+        device = torch.device("cpu")
+        tiles, _ = attention.tree_attention(
+            module, q, k, v, None, tree=attention.Layout.of(row, device), sliding_window=window
+        )
+        blocks, _ = flex.tree_attention(
+            module, q, k, v, None, tree=flex.FlexLayout.of(row, device), sliding_window=window
+        )
+        assert torch.allclose(tiles, blocks, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [None, 100])
+def test_blocks_of_the_gpu_mask_are_a_superset_of_what_is_seen_and_full_ones_are_full(window: int | None) -> None:
+    (row,) = packed([([0] * 300, [at] * 150) for at in range(1, 4)]).rows
+    mask = flex.block_mask(torch.from_numpy(row.end_T), torch.from_numpy(row.depth_T), window)
+    place = torch.arange(len(row.tokens_T))
+    seen = mask.mask_mod(0, 0, place[:, None], place[None])
+    count = -(-len(place) // flex.BLOCK)
+    assert count > 3
+    for q in range(count):
+        part, full = (
+            set(index[0, 0, q, : number[0, 0, q]].tolist())
+            for index, number in (
+                (mask.kv_indices, mask.kv_num_blocks), (mask.full_kv_indices, mask.full_kv_num_blocks),
+            )
+        )  # fmt: skip
+        assert not part & full
+        for k in range(count):
+            block = seen[q * flex.BLOCK :, k * flex.BLOCK :][: flex.BLOCK, : flex.BLOCK]
+            assert k in part | full or not block.any()
+            assert k not in full or block.all()
+
+
+def some_tree(seed: int) -> Data:
+    """Prompts and completions with much in common."""
+    rng = random.Random(seed)
+
+    def drawn(most: int) -> list[int]:
+        return [rng.randrange(3) for _ in range(rng.randint(1, most))]
+
+    shared = drawn(12)
+    return [(shared + drawn(6), drawn(12)) for _ in range(6)]
+
+
+def table() -> None:
+    """Prints architecture × check."""
+    torch.set_num_threads(1)
+    print("| architecture | rows | max abs Δlogp | gradient, relative | with checkpointing |\n|---|---|---|---|---|")
+    for name, config in [*PACKED.items(), *((name, config) for name, (_, config) in ALONE.items())]:
+        with tempfile.TemporaryDirectory() as where:
+            both = pair(config, Path(where))
+            worst = [errors(both, some_tree(seed)) for seed in range(10)]
+            both.ours.gradient_checkpointing(True)
+            again = [errors(both, some_tree(seed)) for seed in range(10)]
+        cells = [f"{max(gap for gap, _ in found):.1e}, {max(g for _, g in found):.1e}" for found in (worst, again)]
+        rows = f"own: {both.ours.alone}" if both.ours.alone else "shared"
+        print(f"| {name} | {rows} | {cells[0].replace(', ', ' | ')} | {cells[1]} |", flush=True)
+
+
+if __name__ == "__main__":
+    table()

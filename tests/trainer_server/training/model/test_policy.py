@@ -1,0 +1,95 @@
+"""The policy's model: what it writes, and which log-probabilities it gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Gemma3Config, LlamaConfig
+
+from tests.trainer_server.training.model.test_exactness import SIZES, pair
+from tests.trainer_server.training.model.test_tree import ARCHITECTURES, tiny_model
+from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.model.tree import pack
+from trainer_server.wire import PolicySpec, TrainingError
+from trainer_server.wire.policies import TARGETS
+
+
+def test_an_adapter_is_written_in_one_order(tmp_path: Path) -> None:
+    """PEFT keeps target names in a set, whose order is another in each process."""
+    model = pair(LlamaConfig(**SIZES), tmp_path / "model").ours
+    (tmp_path / "adapter").mkdir()
+    model.save(tmp_path / "adapter")
+    written = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert written["target_modules"] == sorted(TARGETS)
+    before = [weight.detach().clone() for _, weight in model.parameters()]
+    model.initialise(PolicySpec(name="tiny"))
+    model.load(PolicySpec(name="tiny"), tmp_path / "adapter")
+    assert all(torch.equal(a, b) for a, (_, b) in zip(before, model.parameters(), strict=True))
+
+
+def test_entropy_has_a_gradient_when_asked_for(tmp_path: Path) -> None:
+    """Both outputs of the head and their derivatives, against torch's own on all logits."""
+    both = pair(LlamaConfig(**SIZES), tmp_path)
+    temperature = 0.7
+    (row,) = pack([np.array([1, 2, 3])], [np.array([4, 5, 6])], budget=99).rows
+    weights = [weight for _, weight in both.ours.parameters()]
+    logp_R, entropy_R = both.ours.logprobs(row, torch.full((3,), temperature), entropy_gradient=True)
+    found = torch.autograd.grad(logp_R.sum() + 2 * entropy_R.sum(), weights)
+    logits = both.stock(input_ids=torch.tensor([[1, 2, 3, 4, 5]]), use_cache=False).logits[0, 2:]
+    all_logp = (logits / temperature).log_softmax(-1)
+    entropy = -(all_logp.exp() * all_logp).sum(-1)
+    theirs = [w for name, w in sorted(both.stock.named_parameters()) if "lora_" in name]
+    expected = torch.autograd.grad(all_logp[range(3), [4, 5, 6]].sum() + 2 * entropy.sum(), theirs)
+    assert torch.allclose(entropy_R, entropy, atol=1e-5)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert not both.ours.logprobs(row, torch.ones(3))[1].requires_grad
+
+
+def test_policies_of_other_shapes_take_turns_and_keep_nothing_in_memory(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "model", ARCHITECTURES["llama"])
+    (row,) = pack([np.array([1, 2, 3])], [np.array([4, 5])], budget=99).rows
+    seven, two = PolicySpec(name="a"), PolicySpec(name="b", targets=("q_proj", "v_proj"))
+    for spec, matrices in ((seven, 28), (two, 8), (PolicySpec(name="c", rank=16), 28), (seven, 28)):
+        model.initialise(spec)
+        logp_R, _ = model.logprobs(row, torch.ones(2))
+        logp_R.sum().backward()
+        assert len(list(model.parameters())) == matrices
+        assert sum("lora_" in name for name, _ in model._base.named_parameters()) == matrices
+
+
+def test_a_model_that_also_sees_gets_adapters_in_its_text_decoder_alone(tmp_path: Path) -> None:
+    text = {**SIZES, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 5}
+    vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
+              "image_size": 28, "patch_size": 14}  # fmt: skip
+    tokens = {"mm_tokens_per_image": 1, "boi_token_index": 1, "eoi_token_index": 2, "image_token_index": 3}
+    config = Gemma3Config(text_config=text, vision_config=vision, **tokens)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    model = PolicyModel(str(tmp_path), dtype=torch.float32, device="cpu")
+    assert model.alone is None
+    model.initialise(PolicySpec(name="p"))
+    (row,) = pack([np.array([5, 6, 7])], [np.array([8, 9])], budget=99).rows
+    logp_R, _ = model.logprobs(row, torch.ones(2))
+    logp_R.sum().backward()
+    assert all("language_model" in name and weight.grad is not None for name, weight in model.parameters())
+
+
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
+def test_a_base_model_in_fewer_bits_is_trained_on_gpus(bits: Any, tmp_path: Path) -> None:
+    tiny_model(tmp_path / "model", ARCHITECTURES["llama"])
+    if not torch.cuda.is_available():
+        with pytest.raises(TrainingError, match="needs an NVIDIA GPU"):
+            PolicyModel(str(tmp_path / "model"), quantization=bits)
+        pytest.skip("no GPU: only the refusal was tried")
+    pytest.importorskip("bitsandbytes")
+    model = PolicyModel(str(tmp_path / "model"), quantization=bits)
+    model.initialise(PolicySpec(name="p"))
+    (row,) = pack([np.array([1, 2, 3])], [np.array([4, 5])], budget=99).rows
+    logp_R, _ = model.logprobs(row, torch.ones(2))
+    logp_R.sum().backward()  # type: ignore[no-untyped-call]
+    assert any(weight.grad is not None and weight.grad.abs().sum() > 0 for _, weight in model.parameters())

@@ -1,0 +1,73 @@
+"""Several processes, gloo between them, make the step of one: with the base model whole, and divided (FSDP2)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.trainer_server.training.model.test_tree import ARCHITECTURES, tiny_model
+from trainer_server.training.ranks import Ranks
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "several updates": {"num_iterations": 2, "num_minibatches": 2, "lr": 1e-5},
+    "reference and entropy": {"beta": 0.1, "entropy_coef": 0.01, "top_entropy_quantile": 0.5},
+    "small rows": {"token_budget": 8},
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What one process, two, and two with the base model divided between them make of every case."""
+    where = tmp_path_factory.mktemp("ranks")
+    tiny_model(where / "model", ARCHITECTURES["llama"])
+    cases = {name: {"lr": 1e-3, "max_logp_gap": None, **options} for name, options in CASES.items()}
+    found = {}
+    for name, count, sharded in (("one", 1, False), ("whole", 2, False), ("sharded", 2, True)):
+        found[name] = where / name
+        found[name].mkdir()
+        launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "-m"] if count > 1 else []
+        done = subprocess.run(
+            [sys.executable, "-m", *launch, "tests.support.ranked_step", str(where / "model"), str(found[name]),
+             json.dumps(cases)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_FSDP": str(sharded).lower()},
+            capture_output=True, text=True, timeout=240,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", ["whole", "sharded"])
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_make_the_step_of_one(outcomes: dict[str, Path], case: str, base: str) -> None:
+    one, two = (json.loads((outcomes[name] / f"{case}.json").read_text()) for name in ("one", base))
+    assert two["ranks"] == 2
+    assert two["layers_gathered"] == 0
+    assert two["rows"] >= 2
+    for name in ("loss", "grad_norm", "ratio_mean", "entropy", "logp_gap", "tokens_trained", "updates"):
+        assert two[name] == pytest.approx(one[name], rel=1e-5, abs=1e-6), name
+    expected, found = (load_file(outcomes[name] / f"{case}.safetensors") for name in ("one", base))
+    whole = torch.cat([expected[name].flatten() for name in expected])
+    other = torch.cat([found[name].flatten() for name in expected])
+    assert (whole - other).norm() / whole.norm() <= 1e-5
+
+
+def test_alone_there_is_nothing_to_divide(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    ranks = Ranks.join()
+    assert (ranks.index, ranks.count, ranks.first, ranks.sharded) == (0, 1, True, False)
+    assert ranks.tell("job") == "job"
+    value = torch.ones(2)
+    ranks.add(value)
+    assert ranks.gather({"a": value})["a"] is value
+    assert value.tolist() == [1.0, 1.0]

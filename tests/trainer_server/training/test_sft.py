@@ -1,0 +1,178 @@
+"""Warm starts by TRL's SFTTrainer on the policy's own model: what is learnt, what is not, and what is left behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.trainer_server.training.grpo.test_step import groups, make_worker, step
+from trainer_server.jobs.demonstrations import Demonstrations, Row
+from trainer_server.training.model.attention import NAME
+from trainer_server.training.sft import warm_start
+from trainer_server.training.worker import Worker
+from trainer_server.wire import Conversation, PolicySpec, SFTConfig, SFTRequest, TrainingError
+
+ROWS = [Row(ids=[1, 2, 3, 9, 8, 7], learnt=[(3, 6)]), Row(ids=[4, 5, 6, 11, 12, 1, 13, 14], learnt=[(3, 5), (6, 8)])]
+CONFIG = SFTConfig(lr=2e-2, num_train_epochs=12, per_device_train_batch_size=2)
+
+
+def given(rows: list[Row] = ROWS) -> Demonstrations:
+    return Demonstrations(rows=rows, turns=sum(len(row.learnt) for row in rows))
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    return make_worker(tmp_path)
+
+
+def sft(worker: Worker, rows: list[Row] = ROWS, config: SFTConfig = CONFIG) -> Any:
+    """A warm start through the queue; returns what the trainer reported."""
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    request = SFTRequest(conversations=[Conversation(messages=messages)], config=config)
+    job = worker.board.accept("sft", "p", request=request)
+    worker.board.write_rows(job.id, given(rows))
+    worker.do(job)
+    return worker.board.trained(job.id)
+
+
+@contextmanager
+def plain_attention(worker: Worker) -> Iterator[Any]:
+    with worker.model.as_peft() as peft:
+        peft.base_model.model.set_attn_implementation("sdpa")
+        yield peft
+        peft.base_model.model.set_attn_implementation(NAME)
+
+
+def logps(worker: Worker, row: Row) -> torch.Tensor:
+    """Log-probability of every token of a row but the first, by the plain model."""
+    with torch.no_grad(), plain_attention(worker) as peft:
+        logits = peft(input_ids=torch.tensor([row.ids])).logits[0, :-1].log_softmax(-1)
+    return logits.gather(1, torch.tensor(row.ids[1:])[:, None])[:, 0]
+
+
+def adapter(worker: Worker, version: int) -> dict[str, torch.Tensor]:
+    return load_file(worker.store.directory("p", version) / "adapter_model.safetensors")
+
+
+def test_what_was_demonstrated_gets_likelier(worker: Worker) -> None:
+    worker.model.load(PolicySpec(name="p"), worker.store.directory("p", 0))
+    before = [logps(worker, row) for row in ROWS]
+    trained = sft(worker)
+    assert trained.error is None
+    metrics = trained.result.metrics
+    assert trained.result.version == 1
+    assert metrics["loss_last"] < metrics["loss_first"] - 1.0
+    assert (metrics["rows"], metrics["turns"], metrics["tokens_trained"], metrics["tokens_total"]) == (2, 3, 7, 14)
+    assert metrics["updates"] == 12
+    worker.model.load(PolicySpec(name="p"), worker.store.directory("p", 1))
+    after = [logps(worker, row) for row in ROWS]
+    for row, old, new in zip(ROWS, before, after, strict=True):
+        for start, stop in row.learnt:
+            assert new[start - 1 : stop - 1].sum() > old[start - 1 : stop - 1].sum() + 1.0
+
+
+def test_the_loss_is_that_of_the_learnt_tokens_alone(worker: Worker) -> None:
+    """Closed form: the first update's loss is the mean negative log-probability over all spans of all rows."""
+    worker.model.load(PolicySpec(name="p"), worker.store.directory("p", 0))
+    found = [logps(worker, row)[start - 1 : stop - 1] for row in ROWS for start, stop in row.learnt]
+    metrics = sft(worker).result.metrics
+    assert metrics["loss_first"] == pytest.approx(-float(torch.cat(found).mean()), abs=1e-4)  # TRL logs 4 digits
+
+
+def test_context_has_no_gradient(worker: Worker, tmp_path: Path) -> None:
+    """Other context after the last learnt token changes not one bit."""
+    first, second = make_worker(tmp_path / "a"), make_worker(tmp_path / "b")
+    sft(first, [Row(ids=[1, 2, 3, 4, 5], learnt=[(2, 4)])])
+    sft(second, [Row(ids=[1, 2, 3, 4, 9], learnt=[(2, 4)])])
+    one, two = adapter(first, 1), adapter(second, 1)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_one_does_not(tmp_path: Path) -> None:
+    rows = [Row(ids=[n, n + 1, n + 2], learnt=[(1, 3)]) for n in range(6)]
+    found = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        worker = make_worker(tmp_path / name)
+        torch.manual_seed(len(found))  # what came before does not matter
+        sft(worker, rows, CONFIG.model_copy(update={"seed": seed, "num_train_epochs": 2}))
+        found.append(adapter(worker, 1))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    assert not all(torch.equal(found[0][name], found[2][name]) for name in found[0])
+
+
+def test_the_adapter_is_that_of_a_step(worker: Worker) -> None:
+    """Same names, shapes and configuration, so that vLLM reads it as any other version."""
+    sft(worker)
+    step(worker, groups(1.0, 0.0, 0.3))
+    before, made, stepped = (adapter(worker, version) for version in (0, 1, 2))
+    assert {n: t.shape for n, t in made.items()} == {n: t.shape for n, t in before.items()}
+    assert {n: t.dtype for n, t in made.items()} == {n: t.dtype for n, t in stepped.items()}
+    configs = [(worker.store.directory("p", v) / "adapter_config.json").read_text() for v in (0, 1, 2)]
+    assert configs[0] == configs[1] == configs[2]
+
+
+def test_a_step_after_a_warm_start_begins_with_a_fresh_optimizer(tmp_path: Path) -> None:
+    """As if the warm version were version 0: its step does not depend on SFT's moments. Nor does SFT on a step's."""
+    import json
+
+    worker = make_worker(tmp_path)
+    step(worker, groups(1.0, 0.0, 0.3))
+    sft(worker)
+    state = json.loads((worker.store.directory("p", 2) / "trainer.json").read_text())
+    assert state == {"updates": 0}
+    step(worker, groups(1.0, 0.0, 0.3))
+    assert json.loads((worker.store.directory("p", 3) / "trainer.json").read_text()) == {"updates": 1}
+
+
+def test_steps_compute_the_same_after_trl_has_been_there(tmp_path: Path) -> None:
+    plain, warmed = make_worker(tmp_path / "a"), make_worker(tmp_path / "b")
+    expected = step(plain, groups(1.0, 0.0, 0.3)).result.metrics
+    for _ in range(2):
+        warm_start(warmed.model, given(), CONFIG, tmp_path / "scratch")
+    found = step(warmed, groups(1.0, 0.0, 0.3)).result.metrics  # loads version 0 again
+    assert {**found, "seconds": None} == {**expected, "seconds": None}
+
+
+def test_nothing_is_left_on_disk_and_progress_is_told(worker: Worker, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    scratch = tmp_path / "scratch"
+    warm_start(worker.model, given(), CONFIG, scratch, lambda done, all_: told.append((done, all_)))
+    assert not scratch.exists()
+    assert told == [(n, 12) for n in range(1, 13)]
+
+
+def test_a_warm_start_that_diverges_makes_no_version(worker: Worker) -> None:
+    with torch.no_grad():
+        next(iter(worker.model.parameters()))[1].fill_(math.inf)
+    with pytest.raises(TrainingError, match="no version was made"):
+        warm_start(worker.model, given(), CONFIG, worker.home.root / "scratch")
+
+
+def test_no_rows_make_no_version(worker: Worker) -> None:
+    trained = sft(worker, [])
+    assert trained.result.version == 0
+    assert "nothing to imitate" in trained.result.metrics["skipped"]
+
+
+def test_a_job_taken_up_twice_makes_one_version(worker: Worker) -> None:
+    sft(worker)
+    (job_id,) = [one for one in worker.board.ids() if worker.board.file(one).kind == "sft"]
+    (worker.home.jobs / job_id / "trained.json").unlink()  # killed between publishing and reporting
+    worker.do(worker.board.file(job_id))
+    assert worker.store.versions("p") == [0, 1]
+    assert worker.board.trained(job_id).result.version == 1  # type: ignore[union-attr]
+
+
+def test_a_job_whose_rows_are_not_there_yet_is_not_ready(worker: Worker) -> None:
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    job = worker.board.accept("sft", "p", request=SFTRequest(conversations=[Conversation(messages=messages)]))
+    assert not worker.board.ready(job.id)
+    worker.board.write_rows(job.id, given())
+    assert worker.board.ready(job.id)

@@ -1,0 +1,1 @@
+"""Inference engines: the protocol, the pool that routes requests, the adapters they hold."""

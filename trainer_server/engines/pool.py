@@ -1,0 +1,150 @@
+"""All engines of a server: who answers what, and what becomes of it when one is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, overload
+
+from trainer_server.engines.vllm.engine import AdapterRefused, Engine, readable
+from trainer_server.wire import EngineError
+
+log = logging.getLogger("trainer_server")
+
+_SEATS = 100_000
+"""Rollouts and conversations whose engine is remembered; the one that was quiet longest is forgotten."""
+_LOOK = 0.05
+"""Seconds between looks at engines that rest."""
+_BACK = 180.0
+"""Seconds that engines have, after a rest, until an adapter that waits to be loaded is told that none is there."""
+_SLACK = 4
+"""A conversation without a rollout leaves its engine for a call when that one has this many more requests."""
+
+
+class Engines(Sequence[Engine]):
+    """Engines that hold the same adapters. A rollout keeps its engine, whose prefix cache knows its prompts.
+
+    A new rollout goes to the engine with the fewest requests. When an engine is gone, its rollouts move to others,
+    which hold the same versions; when it is back, it gets new ones.
+    """
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self._engines = tuple(engines)
+        self._seats: OrderedDict[str, Engine] = OrderedDict()
+        self._turns = itertools.count(1)
+        self._last = dict.fromkeys(self._engines, 0)
+
+    @overload
+    def __getitem__(self, at: int) -> Engine: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Engine]: ...
+    def __getitem__(self, at: int | slice) -> Engine | Sequence[Engine]:
+        return self._engines[at]
+
+    def __len__(self) -> int:
+        return len(self._engines)
+
+    @property
+    def live(self) -> list[Engine]:
+        return [engine for engine in self._engines if engine.ready]
+
+    @property
+    def resting(self) -> bool:
+        """Whether any engine rests, or is about to."""
+        return any(engine.resting for engine in self._engines)
+
+    async def wait_ready(self, timeout: float) -> None:
+        """Waits for any engine, at most `timeout` seconds. Raises EngineError."""
+        if self.live:
+            return
+        waits = [asyncio.create_task(engine.wait_ready(timeout)) for engine in self._engines]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if not self.live:
+                known = [engine.failure for engine in self._engines if engine.failure]
+                raise EngineError("; ".join(known) or f"no engine is ready after {timeout:.0f} s")
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    @contextmanager
+    def seat(self, who: str, *, loyal: bool) -> Iterator[Engine]:
+        """An engine for one request. who: the rollout, or what stands for the conversation. loyal: stay with its engine
+        however busy that is. Raises EngineError when none is ready."""
+        engine = self._choose(who, loyal)
+        with engine.occupied():
+            yield engine
+
+    def _choose(self, who: str, loyal: bool) -> Engine:
+        live = self.live
+        if not live:
+            raise EngineError("no engine is ready")
+        least = min(live, key=lambda engine: (engine.busy, self._last[engine]))
+        own = self._seats.get(who)
+        if own is None or not own.ready:
+            own = self._seats[who] = least
+            self._last[own] = next(self._turns)
+            if len(self._seats) > _SEATS:
+                self._seats.popitem(last=False)
+        self._seats.move_to_end(who)
+        return own if loyal or own.busy < least.busy + _SLACK else least
+
+    async def load(self, name: str, path: Path) -> None:
+        """Loads an adapter on all live engines, after a rest; those that are away load it before they are back.
+
+        An engine that refuses what another one takes is not used until it takes it too. Raises EngineError when no
+        engine took it.
+        """
+        while self.resting:
+            await asyncio.sleep(_LOOK)
+            if not self.resting:
+                await self.wait_ready(_BACK)
+        if not readable(path):
+            raise EngineError(f"the files of {name} are gone: {path} has no adapter_config.json")
+        for engine in self._engines:
+            engine.wanted[name] = path
+        live = self.live
+        try:
+            failures = await asyncio.gather(*(_failure(engine.load_adapter(name, path)) for engine in live))
+            if all(failures):  # also when none is live
+                raise next(iter(failures), None) or EngineError("no engine is ready")
+        except BaseException:
+            self._unwant(name)
+            raise
+        for engine, failure in zip(live, failures, strict=True):
+            if isinstance(failure, AdapterRefused):
+                log.error("not in use: %s", failure)
+                engine.suspect(str(failure))
+
+    async def unload(self, name: str) -> None:
+        """Unloads an adapter everywhere."""
+        self._unwant(name)
+        for failure in await asyncio.gather(*(_failure(engine.unload_adapter(name)) for engine in self.live)):
+            if failure:
+                log.error("%s", failure)
+
+    @asynccontextmanager
+    async def rest(self) -> AsyncIterator[None]:
+        """Has all engines rest, one after another; see Engine.rest."""
+        async with AsyncExitStack() as stack:
+            for engine in self._engines:
+                await stack.enter_async_context(engine.rest())
+            yield
+
+    def _unwant(self, name: str) -> None:
+        for engine in self._engines:
+            engine.wanted.pop(name, None)
+
+
+async def _failure(work: Coroutine[Any, Any, None]) -> EngineError | None:
+    try:
+        await work
+    except EngineError as error:
+        return error
+    return None

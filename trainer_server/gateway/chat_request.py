@@ -1,0 +1,174 @@
+"""A chat completion request: checked, completed with defaults, and turned into what vLLM is asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer_server.gateway.errors import APIError
+from trainer_server.wire import Sampling
+
+_OPENAI = {
+    "model", "messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "stop", "stream",
+    "stream_options", "temperature", "top_p", "n", "max_tokens", "max_completion_tokens", "presence_penalty",
+    "frequency_penalty", "logit_bias", "logprobs", "top_logprobs", "seed", "user", "reasoning_effort", "metadata",
+    "store", "service_tier", "safety_identifier", "prompt_cache_key",
+}  # fmt: skip
+_VLLM = {
+    "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids", "skip_special_tokens",
+    "structured_outputs", "chat_template_kwargs", "include_reasoning", "include_stop_str_in_output",
+    "add_generation_prompt", "continue_final_message", "return_token_ids",
+}  # fmt: skip
+_NOT_FORWARDED = {
+    "model", "seed", "n", "max_tokens", "max_completion_tokens", "temperature", "logprobs", "top_logprobs",
+    "stream_options", "include_reasoning", "return_token_ids", "user", "metadata", "store", "service_tier",
+    "safety_identifier", "prompt_cache_key",
+}  # fmt: skip
+_PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What a client asked, and the parts of it that the gateway decides on."""
+
+    body: dict[str, Any]
+    model: str
+    stream: bool
+    sampling: Sampling
+    default_max_tokens: bool
+    """The client named no limit: the server's default applies, cut to what the context leaves."""
+    wants_logprobs: bool
+    wants_usage: bool
+    constrained: list[str]
+
+    def upstream(self, adapter: str, *, cpu: bool) -> dict[str, Any]:
+        """vLLM's request: exact tokens always asked for, and no seed on CPUs, where it can kill the engine."""
+        asked = {key: value for key, value in self.body.items() if key not in _NOT_FORWARDED and value is not None}
+        if _forced(self.body) and asked.get("tools"):
+            # vLLM holds a forced call to the tool's schema only where the tool says so.
+            asked["tools"] = [_strict(tool) for tool in asked["tools"]]
+        return {
+            **asked,
+            "model": adapter,
+            "n": self.sampling.n,
+            "temperature": self.sampling.temperature,
+            "max_tokens": self.sampling.max_tokens,
+            "logprobs": True,
+            "top_logprobs": self.body.get("top_logprobs") or 0,
+            "return_token_ids": True,
+            **({"stream_options": {"include_usage": True}} if self.stream else {}),
+            **({"seed": self.sampling.seed} if self.sampling.seed is not None and not cpu else {}),
+        }
+
+    def recorded(self) -> dict[str, Any]:
+        """The part of the request that the ledger keeps."""
+        return {key: self.body[key] for key in ("messages", "tools", "tool_choice", "stop") if self.body.get(key)}
+
+
+def parse(body: object, *, default_max_tokens: int, temperature: float | None) -> ChatRequest:
+    """Checks a request's body. temperature: overrides what the body says. Raises APIError 400 naming the field."""
+    if not isinstance(body, dict):
+        raise APIError(400, "the body must be a JSON object")
+    if unknown := sorted(set(body) - _OPENAI - _VLLM):
+        raise APIError(400, f"unknown parameter: {unknown[0]!r}", code="unknown_parameter", param=unknown[0])
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise APIError(400, "`model` is missing: name a policy (see /v1/models)", param="model")
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
+        raise APIError(400, "`messages` must be a non-empty list of message objects", param="messages")
+    n = _number(body, "n", 1, low=1, high=128, kind=int)
+    if (stream := bool(body.get("stream"))) and n > 1:
+        raise APIError(400, "streaming with n > 1 is not offered: use n = 1, or do not stream", param="n")
+    limits = [
+        _number(body, key, None, low=1, kind=int)
+        for key in ("max_completion_tokens", "max_tokens")
+        if body.get(key) is not None
+    ]
+    asked = _number(body, "temperature", 1.0, low=0.0, high=10.0)
+    sampling = Sampling(
+        temperature=asked if temperature is None else temperature,
+        top_p=_number(body, "top_p", 1.0, low=0.0, high=1.0),
+        top_k=max(_number(body, "top_k", 0, low=-1, kind=int), 0),
+        min_p=_number(body, "min_p", 0.0, low=0.0, high=1.0),
+        presence_penalty=_number(body, "presence_penalty", 0.0, low=-2.0, high=2.0),
+        frequency_penalty=_number(body, "frequency_penalty", 0.0, low=-2.0, high=2.0),
+        repetition_penalty=_number(body, "repetition_penalty", 1.0, low=0.01),
+        max_tokens=limits[0] if limits else default_max_tokens,
+        n=n,
+        seed=_number(body, "seed", None, kind=int),
+    )
+    _number(body, "top_logprobs", 0, low=0, high=20, kind=int)
+    return ChatRequest(
+        body=body,
+        model=model,
+        stream=stream,
+        sampling=sampling,
+        default_max_tokens=not limits,
+        wants_logprobs=bool(body.get("logprobs")),
+        wants_usage=bool((body.get("stream_options") or {}).get("include_usage")),
+        constrained=_constraints(body, sampling),
+    )
+
+
+def header_temperature(headers: Mapping[str, str], name: str) -> float | None:
+    """The temperature that a header asks for. Raises APIError 400 when it is no temperature."""
+    if (text := headers.get(name)) is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 <= value <= 10.0:
+        raise APIError(400, f"header {name}: {text!r} is no temperature between 0 and 10", param=name)
+    return value
+
+
+def _constraints(body: Mapping[str, Any], sampling: Sampling) -> list[str]:
+    """Why the sampling distribution is not the policy's own."""
+    found = []
+    kind = (body.get("response_format") or {}).get("type")
+    tools = [tool.get("function") for tool in body.get("tools") or () if isinstance(tool, dict)]
+    strict = any(isinstance(function, dict) and function.get("strict") for function in tools)
+    if _forced(body) or strict or kind in ("json_schema", "json_object") or body.get("structured_outputs"):
+        found.append("grammar")
+    found += ["top_p"] * (sampling.top_p < 1) + ["top_k"] * (sampling.top_k > 0) + ["min_p"] * (sampling.min_p > 0)
+    if any(getattr(sampling, name) != neutral for name, neutral in _PENALTIES.items()):
+        found.append("penalties")
+    if body.get("logit_bias") or body.get("min_tokens"):
+        found.append("logit_bias")
+    return found
+
+
+def _forced(body: Mapping[str, Any]) -> bool:
+    """Whether the answer must be a tool call."""
+    return body.get("tool_choice") == "required" or isinstance(body.get("tool_choice"), dict)
+
+
+def _strict(tool: Any) -> Any:
+    """A tool whose schema is enforced, unless it says that it should not be."""
+    if not isinstance(tool, dict) or not isinstance(tool.get("function"), dict):
+        return tool
+    return {**tool, "function": {"strict": True, **tool["function"]}}
+
+
+def _number(
+    body: Mapping[str, Any],
+    key: str,
+    default: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    kind: type = float,
+) -> Any:
+    value = body.get(key)
+    if value is None:
+        return default
+    right_type = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+    if not right_type or not low <= value <= high:
+        bounds = f" between {low:g} and {high:g}" if math.isfinite(low + high) else f" of at least {low:g}"
+        name = "an integer" if kind is int else "a number"
+        raise APIError(400, f"`{key}` must be {name}{bounds}, not {value!r}", param=key)
+    return kind(value)

@@ -1,0 +1,126 @@
+"""The gateway: chat completions in front of vLLM, each recorded with exact tokens before its last byte leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trainer_server.engines.pool import Engines
+from trainer_server.engines.slots import Slots
+from trainer_server.gateway.call import Call
+from trainer_server.gateway.chat_request import ChatRequest, header_temperature, parse
+from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.recorder import Recorder, Source
+from trainer_server.policies.leases import Leases
+from trainer_server.policies.store import AdapterStore
+from trainer_server.server.config import ServerConfig
+from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
+
+
+class Gateway:
+    """Answers `/v1/chat/completions` and `/v1/models`."""
+
+    def __init__(
+        self, config: ServerConfig, recorder: Recorder, store: AdapterStore, slots: Slots, leases: Leases,
+        engines: Engines,
+    ) -> None:  # fmt: skip
+        self._config, self._recorder = config, recorder
+        self._store, self._slots, self._leases, self._engines = store, slots, leases, engines
+        self._base = recorder.identity.base.name
+        self.requests = 0
+
+    def models(self) -> dict[str, Any]:
+        """The base model, every policy, and every version of it."""
+        ids = [self._base]
+        for policy in self._store.policies():
+            ids += [policy.name, *(f"{policy.name}@{v}" for v in self._store.versions(policy.name))]
+        return {
+            "object": "list",
+            "data": [{"id": one, "object": "model", "created": 0, "owned_by": "art-langgraph"} for one in ids],
+        }
+
+    async def chat(self, request: Request) -> Response:
+        """One request, from the client's bytes to an answer or an error in OpenAI's shape."""
+        self.requests += 1
+        try:
+            body = await request.json()
+        except ValueError as error:
+            raise APIError(400, f"the body is not JSON: {error}") from None
+        rollout = request.headers.get(ROLLOUT)
+        if rollout is not None and not 0 < len(rollout) <= 200:
+            raise APIError(400, f"header {ROLLOUT} must have 1 to 200 characters", param=ROLLOUT)
+        override = header_temperature(request.headers, TEMPERATURE)
+        model = body.get("model") if isinstance(body, dict) else None
+        policy, version = self._resolve(model, rollout)
+        if override is None and policy and (spec := self._store.spec(policy)):
+            override = spec.temperature
+        chat = parse(body, default_max_tokens=self._config.max_tokens, temperature=override)
+        source = Source(policy, version, rollout)
+        who = rollout or _conversation(chat)
+        call = Call(chat, source, who, self._engines, self._slots, self._recorder, self._config.engine_wait)
+        if chat.stream:
+            return await call.stream()
+        return await _unless_disconnected(request, call.answer())
+
+    def _resolve(self, model: object, rollout: str | None) -> tuple[str | None, int | None]:
+        """Policy and version that a model's name stands for now. Raises APIError 404."""
+        if not isinstance(model, str) or not model:
+            raise APIError(400, "`model` is missing: name a policy (see /v1/models)", param="model")
+        if model == self._base:
+            return None, None
+        name, at, number = model.partition("@")
+        newest = self._slots.newest.get(name)
+        if newest is not None:
+            if not at:
+                return name, self._leases.pin(rollout, name, newest) if rollout else newest
+            if number.isdigit() and self._store.version(name, int(number)):
+                return name, int(number)
+            message = self._store.set_aside(name).get(int(number)) if number.isdigit() else None
+            message = message or f"policy {name!r} has no version {number!r}"
+            raise APIError(404, message, code="model_not_found", param="model")
+        if hindrance := self._slots.unserved.get(name):
+            raise APIError(404, hindrance, code="model_not_found", param="model")
+        names = [self._base, *sorted(self._slots.newest)]
+        raise APIError(
+            404,
+            f"the model {model!r} does not exist; there are: {', '.join(names)}. "
+            "A policy is created by `TrainerClient.create_policy` or POST /api/policies.",
+            code="model_not_found",
+            param="model",
+        )
+
+
+def _conversation(chat: ChatRequest) -> str:
+    """What stands for the conversation of a call without a rollout: everything through its first question, which later
+    calls begin with too."""
+    messages = chat.body["messages"]
+    asked = next((at for at, message in enumerate(messages) if message.get("role") == "user"), 0)
+    head = [chat.model, chat.body.get("tools"), messages[: asked + 1]]
+    return hashlib.sha256(json.dumps(head).encode()).hexdigest()
+
+
+async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """Cancels the work when the client goes away, which aborts the generation in vLLM."""
+    task = asyncio.create_task(work)
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    watch = asyncio.create_task(gone())
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return Response(status_code=499)
+        return task.result()
+    finally:
+        watch.cancel()
+        task.cancel()

@@ -1,0 +1,80 @@
+"""From an answer to its row in the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainer_server.engines.served_model import BaseModel
+from trainer_server.gateway.answer import Answer
+from trainer_server.gateway.chat_request import ChatRequest
+from trainer_server.gateway.errors import APIError
+from trainer_server.ledger.sqlite import Ledger, LedgerError
+from trainer_server.wire import Completion, CompletionStatus
+
+log = logging.getLogger("trainer_server")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who answers: stamped on every completion."""
+
+    server_id: str
+    base: BaseModel
+    tokenizer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Whose answer it is: a version of a policy, or the base model where policy is None; and for which rollout."""
+
+    policy: str | None
+    version: int | None
+    rollout: str | None
+
+
+class Recorder:
+    """Writes completions into the ledger."""
+
+    def __init__(self, identity: Identity, ledger: Ledger) -> None:
+        self.identity = identity
+        self._ledger = ledger
+        self._background: set[asyncio.Task[None]] = set()
+
+    def row(
+        self, one: str, chat: ChatRequest, source: Source, answer: Answer, status: CompletionStatus, created: float
+    ) -> Completion:
+        """The ledger's row of a choice."""
+        return Completion(
+            id=one, created=created, server_id=self.identity.server_id, base_model=self.identity.base.name,
+            tokenizer=self.identity.tokenizer, policy=source.policy, version=source.version, rollout=source.rollout,
+            status=status, finish_reason=answer.finish_reason, sampling=chat.sampling, constrained=chat.constrained,
+            prompt_token_ids=answer.prompt_token_ids, token_ids=answer.token_ids, logprobs=answer.logprobs,
+            request=chat.recorded(), message=answer.message,
+        )  # fmt: skip
+
+    async def add(self, completions: Sequence[Completion]) -> None:
+        """Returns when they are on disk. Raises APIError 507 when they cannot be."""
+        try:
+            await self._ledger.add(*completions)
+        except LedgerError as error:
+            raise APIError(507, str(error), code="ledger_unwritable") from None
+
+    def add_later(self, completions: Sequence[Completion]) -> None:
+        """Records without waiting: for requests whose client is gone."""
+
+        async def add() -> None:
+            try:
+                await self._ledger.add(*completions)
+            except LedgerError as error:
+                log.error("an aborted completion was not recorded: %s", error)
+
+        task = asyncio.create_task(add())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def close(self) -> None:
+        """Waits for what was to be recorded later."""
+        await asyncio.gather(*self._background, return_exceptions=True)

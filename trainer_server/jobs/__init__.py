@@ -1,0 +1,1 @@
+"""Training jobs: accepted, kept as files, done by the trainer process, put into service."""

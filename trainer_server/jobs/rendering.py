@@ -1,0 +1,129 @@
+"""Conversations → token ids, by the engine's own chat template: what the gateway prompts with, and should get back.
+
+Each answer is rendered twice, as vLLM would render a request: what comes before it, with the generation prompt, and the
+same with the answer. The second begins with the first; what it adds is what the model must sample, up to the token that
+ends an answer. What does not fit this picture is left out and counted, not bent into shape.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from trainer_server.engines.vllm.engine import Engine
+from trainer_server.gateway.chat_request import parse
+from trainer_server.jobs.demonstrations import Collection, Demonstrations, Turn
+from trainer_server.ledger.sqlite import read_completions
+from trainer_server.wire import Conversation, EngineError, SFTRequest, TrainingError
+
+_TIMEOUT = 60.0
+"""Seconds for one text; it is tokenized in milliseconds."""
+_PROBES = ("yes", "no")
+
+
+class NotRendered(Exception):
+    """An answer that the template does not lend itself to. The message is the reason that it is counted under."""
+
+
+class Renderer:
+    """Renders with one vLLM. `base`: the name it serves the base model by; all policies share its template."""
+
+    def __init__(self, engine: Engine, base: str) -> None:
+        self._engine, self._base = engine, base
+
+    async def demonstrations(self, request: SFTRequest, ledger: Path, tokenizer: str) -> Demonstrations:
+        """Everything that a request wants imitated. Raises EngineError when vLLM is away, TrainingError."""
+        started = time.monotonic()
+        collection = Collection(request.config)
+        end = await self._end() if request.conversations else -1
+        for number, conversation in enumerate(request.conversations):
+            places = conversation.answers(request.config.train_on)
+            if not places:
+                collection.conversations_skipped["no_answer"] += 1
+            try:
+                found = await asyncio.gather(*(self._turn(conversation, at, end) for at in places))
+            except TrainingError as error:
+                raise TrainingError(f"conversation {number} (counted from 0): {error}") from None
+            collection.turns_skipped.update(one for one in found if isinstance(one, str))
+            collection.add(one for one in found if isinstance(one, Turn))
+        ids = [one for trajectory in request.trajectories for one in trajectory.completions]
+        completions = await asyncio.to_thread(read_completions, ledger, ids)
+        for trajectory in request.trajectories:
+            collection.add_trajectory(trajectory, completions, tokenizer=tokenizer)
+        return collection.whole(time.monotonic() - started)
+
+    async def _turn(self, conversation: Conversation, at: int, end: int) -> Turn | str:
+        """The answer at a place of a conversation, or why there is none."""
+        prompt, whole = await asyncio.gather(
+            self._chat(conversation, at, generation=True), self._chat(conversation, at + 1, generation=False)
+        )
+        try:
+            rest = whole[len(prompt) :] if whole[: len(prompt)] == prompt else await self._retokenized(prompt, whole)
+        except NotRendered as reason:
+            return str(reason)
+        if rest.count(end) != 1:
+            return "no_end" if end not in rest else "end_in_text"
+        answer = rest[: rest.index(end) + 1]
+        return Turn(prompt, answer) if len(answer) > 1 else "empty"
+
+    async def _retokenized(self, prompt: list[int], whole: list[int]) -> list[int]:
+        """What is added when tokens merge across the border: the same text, in tokens that begin where sampling does.
+
+        Raises NotRendered when the text before the answer is another once there is an answer.
+        """
+        before, text = await asyncio.gather(self._text(prompt), self._text(whole))
+        if not text.startswith(before):
+            raise NotRendered("template_rewrites_prompt")
+        rest = await self._ask("/tokenize", {"prompt": text[len(before) :], "add_special_tokens": False})
+        if await self._text(prompt + rest["tokens"]) != text:
+            raise NotRendered("not_tokenizable")
+        return list(rest["tokens"])
+
+    async def _end(self) -> int:
+        """The token that ends an answer: the first one that the template puts after any answer."""
+        ask = {"role": "user", "content": "?"}
+        first, second = [
+            await self._chat(Conversation(messages=[ask, {"role": "assistant", "content": one}]), 2, generation=False)
+            for one in _PROBES
+        ]
+        same = 0
+        while same < min(len(first), len(second)) and first[-1 - same] == second[-1 - same]:
+            same += 1
+        if not same:
+            raise TrainingError("the chat template puts nothing after an answer: no token could end it")
+        return first[-same]
+
+    async def _chat(self, conversation: Conversation, count: int, *, generation: bool) -> list[int]:
+        """Token ids of the first `count` messages, with the same parameters as a chat request through the gateway."""
+        messages = [{k: v for k, v in one.items() if k != "weight"} for one in conversation.messages[:count]]
+        request = {"model": self._base, "messages": messages, "tools": conversation.tools,
+                   "chat_template_kwargs": conversation.chat_template_kwargs}  # fmt: skip
+        chat = parse(request, default_max_tokens=1, temperature=None)
+        asked = chat.upstream(self._base, cpu=self._engine.cpu)
+        body: dict[str, Any] = {
+            key: asked[key] for key in ("messages", "tools", "chat_template_kwargs") if key in asked
+        }
+        found = await self._ask("/tokenize", {**body, "add_generation_prompt": generation})
+        return list(found["tokens"])
+
+    async def _text(self, ids: list[int]) -> str:
+        return str((await self._ask("/detokenize", {"tokens": ids}))["prompt"])
+
+    async def _ask(self, path: str, body: dict[str, Any]) -> Any:
+        """Never through the gateway: vLLM's tokenizer is not among what it offers."""
+        try:
+            answer = await self._engine.client.post(path, json={"model": self._base, **body}, timeout=_TIMEOUT)
+        except httpx.HTTPError as error:
+            self._engine.suspect()
+            raise EngineError(f"vLLM went away while it rendered: {error!r}") from error
+        if answer.status_code == 404:
+            raise TrainingError(f"{self._engine.url}{path} is not found: the engine must be a vLLM that offers it")
+        if answer.status_code in (502, 503, 504):
+            raise EngineError(f"{self._engine.url}{path} answered {answer.status_code}: {answer.text[:200]}")
+        if answer.status_code != 200:
+            raise TrainingError(f"the engine cannot render it: {answer.text[:500]}")
+        return answer.json()

@@ -1,0 +1,329 @@
+"""The server's side of training: accepts jobs, has the trainer process do them, and puts what it made into service."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from trainer_server.engines.pool import Engines
+from trainer_server.engines.served_model import BaseModel
+from trainer_server.engines.slots import NoFreeSlot, Slots
+from trainer_server.engines.vllm.engine import AdapterRefused
+from trainer_server.gateway.errors import APIError
+from trainer_server.jobs.board import JobBoard, JobFile, Trained
+from trainer_server.jobs.rendering import Renderer
+from trainer_server.jobs.supervisor import TrainerProcess
+from trainer_server.policies.retention import Retention
+from trainer_server.policies.store import AdapterStore
+from trainer_server.process import faults
+from trainer_server.server.config import ServerConfig
+from trainer_server.wire import (
+    ConfigError,
+    EngineError,
+    Job,
+    JobKind,
+    JobStatus,
+    PolicySpec,
+    SFTRequest,
+    StepRequest,
+    TrainingError,
+)
+
+log = logging.getLogger("trainer_server")
+
+_POLL = 0.02
+"""Seconds between looks at the board while a job is open."""
+_LOOK = 1.5
+"""Seconds until an engine that refused an adapter has been found dead, if it is: they are looked at each second."""
+_REFUSALS = 3
+"""So many by living engines are final."""
+
+
+class Trainer:
+    """Accepts jobs, and finishes each once the engine serves its version. Jobs of one server run one after another."""
+
+    def __init__(
+        self, config: ServerConfig, base: BaseModel, tokenizer: str, board: JobBoard, slots: Slots,
+        engines: Engines,
+    ) -> None:  # fmt: skip
+        self._config, self._base, self._tokenizer = config, base, tokenizer
+        self._board, self._slots, self._engines = board, slots, engines
+        self._store = AdapterStore(config.home.policies)
+        board.end_turn()  # one that an earlier server gave: its engines are gone
+        self._open: list[str] = board.open_ids()
+        self._keys: dict[tuple[str, str], tuple[str, str]] = {}  # (policy, key) → id of the job, digest of its request
+        for job_id in board.ids():
+            try:
+                self._remember(board.file(job_id))
+            except TrainingError as error:  # damaged: said, and in no other job's way
+                log.error("left out: %s", error)
+                if job_id in self._open:
+                    self._open.remove(job_id)
+        self._accepting = asyncio.Lock()  # a key that is sent twice at once is one job; and see JobBoard.accept
+        self._changed = asyncio.Condition()
+        self._wake = asyncio.Event()
+        self._finisher: asyncio.Task[None] | None = None
+        self.process = TrainerProcess(config, base, tokenizer, board, self._store, self._open)
+        self.retention = Retention(config.keep_versions, self._store, slots, config.home.ledger, self.open_files)
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._decline)
+        await self.process.start()
+        self._finisher = asyncio.create_task(self._finish_jobs(), name="job-finisher")
+
+    async def stop(self) -> None:
+        """Ends the trainer process. What it was working on stays queued on disk."""
+        if self._finisher:
+            self._finisher.cancel()
+            await asyncio.gather(self._finisher, return_exceptions=True)
+        await self.process.stop()
+
+    def creation(self, policy: str) -> Job | None:
+        """The making of a policy that is not done yet."""
+        found = (file.id for file in self.open_files() if file.kind == "create" and file.policy == policy)
+        return next(map(self._job, found), None)
+
+    async def create(self, spec: PolicySpec) -> Job:
+        """Queues the making of a policy's version 0."""
+        async with self._accepting:
+            return await self._accept("create", spec.name, spec=spec)
+
+    async def train(self, policy: str, request: StepRequest | SFTRequest) -> Job:
+        """Queues a step or a warm start, or answers the job that the same idempotency key made. Raises APIError 409,
+        422."""
+        async with self._accepting:
+            return await self._train(policy, request)
+
+    async def _train(self, policy: str, request: StepRequest | SFTRequest) -> Job:
+        if request.idempotency_key and (known := self._keys.get((policy, request.idempotency_key))):
+            job_id, digest = known
+            if digest != _digest(request):
+                raise APIError(
+                    409,
+                    f"idempotency key {request.idempotency_key!r} was used for another request ({job_id})",
+                    code="idempotency_key_reused",
+                    param="idempotency_key",
+                )
+            return self._job(job_id)
+        return await self._accept("sft" if isinstance(request, SFTRequest) else "step", policy, request=request)
+
+    def find(self, policy: str, idempotency_key: str) -> Job | None:
+        """The step or warm start that was accepted under a key, if any."""
+        known = self._keys.get((policy, idempotency_key))
+        return self._job(known[0]) if known else None
+
+    async def wait(self, job_id: str, seconds: float) -> Job | None:
+        """The job once it is final, or as it stands after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while (job := self._board.job(job_id)) and not job.status.final:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            async with self._changed:
+                try:
+                    await asyncio.wait_for(self._changed.wait(), left)
+                except TimeoutError:
+                    pass
+        return job
+
+    def jobs(self, limit: int = 100) -> list[Job]:
+        """The newest jobs first."""
+        found = map(self._board.job, reversed(self._board.ids()[-limit:]))
+        return [job for job in found if job]
+
+    def open_files(self) -> list[JobFile]:
+        """Jobs without a final word, oldest first. One that is damaged names nothing any more."""
+        found = []
+        for job_id in self._open:
+            with suppress(OSError, TrainingError):
+                found.append(self._board.file(job_id))
+        return found
+
+    def named_completions(self) -> set[str]:
+        """Completions that open jobs need: never purged."""
+        return {one for file in self.open_files() for one in file.completions}
+
+    def served(self, policy: str) -> int | None:
+        """The newest version whose job is over: what a policy's name means when the server starts."""
+        for number in reversed(self._store.versions(policy)):
+            record = self._store.version(policy, number)
+            if record and record.job_id not in self._open:
+                return number
+        return None
+
+    def _decline(self) -> None:
+        """Ends open jobs of policies that this server does not serve: it would train them on another base model. One
+        that has made its version before is left to be finished as what it is."""
+        for file in self.open_files():
+            why = self._slots.unserved.get(file.policy)
+            if why is None or self._board.trained(file.id) or self._store.made_by(file.policy, file.id):
+                continue
+            error = (
+                "This job was not done, and changed nothing: send it again, under another idempotency key, once its "
+                f"policy is served. {why}"
+            )
+            log.error("%s: %s", file.id, error)
+            self._board.report(file.id, Trained(error=error))
+
+    def _remember(self, file: JobFile) -> None:
+        if file.request and file.request.idempotency_key:
+            self._keys[file.policy, file.request.idempotency_key] = file.id, _digest(file.request)
+
+    def _job(self, job_id: str) -> Job:
+        job = self._board.job(job_id)
+        assert job is not None
+        return job
+
+    async def _accept(
+        self, kind: JobKind, policy: str, *, spec: PolicySpec | None = None,
+        request: StepRequest | SFTRequest | None = None,
+    ) -> Job:  # fmt: skip
+        try:
+            file = await asyncio.to_thread(self._board.accept, kind, policy, spec=spec, request=request)
+        except OSError as error:
+            raise APIError(507, f"the job could not be written down: {error}", code="disk") from None
+        except ConfigError as error:
+            raise APIError(422, str(error), code="invalid_request") from None
+        self._remember(file)
+        self._open.append(file.id)
+        self._wake.set()
+        return self._job(file.id)
+
+    async def _finish_jobs(self) -> None:
+        while True:
+            if not self._open:
+                self._wake.clear()
+                await self._wake.wait()
+            job_id = self._open[0]
+            try:
+                job = await self._outcome(job_id)
+                if job:
+                    await asyncio.to_thread(self._board.finish, job)
+            except OSError as error:  # a full disk: nothing is lost, and what is done stays done
+                log.error("%s cannot be finished until there is space on the disk: %s", job_id, error)
+                await asyncio.sleep(1.0)
+                continue
+            self._open.pop(0)
+            async with self._changed:
+                self._changed.notify_all()
+            if job:
+                await self.retention.sweep(job.policy)
+
+    async def _outcome(self, job_id: str) -> Job | None:
+        """The job as it ended, whatever went wrong; None where its files do not say any more what it was."""
+        try:
+            return await self._finish(job_id)
+        except OSError:
+            raise
+        except Exception as error:  # recorded, told to the client, and not fatal to later jobs
+            log.exception("%s could not be finished", job_id)
+            why = f"{type(error).__name__}: {error}"
+        if self._board.trained(job_id) is None:
+            await asyncio.to_thread(self._board.report, job_id, Trained(error=why))  # the trainer need not begin it
+        if job := self._board.job(job_id):
+            job.status, job.error, job.finished = JobStatus.failed, why, time.time()
+        return job
+
+    async def _finish(self, job_id: str) -> Job:
+        """Waits for the trainer, and puts the version into service; returns how the job ended."""
+        if not self._board.ready(job_id):
+            await self._render(job_id)
+        async with self._turn(job_id):
+            while (trained := self._board.trained(job_id)) is None:
+                await asyncio.sleep(_POLL)
+        self.process.in_vain = 0
+        job = self._job(job_id)
+        rows = await asyncio.to_thread(self._board.rows, job_id)
+        job.seconds = {**({"render": rows.seconds} if rows else {}), "train": trained.seconds}
+        job.status, job.result, job.error = JobStatus.succeeded, trained.result, trained.error
+        if trained.result is not None:
+            faults.point("swapping")
+            try:
+                if job.kind == "create":
+                    await self._slots.drop(job.policy)
+                job.seconds["swap"] = await self._swap(job.policy, trained.result.version)
+            except TrainingError as error:
+                job.error = str(error)
+            faults.point("swapped")
+        if job.error or job.result is None:
+            job.status, job.result = JobStatus.failed, None
+            self._slots.step_back(job.policy)
+        job.finished = time.time()
+        return job
+
+    @asynccontextmanager
+    async def _turn(self, job_id: str) -> AsyncIterator[None]:
+        """The trainer's turn on GPUs that it shares with the engines: these rest for as long. What is there needs no
+        turn, nor does an untrained policy."""
+        computes = self._board.file(job_id).kind != "create" and self._board.trained(job_id) is None
+        if not (self._config.share_gpu and computes):
+            yield
+            return
+        async with self._engines.rest():
+            try:
+                await asyncio.to_thread(self._board.give_turn, job_id)
+                yield
+            finally:
+                self._board.end_turn()
+        with suppress(EngineError):
+            await self._engines.wait_ready(self._config.engine_wait)
+
+    async def _render(self, job_id: str) -> None:
+        """Writes down what a warm start imitates, however long the engine takes to be there; or why it cannot."""
+        request = self._board.file(job_id).request
+        assert isinstance(request, SFTRequest)
+        while not self._board.ready(job_id) and self._board.trained(job_id) is None:
+            engine = next((one for one in self._engines if one.ready), self._engines[0])
+            try:
+                await engine.wait_ready(self._config.engine_wait)
+                renderer = Renderer(engine, self._base.name)
+                rows = await renderer.demonstrations(request, self._config.home.ledger, self._tokenizer)
+                await asyncio.to_thread(self._board.write_rows, job_id, rows)
+            except EngineError as error:
+                log.warning("%s waits for the engine: %s", job_id, error)
+                await asyncio.sleep(1.0)
+            except TrainingError as error:
+                log.error("%s failed: %s", job_id, error)
+                await asyncio.to_thread(self._board.report, job_id, Trained(error=str(error)))
+            except Exception as error:  # the edge to an engine that others run: recorded, and not fatal to later jobs
+                log.exception("%s failed", job_id)
+                failed = Trained(error=f"{type(error).__name__}: {error}")
+                await asyncio.to_thread(self._board.report, job_id, failed)
+
+    async def _swap(self, policy: str, version: int) -> float:
+        """Puts a version into service, however long the engine takes to be there; returns the seconds it took.
+
+        A version that healthy engines keep refusing is set aside, here and only here: it was made a moment ago, and
+        the one before it is being served by the same engines. Engines that are away have no say. Raises TrainingError
+        with their words, or with what became of the version's files meanwhile.
+        """
+        started, refusals = time.monotonic(), 0
+        while self._slots.newest.get(policy, -1) < version:
+            if reason := self._store.set_aside(policy).get(version):
+                raise TrainingError(reason)
+            if policy in self._slots.unserved:  # made under an earlier server: one on its base model will serve it
+                break
+            asked = self._engines.live
+            try:
+                await self._slots.publish((policy, version))
+            except (EngineError, NoFreeSlot) as error:
+                log.warning("%s@%d waits for the engine: %s", policy, version, error)
+                before = [engine.restarts for engine in asked]
+                await asyncio.sleep(_LOOK)
+                alive = all(engine.ready for engine in asked)
+                if isinstance(error, AdapterRefused) and alive and before == [one.restarts for one in asked]:
+                    refusals += 1
+                why = self._store.problem(policy, version)
+                if why is None and refusals == _REFUSALS:
+                    why = f"the engine does not take it ({error})"
+                if why:
+                    raise TrainingError(await asyncio.to_thread(self._store.put_aside, policy, version, why)) from None
+        return time.monotonic() - started
+
+
+def _digest(request: StepRequest | SFTRequest) -> str:
+    return hashlib.sha256(request.model_dump_json().encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""What fits on which hardware: `art-langgraph plan`."""

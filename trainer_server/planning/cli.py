@@ -1,0 +1,83 @@
+"""`art-langgraph plan`: a table of what goes where, and the command to run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from trainer_server.planning.model_shape import ModelShape
+from trainer_server.planning.plan import ENGINE_OVERHEAD, GIB, Item, Plan, Wish, make_plan, remedies
+
+
+def plan_command(
+    model: Annotated[
+        str, typer.Option(help="A model directory, its config.json, a known name (Qwen/Qwen3-8B), or `embedded`.")
+    ],
+    gpus: Annotated[int, typer.Option(help="GPUs of one machine.", min=1, max=64)] = 1,
+    gpu_memory: Annotated[float, typer.Option(help="Memory of each, GiB.", min=4)] = 80,
+    context: Annotated[int, typer.Option(help="Longest prompt and answer together, tokens.", min=256)] = 8192,
+    rank: Annotated[int, typer.Option(help="Largest LoRA rank that policies may have.", min=1, max=256)] = 16,
+    policies: Annotated[int, typer.Option(help="Policies that are used at once.", min=1)] = 1,
+    concurrency: Annotated[int, typer.Option(help="Requests at once.", min=1)] = 64,
+) -> None:
+    """Say what a model needs on these GPUs, and how to serve it there. Asks no network and no GPU."""
+    wish = Wish(model, ModelShape.find(model), gpus, gpu_memory, context, rank, policies, concurrency)
+    plan = make_plan(wish)
+    console = Console(highlight=False, soft_wrap=True)
+    engine = f"{plan.engines} engine{'s' if plan.engines > 1 else ''}, each on {plan.tensor} GPU"
+    console.print(_table(f"{engine}{'s' if plan.tensor > 1 else ''} (GiB of one GPU)", plan.engine_items, plan.kv_gib))
+    where = f"{plan.trainer} GPU{'s' if plan.trainer > 1 else ''}" if plan.trainer else "the engine's GPU"
+    where += ", by turns" if plan.turns else ""
+    console.print(_table(f"trainer on {where} (GiB of one GPU)", plan.trainer_items))
+    if not plan.fits:
+        console.print(f"[red]This does not fit[/red] {gpus} × {gpu_memory:g} GiB. {_why(plan)}")
+        if would := remedies(wish):
+            console.print(f"It would with {', or with '.join(would)}.")
+        raise typer.Exit(1)
+    if plan.turns:
+        console.print(
+            f"Engine and trainer take turns: vLLM sleeps while a step is computed, and requests wait for it. Whichever "
+            f"rests is in main memory, {plan.main_memory_gib:.0f} GiB for both."
+        )
+    whole = plan.kv_tokens // context
+    console.print(
+        f"KV cache: {wish.shape.kv_bytes_per_token / 1024:.0f} KiB a token, {plan.kv_tokens:,} tokens in all: "
+        f"{whole} requests of full length at once"
+        + (f"; {concurrency} wait for one another, unless they share prefixes." if whole < concurrency else ".")
+    )
+    console.print(f"\n{plan.command}")
+
+
+def _table(title: str, items: list[Item], kv_gib: float | None = None) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("what")
+    table.add_column("GiB", justify="right")
+    table.add_column("how", style="dim")
+    for item in items:
+        table.add_row(item.name, f"{item.gib:.2f}", item.how)
+    table.add_row("sum", f"{sum(item.gib for item in items):.2f}", "", style="bold")
+    if kv_gib is not None:
+        table.add_row("left for the KV cache", f"{kv_gib:.2f}", "")
+    return table
+
+
+def _why(plan: Plan) -> str:
+    """Which part does not fit."""
+    wish = plan.wish
+    saved = (wish.shape.weight_bytes - wish.shape.weight_bytes_4bit) / GIB
+    if plan.trainer and not plan.trainer_fits:
+        return f"The trainer needs {plan.trainer_gib:.1f} GiB a GPU; 4-bit weights would save {saved:.1f} in all."
+    if not plan.trainer_fits:
+        return (
+            f"The trainer needs {plan.trainer_gib:.1f} GiB while the engine sleeps, which keeps {ENGINE_OVERHEAD} GiB; "
+            "4-bit weights cannot take turns."
+        )
+    if not plan.trainer and not plan.turns and plan.kv_gib <= 0:
+        together = plan.trainer_gib + sum(item.gib for item in plan.engine_items)
+        return f"Engine and trainer need {together:.1f} GiB before any KV cache; 4-bit weights would save {saved:.1f}."
+    if plan.kv_gib <= 0:
+        return f"An engine lacks {-plan.kv_gib:.1f} GiB a GPU for its weights, before any KV cache."
+    return f"An engine's KV cache holds {plan.kv_tokens // plan.engines:,} tokens, less than one request."

@@ -1,0 +1,1 @@
+"""Policies and their versions: files on disk, names, leases, retention, export."""

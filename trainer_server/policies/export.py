@@ -1,0 +1,137 @@
+"""Versions to take away: put together in a directory of their own, then streamed. No path comes from a request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import shutil
+import sys
+import tarfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer_server.engines.served_model import BaseModel
+from trainer_server.engines.vllm.install import flavour
+from trainer_server.gateway.errors import APIError
+from trainer_server.jobs.supervisor import environment
+from trainer_server.policies.model_card import model_card
+from trainer_server.policies.retention import Retention
+from trainer_server.policies.store import AdapterStore
+from trainer_server.process.child import Child
+from trainer_server.wire import ExportFormat, Home
+
+_BLOCK = 512
+_CHUNK = 1 << 20
+_LOOK = 0.5
+"""Seconds between looks whether the client is still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """Files that are ready to be sent; gone once they are."""
+
+    directory: Path
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted(path for path in self.directory.iterdir() if path.is_file())
+
+    @property
+    def size(self) -> int:
+        """Bytes of the stream."""
+        return sum(len(_head(path)) + path.stat().st_size + _padding(path) for path in self.files) + 2 * _BLOCK
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """The files in tar format."""
+        try:
+            for path in self.files:
+                yield _head(path)
+                with path.open("rb") as file:
+                    while chunk := await asyncio.to_thread(file.read, _CHUNK):
+                        yield chunk
+                yield bytes(_padding(path))
+            yield bytes(2 * _BLOCK)
+        finally:
+            shutil.rmtree(self.directory.parent, ignore_errors=True)
+
+
+class Exports:
+    """Makes exports under `home/exports`. Merging needs the base model in memory: one after another."""
+
+    def __init__(self, home: Home, base: BaseModel, store: AdapterStore, retention: Retention) -> None:
+        self._base, self._store, self._retention, self._logs = base, store, retention, home.logs
+        self._root = home.root / "exports"
+        self._turn = asyncio.Lock()
+        shutil.rmtree(self._root, ignore_errors=True)  # what a killed server left
+
+    async def make(
+        self, policy: str, version: int, format: ExportFormat, gone: Callable[[], Awaitable[bool]]
+    ) -> Export:
+        """Puts a version together. gone: whether the client has left. Raises APIError 422 for what cannot be."""
+        scratch = self._root / secrets.token_hex(8)
+        try:
+            with self._retention.hold((policy, version)):
+                adapter = await asyncio.to_thread(self._adapter, policy, version, scratch / "peft")
+            made = Export(adapter)
+            if format != "peft":
+                async with self._turn:
+                    made = Export(await self._merge(adapter, scratch / format, format, gone))
+            (made.directory / "README.md").write_text(self._card(policy, version, format), encoding="utf-8")
+            return made
+        except OSError as error:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise APIError(507, f"{policy}@{version} could not be exported: {error}", code="disk") from None
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+
+    def _adapter(self, policy: str, version: int, out: Path) -> Path:
+        source = self._store.directory(policy, version)
+        out.mkdir(parents=True)
+        shutil.copyfile(source / "adapter_model.safetensors", out / "adapter_model.safetensors")
+        config = json.loads((source / "adapter_config.json").read_text())
+        config["base_model_name_or_path"] = self._base.hub_id  # not where it lies on this machine
+        (out / "adapter_config.json").write_text(json.dumps(config, indent=2))
+        return out
+
+    async def _merge(self, adapter: Path, out: Path, format: str, gone: Callable[[], Awaitable[bool]]) -> Path:
+        line = [
+            sys.executable, "-m", "trainer_server.training.export.merge", "--model", self._base.path,
+            "--adapter", str(adapter), "--out", str(out), "--format", format,
+        ]  # fmt: skip
+        child = Child("export", line, self._logs, environment(self._base), stand_back=flavour() == "cpu")
+        child.log.unlink(missing_ok=True)
+        await child.start()
+        try:
+            ended = asyncio.ensure_future(child.wait())
+            while not (await asyncio.wait({ended}, timeout=_LOOK))[0]:
+                if await gone():
+                    raise APIError(499, "the client went away")
+            if ended.result():
+                reason = child.tail(1).removeprefix("error: ")
+                if "No space left" in reason:
+                    raise OSError(reason)
+                raise APIError(422, f"the export failed: {reason or child.log}", code="export_failed", param="format")
+        finally:
+            await child.stop()
+        return out
+
+    def _card(self, policy: str, version: int, format: ExportFormat) -> str:
+        found, record = self._store.policy(policy), self._store.version(policy, version)
+        if found is None or record is None:
+            raise APIError(404, f"{policy}@{version} was deleted meanwhile", code="not_found")
+        numbers = [number for number in self._store.versions(policy) if number <= version]
+        history = [one for number in numbers if (one := self._store.version(policy, number))]
+        return model_card(found, record, history, self._base.hub_id, format)
+
+
+def _head(path: Path) -> bytes:
+    info = tarfile.TarInfo(path.name)
+    info.size, info.mtime = path.stat().st_size, int(path.stat().st_mtime)
+    return info.tobuf(tarfile.PAX_FORMAT)
+
+
+def _padding(path: Path) -> int:
+    return -path.stat().st_size % _BLOCK

@@ -1,0 +1,132 @@
+"""Which versions of a policy stay on disk: its newest ones, the best, version 0, and every one that somebody needs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainer_server.engines.slots import Key, NoFreeSlot, Slots, adapter_name
+from trainer_server.jobs.board import JobFile
+from trainer_server.ledger.sqlite import sampled_versions
+from trainer_server.policies.store import AdapterStore
+from trainer_server.wire import ARTError, EngineError, Version
+
+log = logging.getLogger("trainer_server")
+
+STATES = 3
+"""The newest versions that keep their optimizer's state, two thirds of the bytes; the best one keeps it too."""
+
+
+class VersionInUse(ARTError):
+    """A version cannot be deleted now."""
+
+
+class Retention:
+    """Deletes versions: those that a client names, and after each job those beyond `keep` (None: none)."""
+
+    def __init__(
+        self, keep: int | None, store: AdapterStore, slots: Slots, ledger: Path,
+        open_files: Callable[[], Sequence[JobFile]],
+    ) -> None:  # fmt: skip
+        self._keep, self._store, self._slots, self._ledger = keep, store, slots, ledger
+        self._open_files = open_files
+        self._held: Counter[Key] = Counter()
+
+    @contextmanager
+    def hold(self, key: Key) -> Iterator[None]:
+        """Keeps a version for as long as its files are read."""
+        self._held[key] += 1
+        try:
+            yield
+        finally:
+            self._held[key] -= 1
+
+    async def delete(self, policy: str, version: int) -> None:
+        """Raises VersionInUse for the newest version and for one that is in use."""
+        key = policy, version
+        while True:
+            files = self._open_files()
+            named = await asyncio.to_thread(self._named, files)
+            self._refuse(key, named)
+            try:
+                await self._slots.forget(key)
+            except NoFreeSlot as error:
+                raise VersionInUse(str(error)) from None
+            self._refuse(key, named)
+            if [file.id for file in self._open_files()] == [file.id for file in files]:
+                break
+        self._store.delete(policy, version)  # no waiting since the last look: nobody can have begun to use it
+
+    async def sweep(self, policy: str) -> list[int]:
+        """Deletes what need not stay; returns the versions. What fails is tried again after the next job."""
+        gone: list[int] = []
+        try:
+            self._rate(policy)
+            if self._keep is None:
+                return gone
+            versions = self._store.versions(policy)
+            best = self.best(policy)
+            for number in versions[: -self._keep]:
+                if number not in (0, best):
+                    try:
+                        await self.delete(policy, number)
+                        gone.append(number)
+                    except (VersionInUse, EngineError) as error:
+                        log.info("%s@%d stays for now: %s", policy, number, error)
+            named = await asyncio.to_thread(self._named, self._open_files())
+            for number in self._store.versions(policy)[: -min(self._keep, STATES)]:
+                if number != best and (policy, number) not in named:
+                    self._store.delete_state(policy, number)
+        except Exception:  # recorded; jobs are not held up by what is left lying about
+            log.exception("old versions of %s could not be deleted", policy)
+        return gone
+
+    def best(self, policy: str) -> int | None:
+        """By what clients said; where they said nothing, by the rewards of rollouts. The later one of equals."""
+        found = [record for n in self._store.versions(policy) if (record := self._record(policy, n))]
+        scored = [one for one in found if one.scored_by == "evaluation"] or [one for one in found if one.scored_by]
+        return max(scored, key=_merit).version if scored else None
+
+    def _rate(self, policy: str) -> None:
+        """A step's mean reward is that of the version it went on from, whose rollouts it learnt from."""
+        numbers = self._store.versions(policy)[-1:]
+        record = self._record(policy, numbers[0]) if numbers else None
+        if record is None or record.made_from is None:
+            return
+        source = self._record(policy, record.made_from)
+        reward = record.metrics.get("reward_mean")
+        if source and source.scored_by is None and isinstance(reward, float):
+            self._store.score(policy, source.version, reward, "rollouts")
+
+    def _record(self, policy: str, version: int) -> Version | None:
+        """None as well for one that is damaged: nobody knows how good that version is."""
+        try:
+            return self._store.version(policy, version)
+        except ValueError as error:
+            log.warning("%s has no score: its record is damaged: %s", adapter_name((policy, version)), error)
+            return None
+
+    def _named(self, files: Sequence[JobFile]) -> set[Key]:
+        """Versions that open jobs need: they name them, or must compute anew what those sampled."""
+        ids = [one for file in files for one in file.completions]
+        return {key for file in files for key in file.versions} | sampled_versions(self._ledger, ids)
+
+    def _refuse(self, key: Key, named: set[Key]) -> None:
+        policy, version = key
+        if version in (self._store.versions(policy)[-1], self._slots.newest.get(policy)):
+            raise VersionInUse(f"{adapter_name(key)} is the newest version and cannot be deleted")
+        if key in named:
+            raise VersionInUse(f"{adapter_name(key)} is named by a job that is not done; delete it when that has ended")
+        if self._held[key]:
+            raise VersionInUse(f"{adapter_name(key)} is being exported; delete it when that has ended")
+        if self._slots.in_use(key):
+            raise VersionInUse(f"{adapter_name(key)} is in use by a rollout; delete it when that has ended")
+
+
+def _merit(record: Version) -> tuple[float, int]:
+    assert record.score is not None
+    return record.score, record.version

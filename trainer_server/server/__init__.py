@@ -1,0 +1,1 @@
+"""What HTTP sees: the application, its routes, who may ask, the settings."""

@@ -1,0 +1,63 @@
+"""Runs the server in the foreground: claims its home, writes its address, serves until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import fcntl
+import json
+import logging
+import os
+import socket
+import sys
+
+import uvicorn
+
+from trainer_server.process.files import write_atomic
+from trainer_server.server.app import check_engines, create_app
+from trainer_server.server.auth import ensure_token
+from trainer_server.server.config import ServerConfig
+from trainer_server.wire import ConfigError
+
+
+def serve(config: ServerConfig) -> None:
+    """Serves until SIGINT or SIGTERM; its children end with it. Raises ConfigError, EngineError before it serves."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    home = config.home
+    home.root.mkdir(parents=True, exist_ok=True)
+    lock = (home.root / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ConfigError(f"another server is using {home.root}: stop it, or choose another --home") from None
+    listener = _listen(config)
+    config = dataclasses.replace(config, port=listener.getsockname()[1])
+    try:
+        asyncio.run(check_engines(config))
+        token = ensure_token(config.home)
+        app = create_app(config, token)
+        host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
+        url = f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
+        write_atomic(home.server, json.dumps({"url": url, "pid": os.getpid()}))
+        logging.getLogger("trainer_server").info("serving on %s; token in %s", url, home.token)
+        settings = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
+        uvicorn.Server(settings).run(sockets=[listener])
+    finally:
+        listener.close()
+        home.server.unlink(missing_ok=True)
+        lock.close()
+
+
+def _listen(config: ServerConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.host, config.port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {config.host}:{config.port}: {error.strerror}; choose another --port"
+        ) from None
+    return listener

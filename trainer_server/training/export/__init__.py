@@ -1,0 +1,1 @@
+"""A version as files for others: merged weights, GGUF; and the embedded base model made from its GGUF."""

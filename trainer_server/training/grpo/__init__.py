@@ -1,0 +1,1 @@
+"""One GRPO step: batch, advantages, log-probs, loss, update, metrics."""

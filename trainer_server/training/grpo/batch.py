@@ -1,0 +1,159 @@
+"""Groups of trajectories → the completions that a step trains on, with advantages; what is left out is counted."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trainer_server.training.grpo.advantage import advantages, zero_variance
+from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One completion of one trajectory. A completion of several trajectories has one sample in each."""
+
+    completion: Completion
+    advantage: float
+    trained: tuple[bool, ...]
+    """By sampled token: False for those that a grammar forced."""
+    group: int = 0
+    """Samples of one group stay together in a minibatch, where there are enough groups."""
+    old: Sequence[float] | None = None
+    """Log-probs under the version that sampled it, once recomputed: where the sampler's own are not the policy's."""
+
+    @property
+    def constrained(self) -> bool:
+        return bool(self.completion.constrained)
+
+
+@dataclass(slots=True)
+class Batch:
+    """samples: what is trained. skipped: what is not, by reason. rewards: of all trajectories that have one. version:
+    the newest one, which is trained."""
+
+    version: int = 0
+    samples: list[Sample] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    groups: int = 0
+    groups_skipped: Counter[str] = field(default_factory=Counter)
+    trajectories: int = 0
+    trajectories_skipped: Counter[str] = field(default_factory=Counter)
+    completions_skipped: Counter[str] = field(default_factory=Counter)
+
+    def metrics(self) -> dict[str, object]:
+        advantages = [sample.advantage for sample in self.samples] or [0.0]
+        behind = [self.version - (sample.completion.version or 0) for sample in self.samples] or [0]
+        return {
+            "reward_mean": statistics.fmean(self.rewards) if self.rewards else None,
+            "reward_std": statistics.stdev(self.rewards) if len(self.rewards) > 1 else 0.0,
+            "advantage_mean": statistics.fmean(advantages),
+            "advantage_std": statistics.pstdev(advantages),
+            "advantage_max": max(map(abs, advantages)),
+            "staleness_mean": statistics.fmean(behind),
+            "staleness_max": max(behind),
+            "groups": self.groups,
+            "groups_skipped": self.groups_skipped.total(),
+            "groups_skipped_by": dict(self.groups_skipped),
+            "trajectories": self.trajectories,
+            "trajectories_skipped": dict(self.trajectories_skipped),
+            "completions": len(self.samples),
+            "completions_skipped": dict(self.completions_skipped),
+            "constrained": sum(sample.constrained for sample in self.samples),
+        }
+
+
+def gather_batch(
+    groups: Sequence[GroupRef],
+    completions: Mapping[str, Completion],
+    config: GRPOConfig,
+    *,
+    policy: str,
+    version: int,
+    base_model: str,
+    tokenizer: str,
+) -> Batch:
+    """Looks every completion up and decides what can be learnt from it. version: the newest of the policy."""
+    batch = Batch(version)
+    scored_by_group, rewards_by_group = [], []
+    for group in groups:
+        batch.groups += 1
+        batch.trajectories += len(group.trajectories)
+        scored = [trajectory for trajectory in group.trajectories if trajectory.reward is not None]
+        if missing := len(group.trajectories) - len(scored):
+            batch.trajectories_skipped["no_reward"] += missing
+        rewards = [trajectory.reward for trajectory in scored if trajectory.reward is not None]
+        batch.rewards += rewards
+        scored_by_group.append(scored)
+        rewards_by_group.append(rewards)
+    baselines = [group.baseline for group in groups]
+    values = advantages(rewards_by_group, config.scale_rewards, baselines, config.group_baseline)
+    whole = zip(scored_by_group, rewards_by_group, baselines, strict=True)
+    for number, (scored, rewards, baseline) in enumerate(whole):
+        if zero_variance(rewards, baseline):
+            alone = len(rewards) == 1 and baseline is None
+            batch.groups_skipped["single_reward" if alone else "equal_rewards" if rewards else "no_reward"] += 1
+            continue
+        for trajectory, advantage in zip(scored, values[number], strict=True):
+            for one in dict.fromkeys(trajectory.completions):
+                found = completions.get(one)
+                if reason := _unfit(found, config, policy, version, base_model, tokenizer):
+                    batch.completions_skipped[reason] += 1
+                elif found is not None and any(trained := _trained(found)):
+                    batch.samples.append(Sample(found, advantage, trained, number))
+                else:
+                    batch.completions_skipped["forced"] += 1
+    return batch
+
+
+def minibatches(samples: Sequence[Sample], count: int, rng: random.Random) -> list[list[int]]:
+    """Indices of samples in `count` parts of about the same number of sampled tokens, none empty; fewer parts for fewer
+    samples. Groups stay whole while there are at least `count` of them: they share a prefix."""
+    whole = len({sample.group for sample in samples}) >= count
+    by_unit: dict[int, list[int]] = {}
+    for index, sample in enumerate(samples):
+        by_unit.setdefault(sample.group if whole else index, []).append(index)
+    parts: list[list[int]] = [[] for _ in range(min(count, len(by_unit)))]
+    sizes = [0] * len(parts)
+    for unit in rng.sample(list(by_unit.values()), len(by_unit)):
+        smallest = sizes.index(min(sizes))
+        parts[smallest] += unit
+        sizes[smallest] += sum(len(samples[index].completion.token_ids) for index in unit)
+    return [sorted(part) for part in parts]
+
+
+def _unfit(
+    completion: Completion | None, config: GRPOConfig, policy: str, version: int, base_model: str, tokenizer: str
+) -> str | None:
+    """Why a completion cannot be trained, or None."""
+    if completion is None:
+        return "missing"
+    if completion.policy != policy:
+        return "other_policy"
+    if completion.base_model != base_model:
+        return "other_base_model"
+    if completion.tokenizer != tokenizer:
+        return "other_tokenizer"
+    if completion.status != CompletionStatus.complete:
+        return str(completion.status)
+    if completion.greedy:
+        return "greedy"
+    if not completion.token_ids:
+        return "empty"
+    if config.max_staleness is not None and version - (completion.version or 0) > config.max_staleness:
+        return "stale"
+    if config.mask_truncated_completions and completion.truncated:
+        return "truncated"
+    return None
+
+
+def _trained(completion: Completion) -> tuple[bool, ...]:
+    """Under a grammar, a token that was sampled with log-probability 0 was forced: there was nothing to choose."""
+    if "grammar" not in completion.constrained:
+        return (True,) * len(completion.token_ids)
+    return tuple((np.array(completion.logprobs) < 0.0).tolist())

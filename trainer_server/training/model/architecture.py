@@ -1,0 +1,131 @@
+"""Whether completions may share rows in an architecture: told from its configuration, then tried on the model itself.
+
+A model that may not is trained all the same, by its own forward pass with a row for every completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PretrainedConfig
+
+from trainer_server.training.model.tree import pack
+from trainer_server.wire import TrainingError
+
+_PACKABLE = {"full_attention", "sliding_attention"}
+_RECURRENT = ("mamba", "rwkv", "ssm", "linear_attn", "linear_conv", "conv_kernel", "conv_l_cache", "recurrent", "xlstm")
+_BY_LENGTH = {"dynamic", "longrope"}
+
+
+def unpackable(config: PretrainedConfig) -> str | None:
+    """Why branches of a tree would not stay apart or exact in this architecture; None: nothing speaks against it.
+
+    Recurrent and linear-attention layers carry state from token to token of a row, whatever the mask says; chunked
+    attention counts places, not positions; some rotary embeddings change with the longest position of a row.
+    """
+    for kind in getattr(config, "layer_types", None) or ():
+        if kind not in _PACKABLE:
+            return f"layers of the kind {kind}"
+    for key in config.to_dict():
+        if any(word in key.lower() for word in _RECURRENT):
+            return f"recurrent layers ({key})"
+    if getattr(config, "use_bidirectional_attention", False):
+        return "attention in both directions"
+    for kind in _rope_kinds(getattr(config, "rope_parameters", None)):
+        if kind in _BY_LENGTH:
+            return f"rotary embeddings of the kind {kind}, which depend on the length of a row"
+    return None
+
+
+def _rope_kinds(parameters: Any) -> Iterator[str]:
+    """`rope_type` of all layers, or of each kind of layers."""
+    if isinstance(parameters, dict):
+        if "rope_type" in parameters:
+            yield parameters["rope_type"]
+        for value in parameters.values():
+            yield from _rope_kinds(value)
+
+
+def tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
+    """Puts `attention` into the model and looks at small rows; gives the reason why not, and puts the old one back.
+
+    Held against each other: a branch with itself when its neighbour has other tokens; a single sequence with the
+    model's own attention; log-probabilities with those of the model's own head (which may scale or cap its logits).
+    """
+    own = base.config._attn_implementation
+    was_training = base.training
+    base.eval()  # gradient checkpointing and dropout have no place here
+    try:
+        with torch.no_grad():
+            reason = _tried(base, attention, layout, head)
+    except TrainingError as error:
+        reason = str(error)
+    except torch.OutOfMemoryError:
+        raise
+    # Foreign code of any kind: an architecture that cannot take the tree fails in a way of its own.
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    base.train(was_training)
+    if reason is not None:
+        base.set_attn_implementation(own)
+    return reason
+
+
+def _tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
+    device = base.get_input_embeddings().weight.device
+    vocabulary = base.get_input_embeddings().weight.shape[0]
+
+    def some(n: int, seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return np.random.default_rng(seed).integers(0, vocabulary, n)
+
+    alone = torch.from_numpy(some(12, 0)).to(device)[None]
+    expected_TE = base.get_decoder()(input_ids=alone, use_cache=False).last_hidden_state[0]
+    base.set_attn_implementation(attention)
+    if base.config._attn_implementation != attention:
+        return "its attention cannot be exchanged"
+
+    def hidden(row: Any) -> Any:
+        return base.get_decoder()(
+            input_ids=torch.from_numpy(row.tokens_T).to(device)[None],
+            position_ids=torch.from_numpy(row.depth_T).to(device)[None],
+            use_cache=False, tree=layout(row, device),
+        ).last_hidden_state[0]  # fmt: skip
+
+    (row,) = pack([some(12, 0)[:-1]], [some(12, 0)[-1:].repeat(2)], budget=99).rows
+    found_TE = hidden(row)
+    if (found_TE - expected_TE).norm() > 0.2 * expected_TE.norm():
+        return "packed rows give other hidden states than its own attention"
+
+    # Two branches of four tokens on a prompt of six; those of the first are exchanged.
+    states = []
+    for seed in (1, 2):
+        first, second = (np.concatenate([[at], some(4, seed * (1 - at) + 3)]) for at in (0, 1))
+        (row,) = pack([some(6, 0)] * 2, [first, second], budget=99).rows
+        states.append(hidden(row))
+    moved_T = (states[0] - states[1]).abs().amax(1)
+    if moved_T[10:].max() > 0.02 * moved_T[6:10].max():  # not 0: experts compute other batches then
+        return "tokens of one branch reach another"
+
+    place_R = torch.from_numpy(row.place_R).to(device)
+    target_R = torch.from_numpy(row.target_R).to(device)
+    one_R = torch.ones(len(target_R), device=device)
+    logits_RV = base(
+        input_ids=torch.from_numpy(row.tokens_T).to(device)[None],
+        position_ids=torch.from_numpy(row.depth_T).to(device)[None],
+        use_cache=False, tree=layout(row, device), logits_to_keep=place_R,
+    ).logits[0]  # fmt: skip
+    own_R = logits_RV.float().log_softmax(1).gather(1, target_R[:, None])[:, 0]
+    found_R, _ = head.apply(states[1].index_select(0, place_R), base.get_output_embeddings().weight, target_R, one_R)
+    rounding = torch.finfo(logits_RV.dtype).eps * float(logits_RV.abs().max())  # of its own logits; ours are fp32
+    if (own_R - found_R).abs().max() > max(0.05, rounding):
+        return "its head does more to logits than a matrix product"
+    return None
+
+
+def check_trainable(base: Any) -> None:
+    """Raises TrainingError for a model that separate rows cannot train either: one that predicts no next token."""
+    if base.config.is_encoder_decoder or base.get_output_embeddings() is None:
+        raise TrainingError(f"{type(base).__name__} is not a decoder with a language-model head; it cannot be trained")

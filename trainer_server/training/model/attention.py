@@ -1,0 +1,238 @@
+"""Attention over a packed row: each run attends to its own ancestors and itself, so no T×T mask is ever made.
+
+Runs are cut into tiles; tiles of about the same size are computed together, padded to one another. Query heads that
+share a key head are folded into the query length, so that keys and values are never repeated for them. The backward
+pass computes the probabilities again. Three matrix products and a softmax are several times faster on CPUs than torch's
+fused kernel, which is made for lengths at which scores do not fit the cache.
+
+Registered with transformers as `art_tree`; the layout travels as the keyword argument `tree` of the model's forward.
+Shapes: H query heads, K key heads, G = H/K, T tokens, D head size, B tiles of a bucket, N tokens of a tile, L length of
+its path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from trainer_server.training.model.tree import Row, Run
+from trainer_server.wire import TrainingError
+
+NAME = "art_tree"
+_TILE = 256
+"""Queries of a tile at most: what lies above the diagonal is computed for nothing."""
+_BUCKET = 1 << 18
+"""Scores of a bucket and head, unless one tile has more: what a cache can hold."""
+_WASTE = 1.15
+"""A bucket may compute this many times what its tiles need …"""
+_CALL = 1 << 13
+"""… and this many scores more: about what one call costs."""
+_KNOWN = {"position_ids", "use_cache", "cache_position", "output_attentions", "is_causal", "position_embeddings"}
+"""Arguments that change nothing about attention over a row."""
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Tiles that are computed together.
+
+    query_M: places in the row, B·N of them, tile after tile; padding repeats a valid place. key_J: the same of the
+    paths, B·L. valid_P: which of the B·N are no padding. depth_BN: depth of the queries. length_B: lengths of the
+    paths; keys beyond are padding.
+    """
+
+    size: int
+    query_M: torch.Tensor
+    key_J: torch.Tensor
+    valid_P: torch.Tensor
+    depth_BN: torch.Tensor
+    length_B: torch.Tensor
+    shared: int
+    """Keys, counted from the root, that every query of the bucket sees."""
+    masks: dict[tuple[int | None, torch.dtype], torch.Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tiles: list[Run], row: Row, device: torch.device) -> Bucket:
+        n, length = max(tile.stop - tile.start for tile in tiles), max(len(tile.path_L) for tile in tiles)
+        query = torch.stack([torch.arange(n).clamp(max=tile.stop - tile.start - 1) + tile.start for tile in tiles])
+        valid = torch.stack([torch.arange(n) < tile.stop - tile.start for tile in tiles])
+        key = torch.zeros(len(tiles), length, dtype=torch.long)
+        for at, tile in enumerate(tiles):
+            key[at, : len(tile.path_L)] = torch.from_numpy(tile.path_L)
+        depth = torch.from_numpy(row.depth_T)[query]
+        lengths = torch.tensor([len(tile.path_L) for tile in tiles])
+        return cls(
+            len(tiles), query.flatten().to(device), key.flatten().to(device),
+            valid.flatten().nonzero()[:, 0].to(device), depth.to(device), lengths.to(device), int(depth.min()) + 1,
+        )  # fmt: skip
+
+    def mask_(self, score_BKGNL: torch.Tensor, window: int | None) -> None:
+        """Puts −∞ where nothing is visible. A path is indexed by depth: a window is one of positions."""
+        start = self.shared if window is None else 0
+        if (window, score_BKGNL.dtype) not in self.masks:
+            depth_L = torch.arange(start, score_BKGNL.shape[-1], device=score_BKGNL.device)
+            depth_BN1 = self.depth_BN[:, :, None]
+            seen = (depth_L <= depth_BN1) & (depth_L < self.length_B[:, None, None])
+            if window is not None:
+                seen &= depth_BN1 - depth_L < window
+            mask = torch.zeros(seen.shape, dtype=score_BKGNL.dtype, device=seen.device)
+            self.masks[window, score_BKGNL.dtype] = mask.masked_fill_(~seen, float("-inf"))[:, None, None]
+        score_BKGNL[..., start:].add_(self.masks[window, score_BKGNL.dtype])
+
+    def fold(self, x_THD: torch.Tensor, heads: int) -> torch.Tensor:
+        """Queries, or gradients of their outputs → (B·K, G·N, D)."""
+        picked = x_THD.index_select(0, self.query_M).view(self.size, -1, heads, x_THD.shape[1] // heads, x_THD.shape[2])
+        return picked.permute(0, 2, 3, 1, 4).reshape(self.size * heads, -1, x_THD.shape[2])
+
+    def unfold(self, x: torch.Tensor, heads: int) -> torch.Tensor:
+        """(B·K, G·N, D) → (P, H, D), without padding."""
+        n = self.depth_BN.shape[1]
+        x = x.view(self.size, heads, -1, n, x.shape[-1]).permute(0, 3, 1, 2, 4)
+        return x.reshape(self.size * n, -1, x.shape[-1]).index_select(0, self.valid_P)
+
+    def paths(self, x_TKD: torch.Tensor) -> torch.Tensor:
+        """Keys or values → (B·K, L, D)."""
+        picked = x_TKD.index_select(0, self.key_J).view(self.size, -1, *x_TKD.shape[1:])
+        return picked.transpose(1, 2).reshape(-1, picked.shape[1], picked.shape[3])
+
+    def probabilities(
+        self, q: torch.Tensor, k: torch.Tensor, heads: int, window: int | None, scale: float
+    ) -> torch.Tensor:
+        """(B·K, G·N, L)."""
+        score = torch.baddbmm(q.new_empty(()), q, k.transpose(1, 2), beta=0.0, alpha=scale)
+        self.mask_(score.view(self.size, heads, -1, self.depth_BN.shape[1], k.shape[1]), window)
+        return score.softmax(-1)
+
+
+@dataclass(slots=True)
+class Layout:
+    """How a row is attended to."""
+
+    buckets: list[Bucket]
+
+    @classmethod
+    def of(cls, row: Row, device: torch.device) -> Layout:
+        tiles = [tile for run in row.runs for tile in _tiles(run)]
+        return cls([Bucket.of(alike, row, device) for alike in _alike(tiles)])
+
+
+def _tiles(run: Run) -> list[Run]:
+    count = -(-(run.stop - run.start) // _TILE)
+    edges = [run.start + (run.stop - run.start) * at // count for at in range(count + 1)]
+    return [Run(start, stop, run.path_L[: len(run.path_L) - (run.stop - stop)]) for start, stop in pairwise(edges)]
+
+
+def _alike(tiles: list[Run]) -> list[list[Run]]:
+    """Sorts tiles into buckets whose padding is bearable."""
+    buckets: list[list[Run]] = []
+    needed = longest = 0
+    for tile in sorted(tiles, key=lambda tile: (tile.stop - tile.start, len(tile.path_L))):
+        n, cost = tile.stop - tile.start, (tile.stop - tile.start) * len(tile.path_L)
+        longest = max(longest, len(tile.path_L))
+        padded = (len(buckets[-1]) + 1) * n * longest if buckets else 0
+        if buckets and padded <= _WASTE * (needed + cost) + _CALL and padded <= _BUCKET:
+            buckets[-1].append(tile)
+            needed += cost
+        else:
+            buckets.append([tile])
+            needed, longest = cost, len(tile.path_L)
+    return buckets
+
+
+class _TreeAttention(torch.autograd.Function):
+    """(q_THD, k_TKD, v_TKD) → (T, H, D). Gradients of keys and values are summed over branches in fp32."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q_THD: torch.Tensor, k_TKD: torch.Tensor, v_TKD: torch.Tensor, tree: Layout, window: int | None,
+        scale: float,
+    ) -> torch.Tensor:  # fmt: skip
+        heads = k_TKD.shape[1]
+        out_THD = q_THD.new_empty(*q_THD.shape[:2], v_TKD.shape[2])
+        for bucket in tree.buckets:
+            q, k, v = bucket.fold(q_THD, heads), bucket.paths(k_TKD), bucket.paths(v_TKD)
+            out = bucket.unfold(bucket.probabilities(q, k, heads, window, scale) @ v, heads)
+            out_THD.index_copy_(0, bucket.query_M.index_select(0, bucket.valid_P), out)
+        ctx.save_for_backward(q_THD, k_TKD, v_TKD)
+        ctx.given = tree, window, scale
+        return out_THD
+
+    @staticmethod
+    def backward(ctx: Any, grad_THD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        q_THD, k_TKD, v_TKD = ctx.saved_tensors
+        tree, window, scale = ctx.given
+        heads = k_TKD.shape[1]
+        dq_THD = torch.empty_like(q_THD)
+        dk_TKD, dv_TKD = (torch.zeros_like(one, dtype=torch.float32) for one in (k_TKD, v_TKD))
+        for bucket in tree.buckets:
+            q, k, v = bucket.fold(q_THD, heads), bucket.paths(k_TKD), bucket.paths(v_TKD)
+            grad = bucket.fold(grad_THD, heads)
+            real = grad.new_zeros(bucket.query_M.shape).index_fill_(0, bucket.valid_P, 1.0)
+            grad.view(bucket.size, -1, bucket.depth_BN.shape[1], grad.shape[-1]).mul_(
+                real.view(bucket.size, 1, -1, 1)
+            )  # padding repeats a query: its gradient must not be counted twice
+            p = bucket.probabilities(q, k, heads, window, scale)
+            dp = grad @ v.transpose(1, 2)
+            ds = torch._softmax_backward_data(dp, p, -1, p.dtype)
+            dq = bucket.unfold(ds @ k, heads).mul_(scale)
+            dq_THD.index_copy_(0, bucket.query_M.index_select(0, bucket.valid_P), dq)
+            for total, part, factor in ((dk_TKD, ds.transpose(1, 2) @ q, scale), (dv_TKD, p.transpose(1, 2) @ grad, 1)):
+                part = part.view(bucket.size, heads, -1, part.shape[-1]).transpose(1, 2)
+                total.index_add_(0, bucket.key_J, part.reshape(-1, *total.shape[1:]).float(), alpha=factor)
+        return dq_THD, dk_TKD.to(k_TKD.dtype), dv_TKD.to(v_TKD.dtype), None, None, None
+
+
+def tree_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    tree: Layout | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention function. query (1, H, T, D), key and value (1, K, T, D) → (1, T, H, D).
+
+    Raises TrainingError for whatever it would have to leave out.
+    """
+    if tree is None:
+        raise TrainingError("the model does not pass its keyword arguments on to attention; it cannot be packed")
+    refuse(module, attention_mask, dropout, sliding_window, kwargs)
+    q_THD, k_TKD, v_TKD = (one[0].transpose(0, 1) for one in (query, key, value))
+    scale = q_THD.shape[-1] ** -0.5 if scaling is None else scaling
+    out: torch.Tensor = _TreeAttention.apply(q_THD, k_TKD, v_TKD, tree, sliding_window, scale)
+    return out[None], None
+
+
+def refuse(
+    module: Any, attention_mask: torch.Tensor | None, dropout: float, window: int | None, kwargs: dict[str, Any]
+) -> None:
+    """A model that asks for more than a scale and a window (sinks, soft-capping, a mask of its own) is not packed, nor
+    is one whose sliding layers say so in their mask alone: masks are not made here."""
+    asked = [key for key, value in kwargs.items() if value is not None and value is not False and key not in _KNOWN]
+    asked += ["attention_mask"] if attention_mask is not None else []
+    asked += ["dropout"] if dropout else []
+    if asked:
+        raise TrainingError(f"attention with {', '.join(asked)} is not supported in packed rows")
+    expected = getattr(module.config, "sliding_window", None)
+    kinds = getattr(module.config, "layer_types", None)
+    if kinds is not None and kinds[module.layer_idx] != "sliding_attention":
+        expected = None
+    if window != expected:
+        raise TrainingError(f"layer {module.layer_idx} has a window of {expected} tokens, but asks for {window}")
+
+
+def no_mask(*args: Any, **kwargs: Any) -> None:
+    """The layout says what is visible; a T×T mask would only cost memory."""
+    return None
+
+
+AttentionInterface.register(NAME, tree_attention)
+AttentionMaskInterface.register(NAME, no_mask)

@@ -1,0 +1,114 @@
+"""The GPU path: FlexAttention under the preorder mask, k ≤ q < end[k], with blocks told from `end_T` in (T/128)² steps.
+
+Compiled once, with dynamic shapes: a row of another length compiles nothing. A sliding window is one of positions.
+Registered with transformers as `art_flex`; the layout travels as the keyword argument `tree`, as on CPUs. Torch has no
+backward pass of FlexAttention on CPUs; the forward pass there serves the tests.
+Shapes: T tokens, N blocks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from trainer_server.training.model.attention import no_mask, refuse
+from trainer_server.training.model.tree import Row
+from trainer_server.wire import TrainingError
+
+NAME = "art_flex"
+BLOCK = 128
+
+
+@dataclass(slots=True)
+class FlexLayout:
+    """How a row is attended to on a GPU: the end of every token's subtree, and its depth; a mask for each window."""
+
+    end_T: torch.Tensor
+    depth_T: torch.Tensor
+    masks: dict[int | None, BlockMask] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, row: Row, device: torch.device) -> FlexLayout:
+        return cls(torch.from_numpy(row.end_T).to(device), torch.from_numpy(row.depth_T).to(device))
+
+    def mask(self, window: int | None) -> BlockMask:
+        if window not in self.masks:
+            self.masks[window] = block_mask(self.end_T, self.depth_T, window)
+        return self.masks[window]
+
+
+def block_mask(end_T: torch.Tensor, depth_T: torch.Tensor, window: int | None) -> BlockMask:
+    """Blocks that are seen in part carry the mask; blocks seen in full do not. No T×T mask is made."""
+
+    def visible(b: Any, h: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        seen = (k <= q) & (q < end_T[k])
+        return seen if window is None else seen & (depth_T[q] - depth_T[k] < window)
+
+    length = len(end_T)
+    count = -(-length // BLOCK)
+
+    def by_block(values_T: torch.Tensor, fill: int) -> torch.Tensor:
+        return torch.nn.functional.pad(values_T, (0, count * BLOCK - length), value=fill).view(count, BLOCK)
+
+    at_N = torch.arange(count, device=end_T.device)
+    first_N = at_N * BLOCK
+    q_N1, k_1N = at_N[:, None], at_N[None]
+    some_NN = (k_1N <= q_N1) & (by_block(end_T, 0).amax(1)[None] > first_N[:, None])
+    full_NN = (k_1N < q_N1) & (by_block(end_T, length).amin(1)[None] >= (first_N + BLOCK).clamp(max=length)[:, None])
+    if window is not None:
+        far = 1 << 40
+        least_N, most_N = by_block(depth_T, far).amin(1), by_block(depth_T, -far).amax(1)
+        some_NN &= least_N[:, None] - most_N[None] < window
+        full_NN &= most_N[:, None] - least_N[None] < window
+    part_NN = some_NN & ~full_NN
+    return BlockMask.from_kv_blocks(
+        *_listed(part_NN), *_listed(full_NN), BLOCK_SIZE=BLOCK, mask_mod=visible, seq_lengths=(length, length)
+    )
+
+
+def _listed(blocks_NN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many key blocks each query block sees, and which, those first."""
+    counts = blocks_NN.sum(1, dtype=torch.int32)
+    order = blocks_NN.to(torch.int8).argsort(dim=1, descending=True, stable=True).to(torch.int32)
+    return counts[None, None], order[None, None].contiguous()
+
+
+@functools.cache
+def _kernel(device: str) -> Callable[..., Any]:
+    """FlexAttention, compiled where that is worth it."""
+    compiled: Any = flex_attention if device == "cpu" else torch.compile(flex_attention, dynamic=True)
+    return compiled  # type: ignore[no-any-return]
+
+
+def tree_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    tree: FlexLayout | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention function. query (1, H, T, D), key and value (1, K, T, D) → (1, T, H, D)."""
+    if tree is None:
+        raise TrainingError("the model does not pass its keyword arguments on to attention; it cannot be packed")
+    refuse(module, attention_mask, dropout, sliding_window, kwargs)
+    out = _kernel(query.device.type)(
+        query, key, value, block_mask=tree.mask(sliding_window), scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )  # fmt: skip
+    return out.transpose(1, 2), None
+
+
+AttentionInterface.register(NAME, tree_attention)
+AttentionMaskInterface.register(NAME, no_mask)

@@ -1,0 +1,250 @@
+"""The base model with one LoRA at a time, and log-probabilities at read-out positions.
+
+Shapes: T tokens of a row, R read-outs, V vocabulary, E hidden size.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import logging
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.utils.error import NoMatchingPeftModuleError
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+from trainer_server.planning.model_shape import checkpoint_above
+from trainer_server.training.model import attention, flex
+from trainer_server.training.model.architecture import check_trainable, tried, unpackable
+from trainer_server.training.model.head import HeadLogprobs
+from trainer_server.training.model.lora import use_fused_lora
+from trainer_server.training.model.residual import keep_fp32
+from trainer_server.training.model.tree import Row
+from trainer_server.training.ranks import ALONE, Ranks, shard
+from trainer_server.wire import PolicySpec, TrainingError
+
+log = logging.getLogger(__name__)
+
+_ATTENTION: dict[str, tuple[str, Callable[[Row, torch.device], Any]]] = {
+    "cpu": (attention.NAME, attention.Layout.of),
+    "cuda": (flex.NAME, flex.FlexLayout.of),
+}
+
+
+Quantization = Literal["4bit", "8bit"]
+
+
+def _quantized(bits: Quantization, device: torch.device, dtype: torch.dtype, ranks: Ranks) -> dict[str, Any]:
+    """How transformers is asked for a base model in fewer bits: NF4 with doubly quantised scales, or LLM.int8."""
+    if device.type != "cuda":
+        raise TrainingError(f"a base model in {bits} needs an NVIDIA GPU; train without --quantization here")
+    if ranks.sharded:
+        raise TrainingError("a base model in fewer bits cannot be divided: choose --quantization or --trainer-shard")
+    if find_spec("bitsandbytes") is None:
+        raise TrainingError("--quantization needs bitsandbytes: pip install bitsandbytes")
+    four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
+    config = BitsAndBytesConfig(load_in_4bit=True, **four) if bits == "4bit" else BitsAndBytesConfig(load_in_8bit=True)
+    return {"quantization_config": config, "device_map": {"": torch.cuda.current_device()}}
+
+
+def _beside_decoder(base: Any, targets: Sequence[str]) -> str | None:
+    """A pattern for all but the text decoder, where layers of these names exist elsewhere: a tower that sees images is
+    not what learns from text."""
+    modules, text = dict(base.named_modules()), base.get_decoder()
+    (decoder,) = (name for name, module in modules.items() if module is text)
+    names = [name for name in modules if name.rpartition(".")[2] in targets]
+    if not decoder or all(name.startswith(f"{decoder}.") for name in names):
+        return None
+    return rf"(?!{re.escape(decoder)}\.).*"
+
+
+class PolicyModel:
+    """A frozen base model under a LoRA whose weights are swapped in place. The LoRA's weights are fp32 masters."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        dtype: torch.dtype = torch.bfloat16,
+        device: str | None = None,
+        quantization: Quantization | None = None,
+        ranks: Ranks = ALONE,
+        rest: bool = False,
+    ) -> None:
+        """quantization: of the base model's linear layers, by bitsandbytes; the engine's is its own affair, and what
+        lies between the two shows in `logp_gap`. rest: touch no GPU before `wake`. Raises TrainingError where it cannot
+        be."""
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        options: dict[str, Any] = {} if quantization is None else _quantized(quantization, self.device, dtype, ranks)
+        base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **options)
+        check_trainable(base)
+        base.config.use_cache = False
+        base.requires_grad_(False)
+        if self.device.type == "cpu":
+            keep_fp32(base)
+        self._base = base
+        self._movable = quantization is None
+        self._peft: PeftModel | None = None
+        self._adapter = ""
+        self._attention, self._layout = _ATTENTION.get(self.device.type, _ATTENTION["cpu"])
+        self._examined = False
+        self.alone: str | None = None
+        """Why completions may not share a row: each has one of its own then, and the model's own forward pass. None:
+        they may."""
+        if ranks.sharded:  # before it comes to a GPU, which may not hold all of it
+            shard(base.get_decoder().layers)
+        if not rest:
+            self.wake()
+        text = base.config.get_text_config()
+        self.checkpoint_above = checkpoint_above(text.num_hidden_layers, text.hidden_size)
+        """Tokens of a row above which layers are computed twice."""
+
+    @property
+    def share(self) -> bool:
+        """Whether completions may share a row."""
+        return self.alone is None
+
+    def wake(self) -> None:
+        """Brings model and LoRA to the device that computes. There it is tried, once, whether rows can be shared."""
+        if self._movable:
+            self._base.to(self.device)
+        if not self._examined:
+            text = self._base.config.get_text_config()
+            self.alone = unpackable(text) or tried(self._base, self._attention, self._layout, HeadLogprobs)
+            self._examined = True
+            if self.alone is not None:
+                log.warning("completions do not share rows, which costs time: %s", self.alone)
+
+    def rest(self) -> None:
+        """Gives the GPU's memory back: model and LoRA wait in main memory."""
+        self._base.to("cpu")
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def select(self, spec: PolicySpec) -> None:
+        """Makes room for a LoRA of this shape, the only one there is. Policies of one shape share it by turns."""
+        shape = f"r{spec.rank}-a{spec.alpha:g}-{zlib.crc32('-'.join(spec.targets).encode()):x}".replace(".", "_")
+        others = set() if self._peft is None else set(self._peft.peft_config) - {shape}
+        try:
+            if self._peft is None:
+                self._peft = get_peft_model(self._base, self._config(spec), adapter_name=shape)
+            elif shape not in self._peft.peft_config:
+                self._peft.add_adapter(shape, self._config(spec))
+        except NoMatchingPeftModuleError as error:
+            raise TrainingError(
+                f"targets={', '.join(spec.targets)}: {type(self._base).__name__} has no layers of these names"
+            ) from error
+        use_fused_lora(self._peft)
+        self._peft.set_adapter(shape)
+        for other in others:
+            self._peft.delete_adapter(other)
+        self._adapter = shape
+        self._peft.train()
+
+    def _config(self, spec: PolicySpec) -> LoraConfig:
+        return LoraConfig(
+            r=spec.rank, lora_alpha=spec.alpha,  # type: ignore[arg-type]  # PEFT takes floats
+            target_modules=list(spec.targets), exclude_modules=_beside_decoder(self._base, spec.targets),
+            lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
+        )  # fmt: skip
+
+    def initialise(self, spec: PolicySpec) -> None:
+        """The untrained LoRA: A uniform in ±1/√in as PEFT and the LoRA paper's code have it, from the seed; B = 0."""
+        self.select(spec)
+        generator = torch.Generator().manual_seed(spec.seed)
+        with torch.no_grad():
+            for name, weight in self.parameters():
+                if "lora_A" in name:
+                    bound = 1 / math.sqrt(weight.shape[1])
+                    weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
+                else:
+                    weight.zero_()
+
+    def load(self, spec: PolicySpec, directory: Path) -> None:
+        """Puts a version's weights in place. Raises TrainingError when they do not fit the base model."""
+        self.select(spec)
+        assert self._peft is not None
+        state = load_file(directory / "adapter_model.safetensors")
+        result: Any = set_peft_model_state_dict(self._peft, state, adapter_name=self._adapter)
+        missing = [key for key in result.missing_keys if "lora_" in key and f".{self._adapter}." in key]
+        if result.unexpected_keys or missing:
+            wrong = (result.unexpected_keys or missing)[0]
+            raise TrainingError(f"the adapter in {directory} does not fit the base model: {wrong}")
+
+    def save(self, directory: Path) -> None:
+        """Writes adapter_config.json and adapter_model.safetensors, PEFT's format."""
+        assert self._peft is not None
+        state = get_peft_model_state_dict(self._peft, adapter_name=self._adapter, save_embedding_layers=False)
+        config = copy.copy(self._peft.peft_config[self._adapter])
+        config.target_modules = sorted(config.target_modules)  # type: ignore[assignment, attr-defined]  # PEFT has a set
+        save_file({k: v.contiguous().cpu() for k, v in state.items()}, directory / "adapter_model.safetensors")
+        config.save_pretrained(str(directory))
+
+    def parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """The LoRA's weights by name, in a fixed order."""
+        assert self._peft is not None
+        mark = f".{self._adapter}."
+        for name, weight in sorted(self._peft.named_parameters()):
+            if mark in name and "lora_" in name:
+                yield name.replace(mark, "."), weight
+
+    @contextmanager
+    def as_peft(self) -> Iterator[PeftModel]:
+        """PEFT's own class, for trainers of others. What they put into the model is taken out again; the weights that
+        they trained stay. Its attention still needs a tree: compute with `logprobs`."""
+        assert self._peft is not None
+        before = set(vars(self._base))
+        try:
+            yield self._peft
+        finally:
+            for name in set(vars(self._base)) - before:  # TRL replaces `forward`, once more with each trainer
+                delattr(self._base, name)
+            self._peft.zero_grad(set_to_none=True)
+            self._peft.train()
+
+    def gradient_checkpointing(self, on: bool) -> None:
+        """Trades computing for memory: layers are computed again in the backward pass."""
+        if on:
+            self._base.activation_checkpointing_enable({"use_reentrant": False})
+        else:
+            self._base.activation_checkpointing_disable()
+
+    def logprobs(
+        self, row: Row, temperature_R: torch.Tensor, *, entropy_gradient: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probability of every read-out's target, and the entropy there, both fp32 (R,), in nats.
+
+        Logits are divided by each read-out's own temperature, as the sampler did. Entropy is detached unless
+        `entropy_gradient`. A model that may not share rows takes rows of one completion only.
+        """
+        tokens_1T = torch.from_numpy(row.tokens_T).to(self.device)[None]
+        place_R, target_R = (torch.from_numpy(one).to(self.device) for one in (row.place_R, row.target_R))
+        temperature_R = temperature_R.float().to(self.device)
+        if self.alone is not None:
+            if len(row.runs) > 1:
+                raise TrainingError(f"this model cannot share a row between completions: {self.alone}")
+            logits_RV = self._base(input_ids=tokens_1T, use_cache=False, logits_to_keep=place_R).logits[0]
+            logp_RV = (logits_RV.float() / temperature_R[:, None]).log_softmax(1)
+            entropy_R = -(logp_RV.exp() * logp_RV).sum(1)
+            logp_R = logp_RV.gather(1, target_R[:, None])[:, 0]
+            return logp_R, entropy_R if entropy_gradient else entropy_R.detach()
+        hidden_TE = self._base.get_decoder()(
+            input_ids=tokens_1T, position_ids=torch.from_numpy(row.depth_T).to(self.device)[None], use_cache=False,
+            tree=self._layout(row, self.device),
+        ).last_hidden_state[0]  # fmt: skip
+        weight_VE = self._base.get_output_embeddings().weight
+        found: tuple[torch.Tensor, torch.Tensor] = HeadLogprobs.apply(
+            hidden_TE.index_select(0, place_R), weight_VE, target_R, temperature_R, entropy_gradient
+        )
+        return found
