@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from trainer_server.jobs.board import JobBoard, JobFile, Trained
+from trainer_server.jobs.board import CANCELLED, JobBoard, JobFile, Trained
 from trainer_server.ledger.sqlite import read_completions
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
 from trainer_server.process import faults
@@ -123,7 +123,8 @@ class Worker:
         they die of again and again."""
         started = time.monotonic()
         try:
-            self.board.start(job.id)
+            if not self.board.start(job.id):
+                return self._report(job.id, CANCELLED)
             faults.point("started")
             if self.takes_turns and job.kind != "create":
                 self.model.wake()
