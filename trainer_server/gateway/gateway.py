@@ -19,19 +19,35 @@ from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.recorder import Recorder, Source
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.store import AdapterStore
-from trainer_server.server.config import ServerConfig
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
 
 
 class Gateway:
-    """Answers `/v1/chat/completions` and `/v1/models`."""
+    """Answers `/v1/chat/completions` and `/v1/models`.
+
+    Args:
+        recorder: Writes answers to the ledger.
+        store: Policies on disk.
+        slots: Versions on the engines.
+        leases: Versions that rollouts keep.
+        engines: They answer.
+        max_tokens: Length of an answer when a request names none.
+        engine_wait: Seconds that a request waits for an engine that is starting or restarting.
+    """
 
     def __init__(
-        self, config: ServerConfig, recorder: Recorder, store: AdapterStore, slots: Slots, leases: Leases,
+        self,
+        *,
+        recorder: Recorder,
+        store: AdapterStore,
+        slots: Slots,
+        leases: Leases,
         engines: Engines,
-    ) -> None:  # fmt: skip
-        self._config, self._recorder = config, recorder
-        self._store, self._slots, self._leases, self._engines = store, slots, leases, engines
+        max_tokens: int = 1024,
+        engine_wait: float = 180.0,
+    ) -> None:
+        self._recorder, self._store, self._slots, self._leases, self._engines = recorder, store, slots, leases, engines
+        self._max_tokens, self._engine_wait = max_tokens, engine_wait
         self._base = recorder.identity.base.name
         self.requests = 0
 
@@ -60,10 +76,10 @@ class Gateway:
         policy, version = self._resolve(model, rollout)
         if override is None and policy and (spec := self._store.spec(policy)):
             override = spec.temperature
-        chat = parse(body, default_max_tokens=self._config.max_tokens, temperature=override)
+        chat = parse(body, default_max_tokens=self._max_tokens, temperature=override)
         source = Source(policy, version, rollout)
         who = rollout or _conversation(chat)
-        call = Call(chat, source, who, self._engines, self._slots, self._recorder, self._config.engine_wait)
+        call = Call(chat, source, who, self._engines, self._slots, self._recorder, self._engine_wait)
         if chat.stream:
             return await call.stream()
         return await _unless_disconnected(request, call.answer())

@@ -11,7 +11,7 @@ from trainer_server.engines.served_model import BaseModel
 from trainer_server.gateway.answer import Answer
 from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.errors import APIError
-from trainer_server.ledger.sqlite import Ledger, LedgerError
+from trainer_server.ledger.base import Ledger, LedgerError
 from trainer_server.wire import Completion, CompletionStatus
 
 log = logging.getLogger("trainer_server")

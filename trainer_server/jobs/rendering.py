@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx
 
 from trainer_server.engines.vllm.engine import Engine
-from trainer_server.gateway.chat_request import parse
 from trainer_server.jobs.demonstrations import Collection, Demonstrations, Turn
-from trainer_server.ledger.sqlite import read_completions
+from trainer_server.ledger.base import Ledger
 from trainer_server.wire import Conversation, EngineError, SFTRequest, TrainingError
 
 _TIMEOUT = 60.0
@@ -35,7 +33,7 @@ class Renderer:
     def __init__(self, engine: Engine, base: str) -> None:
         self._engine, self._base = engine, base
 
-    async def demonstrations(self, request: SFTRequest, ledger: Path, tokenizer: str) -> Demonstrations:
+    async def demonstrations(self, request: SFTRequest, ledger: Ledger, tokenizer: str) -> Demonstrations:
         """Everything that a request wants imitated. Raises EngineError when vLLM is away, TrainingError."""
         started = time.monotonic()
         collection = Collection(request.config)
@@ -51,7 +49,7 @@ class Renderer:
             collection.turns_skipped.update(one for one in found if isinstance(one, str))
             collection.add(one for one in found if isinstance(one, Turn))
         ids = [one for trajectory in request.trajectories for one in trajectory.completions]
-        completions = await asyncio.to_thread(read_completions, ledger, ids)
+        completions = await asyncio.to_thread(ledger.read, ids)
         for trajectory in request.trajectories:
             collection.add_trajectory(trajectory, completions, tokenizer=tokenizer)
         return collection.whole(time.monotonic() - started)
@@ -98,15 +96,15 @@ class Renderer:
         return first[-same]
 
     async def _chat(self, conversation: Conversation, count: int, *, generation: bool) -> list[int]:
-        """Token ids of the first `count` messages, with the same parameters as a chat request through the gateway."""
+        """Token ids of the first `count` messages. The gateway passes these parameters of a chat request on as they
+        are, and so does this."""
         messages = [{k: v for k, v in one.items() if k != "weight"} for one in conversation.messages[:count]]
-        request = {"model": self._base, "messages": messages, "tools": conversation.tools,
-                   "chat_template_kwargs": conversation.chat_template_kwargs}  # fmt: skip
-        chat = parse(request, default_max_tokens=1, temperature=None)
-        asked = chat.upstream(self._base, cpu=self._engine.cpu)
-        body: dict[str, Any] = {
-            key: asked[key] for key in ("messages", "tools", "chat_template_kwargs") if key in asked
+        asked = {
+            "messages": messages,
+            "tools": conversation.tools,
+            "chat_template_kwargs": conversation.chat_template_kwargs,
         }
+        body = {key: value for key, value in asked.items() if value is not None}
         found = await self._ask("/tokenize", {**body, "add_generation_prompt": generation})
         return list(found["tokens"])
 

@@ -8,24 +8,26 @@ import secrets
 import shutil
 import sys
 import tarfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainer_server.engines.served_model import BaseModel
 from trainer_server.engines.vllm.install import flavour
-from trainer_server.gateway.errors import APIError
-from trainer_server.jobs.supervisor import environment
 from trainer_server.policies.model_card import model_card
 from trainer_server.policies.retention import Retention
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child
-from trainer_server.wire import ExportFormat, Home
+from trainer_server.wire import ARTError, ExportFormat, Home, NotFound, NotStored, Unprocessable
 
 _BLOCK = 512
 _CHUNK = 1 << 20
 _LOOK = 0.5
 """Seconds between looks whether the client is still there."""
+
+
+class ClientGone(ARTError):
+    """The client went away before its export was ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,27 @@ class Export:
 
 
 class Exports:
-    """Makes exports under `home/exports`. Merging needs the base model in memory: one after another."""
+    """Makes exports under `home/exports`. Merging needs the base model in memory: one after another.
 
-    def __init__(self, home: Home, base: BaseModel, store: AdapterStore, retention: Retention) -> None:
+    Args:
+        home: The server's home.
+        base: The base model.
+        store: Versions on disk.
+        retention: Keeps a version for as long as its files are read.
+        environment: Variables of the process that merges.
+    """
+
+    def __init__(
+        self,
+        *,
+        home: Home,
+        base: BaseModel,
+        store: AdapterStore,
+        retention: Retention,
+        environment: Mapping[str, str],
+    ) -> None:
         self._base, self._store, self._retention, self._logs = base, store, retention, home.logs
+        self._environment = dict(environment)
         self._root = home.root / "exports"
         self._turn = asyncio.Lock()
         shutil.rmtree(self._root, ignore_errors=True)  # what a killed server left
@@ -69,7 +88,20 @@ class Exports:
     async def make(
         self, policy: str, version: int, format: ExportFormat, gone: Callable[[], Awaitable[bool]]
     ) -> Export:
-        """Puts a version together. gone: whether the client has left. Raises APIError 422 for what cannot be."""
+        """Puts a version together.
+
+        Args:
+            policy: Name of the policy.
+            version: One of its versions.
+            format: What the files are to be.
+            gone: Whether the client has left.
+
+        Raises:
+            Unprocessable: The version cannot be had in this format.
+            NotFound: The version was deleted meanwhile.
+            NotStored: There is no space for it.
+            ClientGone: The client has left.
+        """
         scratch = self._root / secrets.token_hex(8)
         try:
             with self._retention.hold((policy, version)):
@@ -82,7 +114,7 @@ class Exports:
             return made
         except OSError as error:
             shutil.rmtree(scratch, ignore_errors=True)
-            raise APIError(507, f"{policy}@{version} could not be exported: {error}", code="disk") from None
+            raise NotStored(f"{policy}@{version} could not be exported: {error}", code="disk") from None
         except BaseException:
             shutil.rmtree(scratch, ignore_errors=True)
             raise
@@ -101,19 +133,19 @@ class Exports:
             sys.executable, "-m", "trainer_server.training.export.merge", "--model", self._base.path,
             "--adapter", str(adapter), "--out", str(out), "--format", format,
         ]  # fmt: skip
-        child = Child("export", line, self._logs, environment(self._base), stand_back=flavour() == "cpu")
+        child = Child("export", line, self._logs, self._environment, stand_back=flavour() == "cpu")
         child.log.unlink(missing_ok=True)
         await child.start()
         try:
             ended = asyncio.ensure_future(child.wait())
             while not (await asyncio.wait({ended}, timeout=_LOOK))[0]:
                 if await gone():
-                    raise APIError(499, "the client went away")
+                    raise ClientGone("the client went away")
             if ended.result():
                 reason = child.tail(1).removeprefix("error: ")
                 if "No space left" in reason:
                     raise OSError(reason)
-                raise APIError(422, f"the export failed: {reason or child.log}", code="export_failed", param="format")
+                raise Unprocessable(f"the export failed: {reason or child.log}", code="export_failed", param="format")
         finally:
             await child.stop()
         return out
@@ -121,7 +153,7 @@ class Exports:
     def _card(self, policy: str, version: int, format: ExportFormat) -> str:
         found, record = self._store.policy(policy), self._store.version(policy, version)
         if found is None or record is None:
-            raise APIError(404, f"{policy}@{version} was deleted meanwhile", code="not_found")
+            raise NotFound(f"{policy}@{version} was deleted meanwhile", code="not_found")
         numbers = [number for number in self._store.versions(policy) if number <= version]
         history = [one for number in numbers if (one := self._store.version(policy, number))]
         return model_card(found, record, history, self._base.hub_id, format)

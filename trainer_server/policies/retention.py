@@ -7,11 +7,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from trainer_server.engines.slots import Key, NoFreeSlot, Slots, adapter_name
 from trainer_server.jobs.board import JobFile
-from trainer_server.ledger.sqlite import sampled_versions
+from trainer_server.ledger.base import Ledger
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import ARTError, EngineError, Version
 
@@ -29,7 +28,7 @@ class Retention:
     """Deletes versions: those that a client names, and after each job those beyond `keep` (None: none)."""
 
     def __init__(
-        self, keep: int | None, store: AdapterStore, slots: Slots, ledger: Path,
+        self, keep: int | None, store: AdapterStore, slots: Slots, ledger: Ledger,
         open_files: Callable[[], Sequence[JobFile]],
     ) -> None:  # fmt: skip
         self._keep, self._store, self._slots, self._ledger = keep, store, slots, ledger
@@ -113,7 +112,7 @@ class Retention:
     def _named(self, files: Sequence[JobFile]) -> set[Key]:
         """Versions that open jobs need: they name them, or must compute anew what those sampled."""
         ids = [one for file in files for one in file.completions]
-        return {key for file in files for key in file.versions} | sampled_versions(self._ledger, ids)
+        return {key for file in files for key in file.versions} | self._ledger.sampled_versions(ids)
 
     def _refuse(self, key: Key, named: set[Key]) -> None:
         policy, version = key

@@ -19,7 +19,8 @@ import torch
 from safetensors import SafetensorError
 
 from trainer_server.jobs.board import CANCELLED, JobBoard, JobFile, Trained
-from trainer_server.ledger.sqlite import read_completions
+from trainer_server.ledger.base import Ledger
+from trainer_server.ledger.registry import LEDGERS, open_ledger
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
 from trainer_server.process import faults
 from trainer_server.process.files import write_atomic
@@ -63,11 +64,12 @@ class Worker:
     """
 
     def __init__(
-        self, home: Home, model: PolicyModel, *, base_model: str, tokenizer: str, ranks: Ranks = ALONE,
+        self, home: Home, model: PolicyModel, *, ledger: Ledger, base_model: str, tokenizer: str, ranks: Ranks = ALONE,
         takes_turns: bool = False,
     ) -> None:  # fmt: skip
         """takes_turns: with the engines, on the same GPUs. It computes when the server gives it the turn."""
         self.home, self.model, self.base_model, self.tokenizer = home, model, base_model, tokenizer
+        self.ledger = ledger
         self.ranks, self.takes_turns = ranks, takes_turns
         self.board = JobBoard(home.jobs)
         self.store = AdapterStore(home.policies)
@@ -213,7 +215,7 @@ class Worker:
         if not isinstance(request, StepRequest) or spec is None:
             raise TrainingError(f"{job.id} says nothing about a step")
         batch = gather_batch(
-            request.groups, read_completions(self.home.ledger, job.completions), request.config, policy=job.policy,
+            request.groups, self.ledger.read(job.completions), request.config, policy=job.policy,
             version=version, base_model=self.base_model, tokenizer=self.tokenizer,
         )  # fmt: skip
         directory = self.store.directory(job.policy, version)
@@ -312,6 +314,9 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="directory or hub id of the base model")
     parser.add_argument("--base-model", required=True, help="its name; completions of other base models are refused")
     parser.add_argument("--tokenizer", required=True, help="fingerprint; completions of other tokenizers are refused")
+    parser.add_argument(
+        "--ledger", default="sqlite", help=f"{', '.join(LEDGERS)}, or module:factory; as `serve` has it"
+    )
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"], help="of the base model")
     parser.add_argument("--quantization", choices=["4bit", "8bit"], help="of the base model, by bitsandbytes; on GPUs")
     parser.add_argument("--shard", action="store_true", help="divide the base model among the ranks (FSDP2)")
@@ -327,7 +332,8 @@ def main() -> None:
                         rest=args.take_turns)  # fmt: skip
     log.info("base model loaded in %.1f s", time.monotonic() - started)
     home = Home.find(args.home)
-    worker = Worker(home, model, base_model=args.base_model, tokenizer=args.tokenizer, ranks=ranks,
+    ledger = open_ledger(args.ledger, home)
+    worker = Worker(home, model, ledger=ledger, base_model=args.base_model, tokenizer=args.tokenizer, ranks=ranks,
                     takes_turns=args.take_turns)  # fmt: skip
     if ranks.first:
         write_atomic(home.root / "trainer.json", json.dumps({"pid": os.getpid(), "ready": time.time()}))

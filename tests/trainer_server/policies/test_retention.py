@@ -16,7 +16,7 @@ from tests.trainer_server.server.test_training_api import ask, finish, groups, v
 from tests.trainer_server.training.grpo.test_step import completion
 from trainer_server.engines.slots import Slots
 from trainer_server.jobs.board import JobFile
-from trainer_server.ledger.sqlite import Ledger
+from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.retention import Retention, VersionInUse
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
@@ -34,9 +34,9 @@ class House:
         self.leases = Leases(900.0)
         self.slots = Slots(self.store, [], self.leases, 4)
         self.jobs: list[JobFile] = []
-        self.ledger = Ledger(where / "ledger.sqlite")
+        self.ledger = SQLiteLedger(where / "ledger.sqlite")
         self.ledger.close()
-        self.retention = Retention(keep, self.store, self.slots, self.ledger.path, lambda: self.jobs)
+        self.retention = Retention(keep, self.store, self.slots, self.ledger, lambda: self.jobs)
 
     def left(self) -> list[int]:
         return self.store.versions("p")
@@ -117,7 +117,7 @@ async def test_a_version_that_is_being_exported_stays(tmp_path: Path) -> None:
 
 async def test_versions_that_open_jobs_need_stay(tmp_path: Path) -> None:
     house = House(tmp_path, 6, 1)
-    ledger = Ledger(house.ledger.path)
+    ledger = SQLiteLedger(house.ledger.path)
     await ledger.add(completion("c2", [1], version=2))
     ledger.close()
     fork = PolicySpec(name="q", fork_of=Fork(policy="p", version=3))
@@ -157,7 +157,7 @@ async def test_a_job_that_comes_while_a_version_is_unloaded_is_seen(tmp_path: Pa
 async def test_completions_that_cannot_be_deleted_are_said_and_do_no_harm(
     tmp_path: Path, base_model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
     await ledger.add(completion("old", [1]).model_copy(update={"created": 0.0}))
     ledger.close()
     with closing(sqlite3.connect(ledger.path)) as db:
