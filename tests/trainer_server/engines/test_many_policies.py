@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import trainer_server_on
-from tests.support.engine_app import weights
+from testbed.engine_app import weights
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.conftest import TrainerServer
-from tests.support.engine_app import UNIFORM
+from testbed.engine_app import UNIFORM
 
 
 def chat(server: TrainerServer, content: str, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
