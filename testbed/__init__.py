@@ -1,1 +1,1 @@
-"""What tests and benchmarks share: a small engine, a tiny base model, virtual environments for other people's programs."""
+"""What tests and benchmarks share: a small engine, a tiny base model, environments for programs of other people."""

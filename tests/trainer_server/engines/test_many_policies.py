@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import trainer_server_on
 from testbed.engine_app import weights
+from tests.conftest import trainer_server_on
 
 pytestmark = pytest.mark.slow
 

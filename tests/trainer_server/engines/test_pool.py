@@ -22,9 +22,9 @@ from starlette.applications import Starlette
 from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
+from testbed.engine_app import make_app, weights
 from tests.conftest import TOKEN, TrainerServer, trainer_server_over
 from tests.support import SUPPORT
-from testbed.engine_app import make_app, weights
 from tests.support.serving import serving
 from trainer_server.engines.served_model import BaseModel
 from trainer_server.engines.vllm.command import command, environment, free_port
