@@ -23,9 +23,9 @@ from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
 from testbed.engine_app import make_app, weights
-from tests.conftest import TOKEN, TrainerServer, trainer_server_over
 from tests.support import SUPPORT
 from tests.support.serving import serving
+from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_over
 from trainer_server.engines.served_model import BaseModel
 from trainer_server.engines.vllm.command import command, environment, free_port
 from trainer_server.engines.vllm.engine import Engine

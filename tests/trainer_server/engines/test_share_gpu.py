@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from testbed.engine_app import make_app
-from tests.conftest import TrainerServer, trainer_server_on, trainer_server_over
 from tests.support.serving import serving
+from tests.support.trainer_server import TrainerServer, trainer_server_on, trainer_server_over
 from trainer_server.engines.served_model import BaseModel
 from trainer_server.engines.vllm.command import command, environment
 from trainer_server.jobs.supervisor import command as trainer_command

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.trainer_server.training.model.test_tree import ARCHITECTURES, tiny_model
+from tests.support.models import ARCHITECTURES, tiny_model
 from trainer_server.training.ranks import Ranks
 
 CASES: dict[str, dict[str, Any]] = {
