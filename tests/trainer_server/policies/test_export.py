@@ -29,8 +29,8 @@ from typer.testing import CliRunner
 from art_langgraph import TrainerClient
 from art_langgraph.cli.main import build
 from tests.support.jobs import finish, groups
-from tests.support.models import SIZES
 from tests.support.trainer_server import TrainerServer, trainer_server_on
+from tests.support.training.models import SIZES
 from trainer_server.training.export.gguf import write_gguf
 from trainer_server.wire import ConfigError, ExportFormat, ServerError
 

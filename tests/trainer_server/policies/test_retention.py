@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.jobs import ask, finish, groups, version_of
 from tests.support.trainer_server import trainer_server_on
+from tests.support.training.worker import completion
 from tests.support.versions import publish
-from tests.support.worker import completion
 from trainer_server.engines.slots import Slots
 from trainer_server.jobs.board import JobFile
 from trainer_server.ledger.sqlite import Ledger

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.models import VOCABULARY
-from tests.support.worker import completion, groups, make_worker, step
+from tests.support.training.models import VOCABULARY
+from tests.support.training.worker import completion, groups, make_worker, step
 from trainer_server.ledger.sqlite import Ledger, read_completions
 from trainer_server.training.model.tree import pack
 from trainer_server.training.worker import Worker

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.support.models import ARCHITECTURES, tiny_model
-from tests.support.worker import COMPLETIONS, completion, groups, make_worker, step
+from tests.support.training.models import ARCHITECTURES, tiny_model
+from tests.support.training.worker import COMPLETIONS, completion, groups, make_worker, step
 from trainer_server.engines.served_model import ensure_embedded
 from trainer_server.jobs.board import JobBoard
 from trainer_server.ledger.sqlite import Ledger

@@ -37,7 +37,7 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from tests.support.models import PLAIN, SIZES, SPEC, Data, Pair, packed, pair, stock_weights, weight_of
+from tests.support.training.models import PLAIN, SIZES, SPEC, Data, Pair, packed, pair, stock_weights, weight_of
 from trainer_server.training.model import attention, flex
 from trainer_server.training.model.architecture import tried, unpackable
 from trainer_server.training.model.head import HeadLogprobs

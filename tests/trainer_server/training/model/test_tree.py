@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.models import ARCHITECTURES, packed, tiny_model
+from tests.support.training.models import ARCHITECTURES, packed, tiny_model
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import Packing, common_prefix
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.support.models import ARCHITECTURES, tiny_model
+from tests.support.training.models import ARCHITECTURES, tiny_model
 from trainer_server.ledger.sqlite import Ledger
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (
