@@ -39,7 +39,7 @@ from art_langgraph import (
     TrajectoryStore,
     rollout,
 )
-from tests.conftest import TOKEN, TrainerServer
+from tests.support.trainer_server import TOKEN, TrainerServer
 
 MakeModel = Callable[..., ChatOpenAI]
 

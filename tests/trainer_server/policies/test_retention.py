@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import trainer_server_on
+from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.trainer_server import trainer_server_on
+from tests.support.training.worker import completion
 from tests.support.versions import publish
-from tests.trainer_server.server.test_training_api import ask, finish, groups, version_of
-from tests.trainer_server.training.grpo.test_step import completion
 from trainer_server.engines.slots import Slots
 from trainer_server.jobs.board import JobFile
 from trainer_server.ledger.sqlite import Ledger
