@@ -68,6 +68,6 @@ async def evaluate(
     """
     groups = await gather(
         graph, scenarios, n, reward, max_concurrency=max_concurrency, temperature=temperature, timeout=timeout,
-        store=store, resume=resume, version=version, progress=progress, metadata={"evaluation": True},
+        store=store, resume=resume, version=version, progress=progress, evaluation=True,
     )  # fmt: skip
     return Evaluation([one for group in groups for one in group.trajectories])
