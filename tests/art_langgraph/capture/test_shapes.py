@@ -35,7 +35,7 @@ from art_langgraph import (
     TrajectoryStore,
     rollout,
 )
-from tests.art_langgraph.capture.conftest import MakeModel
+from tests.art_langgraph.conftest import MakeModel
 from tests.conftest import TrainerServer
 
 
