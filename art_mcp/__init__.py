@@ -6,8 +6,9 @@ from art_mcp.client.connect import Server, connect
 from art_mcp.client.result import CallResult
 from art_mcp.scenarios.catalog import Catalog, read_catalog
 from art_mcp.scenarios.generate import generate_scenarios
-from art_mcp.scenarios.plan import MCPScenario, ScenarioSet
-from art_mcp.scenarios.values import load_tables
+from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.scenarios.scenario_set import ScenarioSet
+from art_mcp.scenarios.tables import load_tables
 from art_mcp.specialization.demonstrations import demonstration, demonstrations
 from art_mcp.specialization.measure import measure_difficulty
 from art_mcp.specialization.specialize import Specialization, specialize

@@ -15,7 +15,7 @@ from art_langgraph.cli.judge import made_llm
 from art_langgraph.cli.trajectories import imported
 from art_mcp.client.connect import connect
 from art_mcp.scenarios.generate import generate_scenarios
-from art_mcp.scenarios.plan import ScenarioSet
+from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.specialize import Specialization, specialize
 from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
 

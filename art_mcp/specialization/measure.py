@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from art_langgraph.loop.evaluate import evaluate
 from art_langgraph.loop.rollout import Graph, Resume
 from art_langgraph.store import TrajectoryStore
-from art_mcp.scenarios.plan import ScenarioSet
+from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.verify import solved, verify
 
 

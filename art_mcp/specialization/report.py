@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from art_langgraph.trajectory import Trajectory
-from art_mcp.scenarios.canonical import canonical
+from art_mcp.canonical import canonical
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.specialization.verify import answer, solved
 

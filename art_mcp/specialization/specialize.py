@@ -26,8 +26,9 @@ from art_langgraph.trajectory import Trajectory
 from art_mcp.client.connect import Server, connect
 from art_mcp.client.session import Isolation
 from art_mcp.scenarios.generate import generate_scenarios
-from art_mcp.scenarios.plan import MCPScenario, ScenarioSet
-from art_mcp.scenarios.values import Tables
+from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.scenarios.scenario_set import ScenarioSet
+from art_mcp.scenarios.tables import Tables
 from art_mcp.specialization.agent import SYSTEM, build_agent
 from art_mcp.specialization.demonstrations import demonstrations
 from art_mcp.specialization.measure import measure_difficulty

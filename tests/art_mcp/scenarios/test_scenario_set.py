@@ -9,7 +9,8 @@ import pytest
 
 from art_langgraph import load_scenarios
 from art_mcp import MCPScenario, ScenarioSet
-from art_mcp.scenarios.plan import Dropped, Plan, Step, combination
+from art_mcp.scenarios.plan import Plan, Step
+from art_mcp.scenarios.scenario_set import Dropped, combination
 from trainer_server.wire import ConfigError
 
 
