@@ -130,7 +130,7 @@ class ScenarioSet:
         return "\n".join(lines)
 
     def _combinations(self, order: Sequence[MCPScenario], wanted: int) -> set[tuple[str, ...]]:
-        """Combinations to hold out, in random order. Each tool of them stays in MIN_TRAINED_COMBINATIONS trained ones."""
+        """Combinations to hold out, in random order. Their tools stay in MIN_TRAINED_COMBINATIONS trained ones."""
         sizes = Counter(combination(one) for one in order)
         held: set[tuple[str, ...]] = set()
         count = 0
