@@ -23,7 +23,7 @@ from art_examples.quickstart.server_process import trainer_server
 
 from art_langgraph import GRPOConfig, SFTConfig, TrainerClient
 from art_mcp.specialization.specialize import Specialization, specialize
-from tests.support.environments import environment
+from testbed.environments import environment
 
 SERVER = "mcp-server-time"
 ZONES = [
