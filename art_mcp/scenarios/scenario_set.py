@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -12,9 +11,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from art_langgraph.jsonl import read_jsonl, write_jsonl
 from art_langgraph.trajectory import Scenario
 from art_mcp.scenarios.plan import MCPScenario
-from trainer_server.wire import ConfigError
 
 MIN_TRAINED_COMBINATIONS = 2
 """Tool combinations in which a tool must be trained before another combination with it goes to validation. A model that
@@ -94,25 +93,32 @@ class ScenarioSet:
         return ScenarioSet(kept, dropped, self.offered, self.notes)
 
     def save(self, path: str | Path) -> None:
-        """Writes one scenario a line, for people to edit and `load` to read; what was dropped goes to a file beside it,
-        `NAME.dropped.jsonl`."""
-        lines = (json.dumps(one.model_dump(mode="json"), ensure_ascii=False) + "\n" for one in self.scenarios)
+        """Writes one scenario a line, for people to edit and `load` to read. What was dropped goes to a file beside it,
+        `NAME.dropped.jsonl`.
+
+        Args:
+            path: The JSONL file. Missing directories are created.
+        """
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text("".join(lines))
-        beside = {"offered": self.offered, "notes": self.notes}
-        dropped = [json.dumps(beside), *(one.model_dump_json() for one in self.dropped)]
-        _beside(path).write_text("\n".join(dropped) + "\n")
+        write_jsonl(path, (scenario.model_dump(mode="json") for scenario in self.scenarios))  # with spaces, to edit
+        write_jsonl(_beside(path), [{"offered": self.offered, "notes": self.notes}, *self.dropped])
 
     @classmethod
     def load(cls, path: str | Path) -> ScenarioSet:
-        """Reads what `save` wrote and people edited. Raises ConfigError with the line that is wrong."""
-        scenarios = list(_lines(path, _scenario))
-        found = cls(scenarios)
+        """Reads what `save` wrote and people edited.
+
+        Args:
+            path: The JSONL file of scenarios. The file beside it may be missing.
+
+        Raises:
+            ConfigError: A file cannot be read, or a line of it is wrong; the message names the line.
+        """
+        loaded = cls(list(read_jsonl(path, _scenario, what="scenario of an MCP server")))
         if _beside(path).exists():
-            first, *rest = _lines(_beside(path), json.loads)
-            found.offered, found.notes = first["offered"], first["notes"]
-            found.dropped = [Dropped.model_validate(one) for one in rest]
-        return found
+            lines: list[dict[str, Any]] = list(read_jsonl(_beside(path), dict))
+            loaded.offered, loaded.notes = lines[0]["offered"], lines[0]["notes"]
+            loaded.dropped = [Dropped.model_validate(line) for line in lines[1:]]
+        return loaded
 
     def report(self) -> str:
         """What is in the set, as text: tools, difficulties, the split, what was dropped and why."""
@@ -191,14 +197,5 @@ def _beside(path: str | Path) -> Path:
     return Path(path).with_suffix(".dropped.jsonl")
 
 
-def _scenario(line: str) -> MCPScenario:
-    return MCPScenario.of_scenario(Scenario.model_validate_json(line))
-
-
-def _lines(path: str | Path, read: Any) -> Iterable[Any]:
-    for number, line in enumerate(Path(path).read_text().splitlines(), start=1):
-        if line.strip():
-            try:
-                yield read(line)
-            except (ValueError, ConfigError) as error:
-                raise ConfigError(f"{path}, line {number}: {error}") from None
+def _scenario(line: Any) -> MCPScenario:
+    return MCPScenario.of_scenario(Scenario.model_validate(line))
