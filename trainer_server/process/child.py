@@ -16,15 +16,15 @@ from trainer_server.process.guard import GRACE, end_group
 class Child:
     """Runs a command under the guard.
 
-    name: names the log `logs/<name>.log` and the pid file `logs/<name>.pid`. stand_back: see the guard.
+    name: names the log `logs/<name>.log` and the pid file `logs/<name>.pid`. low_priority: see the guard.
     """
 
     def __init__(
         self, name: str, command: Sequence[str], logs: Path, env: Mapping[str, str] | None = None, *,
-        stand_back: bool = False,
+        low_priority: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
-        self._stand_back = stand_back
+        self._low_priority = low_priority
         self.command = list(command)
         self.log = logs / f"{name}.log"
         self._pid_file = logs / f"{name}.pid"
@@ -35,7 +35,7 @@ class Child:
         """Starts it, after ending what an earlier server of this home left behind."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(self._sweep)
-        options = ["--stand-back"] if self._stand_back else []
+        options = ["--low-priority"] if self._low_priority else []
         guard = [sys.executable, "-m", "trainer_server.process.guard", *options, "--", *self.command]
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(

@@ -1,11 +1,11 @@
 """Runs a command that must not outlive its starter:
-`python -m trainer_server.process.guard [--stand-back] -- COMMAND …`.
+`python -m trainer_server.process.guard [--low-priority] -- COMMAND …`.
 
 The guard leads a process group of its own, so that Ctrl-C in a terminal does not reach the command before the server
 has said so. When the starter dies, even by SIGKILL, or SIGTERM comes, the whole group is ended: TERM, then KILL. When
 the command dies, what it left behind in the group is ended too, and its exit status is passed on.
 
-With --stand-back the command gets what others leave of the processor, and all of it when they are idle.
+With --low-priority the command gets what others leave of the processor, and all of it when they are idle.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ def end_group(group: int, *, keep: int | None = None, grace: float = GRACE) -> N
         time.sleep(0.05)
 
 
-def _stand_back() -> None:
+def _low_priority() -> None:
     os.nice(_NICE)
     with suppress(OSError):  # where each session is a group of its own for the scheduler, that is what is weighed
         Path("/proc/self/autogroup").write_text(str(_NICE))
 
 
-def main(command: list[str], *, stand_back: bool = False) -> int:
+def main(command: list[str], *, low_priority: bool = False) -> int:
     starter = os.getppid()
     if os.getpgrp() != os.getpid():
         os.setsid()
-    if stand_back:
-        _stand_back()
+    if low_priority:
+        _low_priority()
     stopping = False
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -89,4 +89,4 @@ def main(command: list[str], *, stand_back: bool = False) -> int:
 
 if __name__ == "__main__":
     at = sys.argv.index("--")
-    sys.exit(main(sys.argv[at + 1 :], stand_back="--stand-back" in sys.argv[1:at]))
+    sys.exit(main(sys.argv[at + 1 :], low_priority="--low-priority" in sys.argv[1:at]))

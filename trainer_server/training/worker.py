@@ -267,7 +267,8 @@ class Worker:
     def _newest(self, policy: str) -> tuple[PolicySpec, int]:
         """What a job goes on from. A newest version that was damaged or deleted by hand fails the job, once: the next
         one goes on from the version before, and its sender has been told."""
-        if told := self.store.inspect(policy):
+        if broken := self.store.broken_newest(policy):
+            told = [self.store.quarantine(policy, number, why) for number, why in broken.items()]
             raise TrainingError(f"{' '.join(told)} This job changed nothing: send it again to go on from there.")
         spec, versions = self.store.spec(policy), self.store.versions(policy)
         if spec is None or not versions:

@@ -12,10 +12,10 @@ import pytest
 
 from tests.conftest import TrainerServer, trainer_server_on
 from tests.trainer_server.server.test_training_api import finish, groups
-from trainer_server.engines.served_model import BaseModel
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import free_port
-from trainer_server.engines.vllm.install import flavour
 from trainer_server.jobs.supervisor import command
+from trainer_server.process.hardware import flavour
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import ConfigError, Home
 
@@ -107,11 +107,11 @@ def test_an_accelerate_config_that_starts_one_process_is_refused(tmp_path: Path,
     path = tmp_path / "accelerate.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=words):
-        command(ServerConfig(Home(tmp_path), accelerate_config=path), BaseModel("base", str(tmp_path)), "tok")
+        command(ServerConfig(Home(tmp_path), accelerate_config=path), ServedModel("base", str(tmp_path)), "tok")
 
 
 def test_the_launcher_is_torchrun_or_accelerate(tmp_path: Path) -> None:
-    base = BaseModel("base", str(tmp_path))
+    base = ServedModel("base", str(tmp_path))
     several = command(ServerConfig(Home(tmp_path), trainer_processes=4, trainer_shard=True), base, "tok")
     assert "torch.distributed.run" in several
     assert "--nproc-per-node=4" in several
