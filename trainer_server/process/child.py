@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainer_server.process.files import write_atomic
-from trainer_server.process.guard import GRACE, end_group
+from trainer_server.wire.guard import GRACE, end_group, guarded
 
 
 class Child:
@@ -35,11 +34,10 @@ class Child:
         """Starts it, after ending what an earlier server of this home left behind."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(self._sweep)
-        options = ["--low-priority"] if self._low_priority else []
-        guard = [sys.executable, "-m", "trainer_server.process.guard", *options, "--", *self.command]
+        line = guarded(self.command, low_priority=self._low_priority)
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *guard, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True
+                *line, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True
             )
         write_atomic(self._pid_file, f"{self._process.pid} {_started(self._process.pid)}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from trainer_server.jobs.supervisor import command
 from trainer_server.process.hardware import flavour
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import ConfigError, Home
+from trainer_server.wire.guard import guarded
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -86,10 +86,9 @@ def test_two_machines_make_one_trainer(tmp_path: Path, base_model: Path) -> None
         line = server.app.state.server.trainer.process.command
         assert str(first) in line
         log = tmp_path / "second.log"
-        guarded = [sys.executable, "-m", "trainer_server.process.guard", "--", *line]
         with log.open("wb") as out:
             other = subprocess.Popen(
-                [str(second) if one == str(first) else one for one in guarded], stdout=out, stderr=out,
+                [str(second) if one == str(first) else one for one in guarded(line)], stdout=out, stderr=out,
                 start_new_session=True,
             )  # fmt: skip
         try:

@@ -1,5 +1,7 @@
-"""Runs a command that must not outlive its starter:
-`python -m trainer_server.process.guard [--low-priority] -- COMMAND …`.
+"""Runs a command that must not outlive its starter: `python guard.py [--low-priority] -- COMMAND …`, see `guarded`.
+
+Server and client both start processes and both need it, so it is here. It imports the standard library only and runs as
+a file of its own: a guard starts in milliseconds and costs a few MB.
 
 The guard leads a process group of its own, so that Ctrl-C in a terminal does not reach the command before the server
 has said so. When the starter dies, even by SIGKILL, or SIGTERM comes, the whole group is ended: TERM, then KILL. When
@@ -15,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -22,6 +25,17 @@ from types import FrameType
 GRACE = 10.0
 """Seconds between TERM and KILL."""
 _NICE = 15
+
+
+def guarded(command: Sequence[str], *, low_priority: bool = False) -> list[str]:
+    """The command line that runs a command under the guard.
+
+    Args:
+        command: The command and its arguments.
+        low_priority: Whether the command gets only what others leave of the processor.
+    """
+    options = ["--low-priority"] if low_priority else []
+    return [sys.executable, "-I", "-S", __file__, *options, "--", *command]
 
 
 def members(group: int) -> list[int]:
