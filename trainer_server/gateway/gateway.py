@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 from collections.abc import Coroutine
 from typing import Any
 
@@ -18,8 +19,11 @@ from trainer_server.gateway.chat_request import ChatRequest, header_temperature,
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.recorder import Recorder, Source
 from trainer_server.policies.leases import Leases
+from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
+
+log = logging.getLogger("trainer_server")
 
 
 class Gateway:
@@ -28,6 +32,7 @@ class Gateway:
     Args:
         recorder: Writes answers to the ledger.
         store: Policies on disk.
+        names: Which versions the policies' names mean.
         slots: Versions on the engines.
         leases: Versions that rollouts keep.
         engines: They answer.
@@ -40,14 +45,19 @@ class Gateway:
         *,
         recorder: Recorder,
         store: AdapterStore,
+        names: PolicyNames,
         slots: Slots,
         leases: Leases,
         engines: Engines,
         max_tokens: int = 1024,
         engine_wait: float = 180.0,
     ) -> None:
-        self._recorder, self._store, self._slots, self._leases, self._engines = recorder, store, slots, leases, engines
+        self._recorder = recorder
+        self._store, self._names, self._slots = store, names, slots
+        self._leases, self._engines = leases, engines
         self._max_tokens, self._engine_wait = max_tokens, engine_wait
+        self._noted: set[str] = set()
+        """Dropped parameters that were logged; each is logged once."""
         self._base = recorder.identity.base.name
         self.requests = 0
 
@@ -77,12 +87,26 @@ class Gateway:
         if override is None and policy and (spec := self._store.spec(policy)):
             override = spec.temperature
         chat = parse(body, default_max_tokens=self._max_tokens, temperature=override)
+        self._note_dropped(chat)
         source = Source(policy, version, rollout)
-        who = rollout or _conversation(chat)
-        call = Call(chat, source, who, self._engines, self._slots, self._recorder, self._engine_wait)
+        call = Call(
+            chat,
+            source,
+            affinity_key=rollout or _conversation(chat),
+            engines=self._engines,
+            slots=self._slots,
+            names=self._names,
+            recorder=self._recorder,
+            engine_wait=self._engine_wait,
+        )
         if chat.stream:
             return await call.stream()
         return await _unless_disconnected(request, call.answer())
+
+    def _note_dropped(self, chat: ChatRequest) -> None:
+        for name in sorted(set(chat.dropped) - self._noted):
+            self._noted.add(name)
+            log.info("clients send `%s`, which changes nothing here: it is dropped and noted in the ledger", name)
 
     def _resolve(self, model: object, rollout: str | None) -> tuple[str | None, int | None]:
         """Policy and version that a model's name stands for now. Raises APIError 404."""
@@ -91,18 +115,18 @@ class Gateway:
         if model == self._base:
             return None, None
         name, at, number = model.partition("@")
-        newest = self._slots.newest.get(name)
+        newest = self._names.newest.get(name)
         if newest is not None:
             if not at:
                 return name, self._leases.pin(rollout, name, newest) if rollout else newest
             if number.isdigit() and self._store.version(name, int(number)):
                 return name, int(number)
-            message = self._store.set_aside(name).get(int(number)) if number.isdigit() else None
+            message = self._store.quarantined(name).get(int(number)) if number.isdigit() else None
             message = message or f"policy {name!r} has no version {number!r}"
             raise APIError(404, message, code="model_not_found", param="model")
-        if hindrance := self._slots.unserved.get(name):
+        if hindrance := self._names.unserved.get(name):
             raise APIError(404, hindrance, code="model_not_found", param="model")
-        names = [self._base, *sorted(self._slots.newest)]
+        names = [self._base, *sorted(self._names.newest)]
         raise APIError(
             404,
             f"the model {model!r} does not exist; there are: {', '.join(names)}. "

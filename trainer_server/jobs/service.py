@@ -10,14 +10,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
 
+from trainer_server.engines.base import AdapterRefused
 from trainer_server.engines.pool import Engines
-from trainer_server.engines.slots import NoFreeSlot, Slots
-from trainer_server.engines.vllm.engine import AdapterRefused
+from trainer_server.engines.slots import Key, NoFreeSlot, Slots
 from trainer_server.jobs.board import CANCELLED, JobBoard, JobFile, Trained
 from trainer_server.jobs.rendering import Renderer
 from trainer_server.jobs.supervisor import TrainerProcess, TrainerSettings
 from trainer_server.ledger.base import Ledger
-from trainer_server.policies.retention import Retention
+from trainer_server.policies.names import PolicyNames
+from trainer_server.policies.retention import Needs, Retention
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
 from trainer_server.wire import (
@@ -53,6 +54,7 @@ class JobService:
         settings: How the trainer process is started.
         board: The queue between this server and the trainer process.
         store: Versions on disk.
+        names: Which versions the policies' names mean.
         slots: Versions on the engines.
         engines: They render warm starts, and rest during steps where they share GPUs with the trainer.
         ledger: Where completions of warm starts are read.
@@ -66,14 +68,16 @@ class JobService:
         *,
         board: JobBoard,
         store: AdapterStore,
+        names: PolicyNames,
         slots: Slots,
         engines: Engines,
         ledger: Ledger,
         keep_versions: int | None = None,
         engine_wait: float = 180.0,
     ) -> None:
-        self._settings, self._board, self._store, self._slots = settings, board, store, slots
-        self._engines, self._ledger, self._engine_wait = engines, ledger, engine_wait
+        self._settings, self._board, self._store = settings, board, store
+        self._names, self._slots, self._engines = names, slots, engines
+        self._ledger, self._engine_wait = ledger, engine_wait
         board.end_turn()  # one that an earlier server gave: its engines are gone
         self._open: list[str] = board.open_ids()
         self._keys: dict[tuple[str, str], tuple[str, str]] = {}  # (policy, key) → id of the job, digest of its request
@@ -89,7 +93,7 @@ class JobService:
         self._wake = asyncio.Event()
         self._finisher: asyncio.Task[None] | None = None
         self.process = TrainerProcess(settings, board=board, store=store, open_ids=self._open)
-        self.retention = Retention(keep_versions, store, slots, ledger, self.open_files)
+        self.retention = Retention(keep=keep_versions, store=store, slots=slots, names=names, needs=self.needs)
 
     async def start(self) -> None:
         await asyncio.to_thread(self._decline)
@@ -206,6 +210,16 @@ class JobService:
                 found.append(self._board.file(job_id))
         return found
 
+    def needs(self) -> Needs:
+        """What open jobs need of the policies' versions, at this moment."""
+        files = self.open_files()
+
+        def versions() -> set[Key]:
+            ids = [completion for file in files for completion in file.completions]
+            return {key for file in files for key in file.versions} | self._ledger.sampled_versions(ids)
+
+        return Needs(tuple(file.id for file in files), versions)
+
     def named_completions(self) -> set[str]:
         """Completions that open jobs need: never purged."""
         return {one for file in self.open_files() for one in file.completions}
@@ -222,7 +236,7 @@ class JobService:
         """Fails open jobs of policies that this server does not serve: it would train them on another base model. A
         job that has made its version before is finished as it is."""
         for file in self.open_files():
-            why = self._slots.unserved.get(file.policy)
+            why = self._names.unserved.get(file.policy)
             if why is None or self._board.trained(file.id) or self._store.made_by(file.policy, file.id):
                 continue
             error = (
@@ -318,6 +332,7 @@ class JobService:
             faults.point("swapping")
             try:
                 if job.kind == "create":
+                    self._names.forget(job.policy)
                     await self._slots.drop(job.policy)
                 job.seconds["swap"] = await self._swap(job.policy, trained.result.version)
             except TrainingError as error:
@@ -325,7 +340,7 @@ class JobService:
             faults.point("swapped")
         if job.error or job.result is None:
             job.status, job.result = JobStatus.failed, None
-            self._slots.step_back(job.policy)
+            self._names.step_back(job.policy)
         job.finished = time.time()
         return job
 
@@ -354,7 +369,7 @@ class JobService:
             engine = next((one for one in self._engines if one.ready), self._engines[0])
             try:
                 await engine.wait_ready(self._engine_wait)
-                renderer = Renderer(engine, self._settings.base.name)
+                renderer = Renderer(engine)
                 rows = await renderer.demonstrations(request, self._ledger, self._settings.tokenizer)
                 await asyncio.to_thread(self._board.write_rows, job_id, rows)
             except EngineError as error:
@@ -371,19 +386,20 @@ class JobService:
     async def _swap(self, policy: str, version: int) -> float:
         """Puts a version into service, however long the engine takes to be there; returns the seconds it took.
 
-        A version that healthy engines keep refusing is set aside, here and only here: it was made a moment ago, and
+        A version that healthy engines keep refusing is quarantined, here and only here: it was made a moment ago, and
         the one before it is being served by the same engines. Engines that are away have no say. Raises TrainingError
         with their words, or with what became of the version's files meanwhile.
         """
         started, refusals = time.monotonic(), 0
-        while self._slots.newest.get(policy, -1) < version:
-            if reason := self._store.set_aside(policy).get(version):
+        while self._names.newest.get(policy, -1) < version:
+            if reason := self._store.quarantined(policy).get(version):
                 raise TrainingError(reason)
-            if policy in self._slots.unserved:  # made under an earlier server: one on its base model will serve it
+            if policy in self._names.unserved:  # made under an earlier server: one on its base model will serve it
                 break
             asked = self._engines.live
             try:
-                await self._slots.publish((policy, version))
+                async with self._slots.use((policy, version)):
+                    self._names.serve((policy, version))
             except (EngineError, NoFreeSlot) as error:
                 log.warning("%s@%d waits for the engine: %s", policy, version, error)
                 before = [engine.restarts for engine in asked]
@@ -395,7 +411,7 @@ class JobService:
                 if why is None and refusals == _REFUSALS:
                     why = f"the engine does not take it ({error})"
                 if why:
-                    raise TrainingError(await asyncio.to_thread(self._store.put_aside, policy, version, why)) from None
+                    raise TrainingError(await asyncio.to_thread(self._store.quarantine, policy, version, why)) from None
         return time.monotonic() - started
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import yaml
 
-from trainer_server.engines.served_model import BaseModel
-from trainer_server.engines.vllm.install import flavour
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.jobs.board import JobBoard, Trained
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child
+from trainer_server.process.hardware import flavour
 from trainer_server.wire import ConfigError, Home
 
 log = logging.getLogger("trainer_server")
@@ -44,7 +44,7 @@ class TrainerSettings:
     """
 
     home: Home
-    base: BaseModel
+    base: ServedModel
     tokenizer: str
     ledger: str = "sqlite"
     gpus: str | None = None
@@ -73,9 +73,9 @@ class TrainerProcess:
         line = command(settings)
         if settings.accelerate_config:
             log.info("the trainer is started by %s; other machines of it by the same line", shlex.join(line))
-        variables = environment(settings.base, settings.gpus)
+        variables = settings.base.process_environment(settings.gpus)
         # On cores that the engine uses too, answers come first: when both compute, each waits for the other's threads.
-        self._child = Child("trainer", line, settings.home.logs, variables, stand_back=flavour() == "cpu")
+        self._child = Child("trainer", line, settings.home.logs, variables, low_priority=flavour() == "cpu")
         self._watch: asyncio.Task[None] | None = None
         self.restarts = 0
         self.in_vain = 0
@@ -176,12 +176,3 @@ def _check(path: Path) -> None:
             f"--accelerate-config {path} has distributed_type {kind}, with which accelerate starts one process: take "
             "MULTI_GPU (where there is no GPU, the processes meet over gloo), or FSDP to divide the base model too"
         )
-
-
-def environment(base: BaseModel, gpus: str | None = None) -> dict[str, str]:
-    """Of the trainer process. TRL would tell its makers of each run, transformers ask the hub about local models."""
-    return {
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        **({"HF_HUB_OFFLINE": "1"} if base.local else {}),
-        **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),
-    }

@@ -6,9 +6,9 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import httpx
 from fastapi import FastAPI
 
+from trainer_server.engines.base import EngineLost
 from trainer_server.engines.served_model import resolve
 from trainer_server.server import dashboard
 from trainer_server.server.auth import BearerAuth
@@ -61,7 +61,7 @@ async def check_engines(config: ServerConfig) -> None:
     for engine in make_engines(config, base) if config.engine_urls else ():
         try:
             await engine.check()
-        except httpx.HTTPError as error:
-            log.warning("the engine at %s does not answer yet: %r", engine.url, error)
+        except EngineLost as error:
+            log.warning("an engine does not answer yet: %s", error)
         finally:
-            await engine.client.aclose()
+            await engine.stop()

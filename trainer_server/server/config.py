@@ -18,7 +18,9 @@ class ServerConfig:
     port: int = 8400
     """0: any free port; the one taken is in `home/server.json`."""
     ledger: str = "sqlite"
-    """Where completions are recorded: a key of LEDGERS, or `module:factory`."""
+    """Where completions are recorded: a name in `ledger.registry.LEDGERS`, or `module:factory`."""
+    engine: str = "vllm"
+    """The kind of engine: a name in `engines.registry.ENGINES`, or `module:factory`."""
     engine_urls: tuple[str, ...] = ()
     """vLLM servers that run elsewhere; empty: launched here."""
     engine_api_key: str | None = None

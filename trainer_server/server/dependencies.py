@@ -29,8 +29,8 @@ def get_policy(server: Server, name: str) -> Policy:
     policy = server.store.policy(name) if re.fullmatch(NAME_PATTERN, name) else None
     if policy is not None:
         return policy
-    if name in server.slots.unserved:
-        raise NotFound(server.slots.unserved[name], code="not_found")
+    if name in server.names.unserved:
+        raise NotFound(server.names.unserved[name], code="not_found")
     known = ", ".join(policy.name for policy in server.store.policies())
     raise NotFound(f"there is no policy {name!r}; there are: {known or 'none'}", code="not_found")
 
@@ -44,12 +44,12 @@ def get_version(server: Server, name: str, number: int) -> Version:
     get_policy(server, name)
     version = server.store.version(name, number)
     if version is None:
-        why = server.store.set_aside(name).get(number) or f"policy {name!r} has no version {number}"
+        why = server.store.quarantined(name).get(number) or f"policy {name!r} has no version {number}"
         raise NotFound(why, code="not_found")
     return version.model_copy(update={"loaded": server.slots.holds((name, number))})
 
 
 def refuse_unserved(server: Server, name: str) -> None:
     """Raises Conflict for a policy that this server does not serve; the message says why."""
-    if why := server.slots.unserved.get(name):
+    if why := server.names.unserved.get(name):
         raise Conflict(why, code="policy_unserved", param="name")

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import LedgerError
-from trainer_server.policies.export import ClientGone
+from trainer_server.policies.export import ExportAbandoned
 from trainer_server.wire import ARTError, Conflict, NotFound, NotStored, Refusal, Unprocessable
 
 STATUS: dict[type[ARTError], int] = {
@@ -17,7 +17,7 @@ STATUS: dict[type[ARTError], int] = {
     Unprocessable: 422,
     NotStored: 507,
     LedgerError: 503,
-    ClientGone: 499,
+    ExportAbandoned: 499,
 }
 """HTTP status of each error that parts of the server raise."""
 

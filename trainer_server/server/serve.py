@@ -30,7 +30,7 @@ def serve(config: ServerConfig) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     home = config.home
-    if not config.engine_urls:
+    if config.engine == "vllm" and not config.engine_urls:
         engine_python(home.cache)  # raises EngineError; before the model is downloaded, which may take long
     home.root.mkdir(parents=True, exist_ok=True)
     lock = (home.root / "lock").open("w")

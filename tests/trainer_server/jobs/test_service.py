@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.versions import publish
+from tests.support.versions import publish, slots_over
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.served_model import resolve
-from trainer_server.engines.slots import Slots
 from trainer_server.jobs.board import JobBoard, JobFile, Trained
 from trainer_server.jobs.service import JobService
 from trainer_server.jobs.supervisor import TrainerSettings
 from trainer_server.ledger.sqlite import SQLiteLedger
-from trainer_server.policies.leases import Leases
+from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import (
     Conflict,
@@ -35,11 +34,13 @@ from trainer_server.wire import (
 def service_of(board: JobBoard, home: Home, base: Path) -> JobService:
     """A job service without engines; what the trainer process would do, the tests do."""
     store, engines = AdapterStore(home.policies), Engines([])
+    names = PolicyNames(store)
     return JobService(
         TrainerSettings(home=home, base=resolve(str(base), home.cache, print), tokenizer="t"),
         board=board,
         store=store,
-        slots=Slots(store, engines, Leases(900.0), 4),
+        names=names,
+        slots=slots_over(store, names, engines),
         engines=engines,
         ledger=SQLiteLedger(home.ledger),
     )
@@ -50,7 +51,7 @@ async def test_a_job_that_cannot_be_finished_fails_alone(tmp_path: Path, base_mo
     board = JobBoard(home.jobs)
     service = service_of(board, home, base_model)
     publish(AdapterStore(home.policies), "bad", 0)
-    (home.policies / "bad/versions/0/set_aside.json").write_text("{")  # by hand, between two looks of the server
+    (home.policies / "bad/versions/0/quarantined.json").write_text("{")  # by hand, between two looks of the server
     bad = await service.create(PolicySpec(name="bad"))
     lost = await service.create(PolicySpec(name="lost"))
     good = await service.create(PolicySpec(name="good"))

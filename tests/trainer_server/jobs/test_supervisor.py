@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.conftest import TrainerServer, trainer_server_on
-from tests.trainer_server.server.test_training_api import finish, groups
-from trainer_server.engines.served_model import BaseModel
+from tests.support.jobs import finish, groups
+from tests.support.trainer_server import TrainerServer, trainer_server_on
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import free_port
-from trainer_server.engines.vllm.install import flavour
 from trainer_server.jobs.supervisor import TrainerSettings, command
+from trainer_server.process.hardware import flavour
 from trainer_server.wire import ConfigError, Home
+from trainer_server.wire.guard import guarded
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -52,7 +52,7 @@ def test_two_processes_train_and_outlive_the_death_of_one(tmp_path: Path, base_m
 
 
 def settings(home: Path, **others: Any) -> TrainerSettings:
-    return TrainerSettings(home=Home(home), base=BaseModel("base", str(home)), tokenizer="tok", **others)
+    return TrainerSettings(home=Home(home), base=ServedModel("base", str(home)), tokenizer="tok", **others)
 
 
 def accelerate_config(path: Path, kind: str, machine: int = 0, machines: int = 1, port: int = 0) -> Path:
@@ -89,10 +89,9 @@ def test_two_machines_make_one_trainer(tmp_path: Path, base_model: Path) -> None
         line = server.app.state.server.jobs.process.command
         assert str(first) in line
         log = tmp_path / "second.log"
-        guarded = [sys.executable, "-m", "trainer_server.process.guard", "--", *line]
         with log.open("wb") as out:
             other = subprocess.Popen(
-                [str(second) if one == str(first) else one for one in guarded], stdout=out, stderr=out,
+                [str(second) if one == str(first) else one for one in guarded(line)], stdout=out, stderr=out,
                 start_new_session=True,
             )  # fmt: skip
         try:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import trainer_server_on
+from tests.support.jobs import finish, groups
 from tests.support.other_ledger import LinesLedger, open_lines
-from tests.trainer_server.server.test_training_api import finish, groups
+from tests.support.trainer_server import trainer_server_on
 from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.registry import LEDGERS, open_ledger
 from trainer_server.ledger.sqlite import SQLiteLedger

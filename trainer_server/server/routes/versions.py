@@ -7,9 +7,10 @@ import asyncio
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
+from trainer_server.policies.export import ExportFailed
 from trainer_server.policies.retention import VersionInUse
 from trainer_server.server.dependencies import ServerDep, get_policy, get_version
-from trainer_server.wire import Conflict, ExportFormat, NotStored, Score, Version
+from trainer_server.wire import Conflict, ExportFormat, NotStored, Score, Unprocessable, Version
 
 router = APIRouter(prefix="/api/policies/{name}/versions", tags=["versions"])
 
@@ -60,6 +61,11 @@ async def export_version(
 ) -> Response:
     """A version as a stream in tar format: files without directories, a model card among them."""
     get_version(server, name, number)
-    export = await server.exports.make(name, number, format, request.is_disconnected)
+    try:
+        export = await server.exports.make(name, number, format, request.is_disconnected)
+    except ExportFailed as error:
+        raise Unprocessable(str(error), code="export_failed", param="format") from None
+    except OSError as error:
+        raise NotStored(f"{name}@{number} could not be exported: {error}", code="disk") from None
     headers = {"Content-Length": str(export.size)}
     return StreamingResponse(export.stream(), media_type="application/x-tar", headers=headers)
