@@ -57,8 +57,10 @@ async def check_engines(config: ServerConfig) -> None:
     Raises:
         EngineError: An engine cannot serve this base model; see Engine.check.
     """
+    if not config.engine_urls:
+        return
     base = resolve(config.model, config.home.cache, log.info)
-    for engine in make_engines(config, base) if config.engine_urls else ():
+    for engine in make_engines(config, base):
         try:
             await engine.check()
         except EngineLost as error:

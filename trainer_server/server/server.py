@@ -47,10 +47,10 @@ class Server:
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
         home = config.home
+        self.ledger = open_ledger(config.ledger, home)  # first: a wrong name is said before a model is downloaded
         base = resolve(config.model, home.cache, log.info)
         self.identity = Identity(_server_id(config), base, base.tokenizer_fingerprint())
         self.fingerprint = base.fingerprint()
-        self.ledger = open_ledger(config.ledger, home)
         self.store = AdapterStore(home.policies)
         self.leases = Leases(config.lease)
         self.engines = Engines(make_engines(config, base))
