@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import shlex
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +45,8 @@ class TrainerProcess:
         # On cores that the engine uses too, answers come first: when both compute, each waits for the other's threads.
         self._child = Child("trainer", line, config.home.logs, variables, stand_back=flavour() == "cpu")
         self._watch: asyncio.Task[None] | None = None
+        self._file = config.home.root / "trainer.json"
+        self._created = time.time()
         self.restarts = 0
         self.in_vain = 0
         """Restarts since a job was done: the wait until the next one grows with them."""
@@ -59,6 +63,15 @@ class TrainerProcess:
     @property
     def pid(self) -> int | None:
         return self._child.pid
+
+    def losses(self) -> list[str]:
+        """Names that `loss_type` may have, as the trainer wrote them down when it was ready; empty before that."""
+        try:
+            about = json.loads(self._file.read_text())
+        except (OSError, ValueError):
+            return []
+        current = about.get("ready", 0.0) >= self._created  # not of a trainer that an earlier server had
+        return [str(name) for name in about.get("losses", [])] if current else []
 
     async def start(self) -> None:
         await self._child.start()
@@ -116,6 +129,7 @@ def command(config: ServerConfig, base: BaseModel, tokenizer: str) -> list[str]:
         sys.executable, "-m", *launcher, "trainer_server.training.worker", "--home", str(config.home.root),
         "--model", base.path, "--base-model", base.name, "--tokenizer", tokenizer,
         *(["--shard"] if config.trainer_shard else []), *(["--take-turns"] if config.share_gpu else []),
+        *(flag for definition in config.losses for flag in ("--loss", definition)),
         *config.trainer_args,
     ]  # fmt: skip
 

@@ -15,9 +15,17 @@ from trainer_server.training.export.gguf import write_gguf
 from trainer_server.wire import ARTError, ConfigError
 
 _TOKENIZER = (
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
-)  # fmt: skip
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+"""Files that a tokenizer and its chat template consist of."""
 
 
 def merged(model: str, adapter: Path) -> Any:
@@ -39,7 +47,17 @@ def source(model: str) -> Path:
 
 
 def export(model: str, adapter: Path, out: Path, format: str) -> None:
-    """Writes `out`. Raises ConfigError for what the format cannot hold."""
+    """Writes a merged model.
+
+    Args:
+        model: Directory or hub id of the base model.
+        adapter: Directory in PEFT's format.
+        out: Directory that is made.
+        format: `merged` (safetensors) or `gguf`.
+
+    Raises:
+        ConfigError: The format cannot hold this model.
+    """
     whole = merged(model, adapter)
     out.mkdir(parents=True)
     if format == "gguf":

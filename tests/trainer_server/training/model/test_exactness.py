@@ -250,8 +250,8 @@ def test_tokens_of_one_branch_leave_the_bits_of_another_alone(both: Pair) -> Non
 def test_other_architectures_are_told_before_training_and_get_rows_of_their_own(name: str, tmp_path: Path) -> None:
     word, config = ALONE[name]
     both = pair(config, tmp_path)
-    assert both.ours.alone is not None
-    assert word in both.ours.alone
+    assert both.ours.unshared_because is not None
+    assert word in both.ours.unshared_because
     assert both.ours._base.config._attn_implementation in ("sdpa", "eager")
     data = some_tree(1)
     gap, gradient = errors(both, data)
@@ -413,7 +413,7 @@ def table() -> None:
             both.ours.gradient_checkpointing(True)
             again = [errors(both, some_tree(seed)) for seed in range(10)]
         cells = [f"{max(gap for gap, _ in found):.1e}, {max(g for _, g in found):.1e}" for found in (worst, again)]
-        rows = f"own: {both.ours.alone}" if both.ours.alone else "shared"
+        rows = f"own: {both.ours.unshared_because}" if both.ours.unshared_because else "shared"
         print(f"| {name} | {rows} | {cells[0].replace(', ', ' | ')} | {cells[1]} |", flush=True)
 
 

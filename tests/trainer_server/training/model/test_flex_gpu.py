@@ -41,7 +41,7 @@ def test_log_probs_and_gradients_are_those_of_the_stock_model(
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(CONFIGS[name]).save_pretrained(tmp_path)
     ours = PolicyModel(str(tmp_path), dtype=torch.float32, device="cuda")
-    assert ours.alone is None, "a tree is not even tried here"
+    assert ours.unshared_because is None, "a tree is not even tried here"
     ours.initialise(SPEC)
     lora = LoraConfig(r=SPEC.rank, lora_alpha=int(SPEC.alpha), target_modules=list(SPEC.targets))
     stock = get_peft_model(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32), lora).cuda()

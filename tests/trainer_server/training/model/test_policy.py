@@ -71,7 +71,7 @@ def test_a_model_that_also_sees_gets_adapters_in_its_text_decoder_alone(tmp_path
     config = Gemma3Config(text_config=text, vision_config=vision, **tokens)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     model = PolicyModel(str(tmp_path), dtype=torch.float32, device="cpu")
-    assert model.alone is None
+    assert model.unshared_because is None
     model.initialise(PolicySpec(name="p"))
     (row,) = pack([np.array([5, 6, 7])], [np.array([8, 9])], budget=99).rows
     logp_R, _ = model.logprobs(row, torch.ones(2))
