@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from trainer_server.jobs.board import JobBoard, JobFile, Trained
+from trainer_server.jobs.board import CANCELLED, JobBoard, JobFile, Trained
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
 from trainer_server.process.files import write_atomic
@@ -126,7 +126,8 @@ class Worker:
         """
         started = time.monotonic()
         try:
-            self.board.start(job.id)
+            if not self.board.start(job.id):
+                return self._report(job.id, CANCELLED)
             faults.point("started")
             if self.takes_turns and job.kind != "create":
                 self.model.wake()

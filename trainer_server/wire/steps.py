@@ -190,16 +190,20 @@ JobKind = Literal["create", "step", "sft"]
 
 
 class JobStatus(StrEnum):
-    """queued → running → succeeded | failed. A job whose process was killed goes back to queued."""
+    """queued → running → succeeded | failed, or queued → cancelled. A running job whose trainer process was killed is
+    taken up again."""
 
     queued = "queued"
     running = "running"
     succeeded = "succeeded"
     failed = "failed"
+    cancelled = "cancelled"
+    """A client cancelled it before the trainer took it up; it changed nothing."""
 
     @property
     def final(self) -> bool:
-        return self in (JobStatus.succeeded, JobStatus.failed)
+        """Whether the job will not change any more."""
+        return self in (JobStatus.succeeded, JobStatus.failed, JobStatus.cancelled)
 
 
 class Job(BaseModel):
@@ -218,3 +222,10 @@ class Job(BaseModel):
     """Share of the trainer's work that is done, 0 to 1, while it runs and is known."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Wall time by phase: `render` (sft only), `train`, `swap`."""
+
+
+class JobList(BaseModel):
+    """What `GET /api/jobs` answers."""
+
+    jobs: list[Job]
+    """Newest first."""
