@@ -36,8 +36,9 @@ class Publisher:
             TrainingError: There is none; or it was damaged or deleted by hand. That fails one job, whose sender is
                 told: the next one goes on from the version before.
         """
-        if problems := self._store.inspect(policy):
-            raise TrainingError(f"{' '.join(problems)} This job changed nothing: send it again to go on from there.")
+        if broken := self._store.broken_newest(policy):
+            told = [self._store.quarantine(policy, number, why) for number, why in broken.items()]
+            raise TrainingError(f"{' '.join(told)} This job changed nothing: send it again to go on from there.")
         spec, versions = self._store.spec(policy), self._store.versions(policy)
         if spec is None or not versions:
             raise TrainingError(f"there is no policy {policy!r} to train")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer_server.training.grpo.test_step import completion
+from tests.support.training.worker import completion
 from trainer_server.jobs.demonstrations import Collection, Row, Turn, join
 from trainer_server.wire import CompletionStatus, Sampling, SFTConfig, TrajectoryRef
 

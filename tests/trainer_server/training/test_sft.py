@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.trainer_server.training.grpo.test_step import groups, make_worker, step
+from tests.support.training.worker import groups, make_worker, step
 from trainer_server.jobs.demonstrations import Demonstrations, Row
 from trainer_server.training.model.attention import NAME
 from trainer_server.training.sft import warm_start
