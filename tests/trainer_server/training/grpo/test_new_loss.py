@@ -63,9 +63,12 @@ def test_a_real_step_has_its_gradient(tmp_path: Path, base_model: Path) -> None:
             for number, (reward, row) in enumerate(zip(rewards, sampled, strict=True))
         ]
         config = {
-            "loss_type": "reinforce", "scale_rewards": "none", "importance_sampling_cap": None, "max_logp_gap": None,
+            "loss_type": "reinforce",
+            "scale_rewards": "none",
+            "importance_sampling_cap": None,
+            "max_logp_gap": None,
             "max_grad_norm": 1e9,
-        }  # fmt: skip
+        }
         body = {"groups": [{"scenario_id": "s", "trajectories": trajectories}], "config": config}
         job = http.post("/api/policies/p/steps", json=body).json()
         job = http.get(f"/api/jobs/{job['id']}", params={"wait": 50}).json()

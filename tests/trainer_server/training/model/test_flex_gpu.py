@@ -17,9 +17,15 @@ from trainer_server.training.model.policy import PolicyModel
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: FlexAttention has no backward on CPUs")
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 512, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 4096,
-}  # fmt: skip
+    "vocab_size": 512,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 4096,
+}
 CONFIGS: dict[str, PretrainedConfig] = {
     "Llama": LlamaConfig(**SIZES),
     "Qwen3": Qwen3Config(**SIZES),
