@@ -17,6 +17,8 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8400
     """0: any free port; the one taken is in `home/server.json`."""
+    ledger: str = "sqlite"
+    """Where completions are recorded: a name in `ledger.registry.LEDGERS`, or `module:factory`."""
     engine: str = "vllm"
     """The kind of engine: a name in `engines.registry.ENGINES`, or `module:factory`."""
     engine_urls: tuple[str, ...] = ()

@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM
 
 from tests.conftest import trainer_server_on
 from tests.support.losses import REINFORCE
-from trainer_server.jobs.supervisor import command
+from trainer_server.engines.served_model import ServedModel
+from trainer_server.jobs.supervisor import TrainerSettings, command
 from trainer_server.policies.store import OPTIMIZER
-from trainer_server.server.config import ServerConfig
 from trainer_server.training.grpo.loss import LOSSES, loss_named, register_loss
 from trainer_server.training.grpo.objective import Readouts, grpo_loss
 from trainer_server.wire import ConfigError, GRPOConfig, Home, TrainingError
@@ -128,7 +128,6 @@ def test_a_definition_that_cannot_be_registered_says_why(definition: str, words:
 
 
 def test_the_server_passes_losses_on_to_its_trainer(tmp_path: Path) -> None:
-    from trainer_server.engines.served_model import BaseModel
-
-    config = ServerConfig(Home(tmp_path), losses=(DEFINITION,))
-    assert command(config, BaseModel("base", str(tmp_path)), "tok")[-2:] == ["--loss", DEFINITION]
+    base = ServedModel("base", str(tmp_path))
+    settings = TrainerSettings(home=Home(tmp_path), base=base, tokenizer="tok", losses=(DEFINITION,))
+    assert command(settings)[-2:] == ["--loss", DEFINITION]

@@ -17,7 +17,7 @@ from tests.support.training.models import ARCHITECTURES, tiny_model
 from tests.support.training.worker import COMPLETIONS, completion, groups, make_worker, step
 from trainer_server.engines.served_model import ensure_embedded
 from trainer_server.jobs.board import JobBoard
-from trainer_server.ledger.sqlite import Ledger
+from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
 from trainer_server.training.grpo.batch import Sample, gather_batch, minibatches
 from trainer_server.training.model.policy import PolicyModel
@@ -209,7 +209,11 @@ def test_resumed_training_equals_uninterrupted_bit_for_bit(tmp_path: Path) -> No
     for _ in range(2):
         step(first, groups(1.0, 0.0, 0.3), lr=1e-2)
     again = Worker(
-        first.home, tiny_model(tmp_path / "fresh", ARCHITECTURES["llama"]), base_model="tiny", tokenizer="tok"
+        first.home,
+        tiny_model(tmp_path / "fresh", ARCHITECTURES["llama"]),
+        ledger=first.ledger,
+        base_model="tiny",
+        tokenizer="tok",
     )
     for _ in range(2):
         step(again, groups(1.0, 0.0, 0.3), lr=1e-2)
@@ -230,15 +234,17 @@ def test_the_embedded_model_is_trained_to_the_same_bits_as_often_as_one_likes(tm
 
     def bits(where: Path, *, again: bool) -> dict[str, torch.Tensor]:
         home = Home(where)
-        ledger = Ledger(home.ledger)
+        ledger = SQLiteLedger(home.ledger)
         asyncio.run(ledger.add(*found))
         ledger.close()
-        worker = Worker(home, PolicyModel(str(path), device="cpu"), base_model="tiny", tokenizer="tok")
+        worker = Worker(home, PolicyModel(str(path), device="cpu"), ledger=ledger, base_model="tiny", tokenizer="tok")
         worker.store.register(PolicySpec(name="p"), "tiny")
         worker.do(worker.board.accept("create", "p", spec=PolicySpec(name="p")))
         for at in range(2):
             if again and at == 1:
-                worker = Worker(home, PolicyModel(str(path), device="cpu"), base_model="tiny", tokenizer="tok")
+                worker = Worker(
+                    home, PolicyModel(str(path), device="cpu"), ledger=ledger, base_model="tiny", tokenizer="tok"
+                )
             trained = step(worker, groups(*(i % 3 / 2 for i in range(8))), lr=1e-3, num_iterations=2, num_minibatches=2)
             assert trained.error is None
         return adapter(worker, 2)
