@@ -60,6 +60,10 @@ def serve_command(
             help="Start the trainer by `accelerate launch` with this configuration.", exists=True, dir_okay=False
         ),
     ] = None,
+    loss: Annotated[
+        list[str] | None,
+        typer.Option(help="Another loss_type for steps, NAME=MODULE:ATTRIBUTE of a Loss; repeatable. See docs."),
+    ] = None,
     trainer_args: Annotated[str, typer.Option(help="Flags passed to the trainer, as one quoted string.")] = "",
     adapter_slots: Annotated[int, typer.Option(help="Adapters held by each engine at once.", min=2)] = 6,
     max_rank: Annotated[int, typer.Option(help="Largest LoRA rank that policies may have.")] = 16,
@@ -98,6 +102,7 @@ def serve_command(
             trainer_processes=trainer_processes,
             trainer_shard=trainer_shard,
             accelerate_config=accelerate_config,
+            losses=tuple(loss or ()),
             trainer_args=tuple(shlex.split(trainer_args)),
             adapter_slots=adapter_slots,
             max_rank=max_rank,

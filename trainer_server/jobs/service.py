@@ -138,7 +138,21 @@ class JobService:
                     param="idempotency_key",
                 )
             return self._job(job_id)
+        if isinstance(request, StepRequest):
+            self._check_loss(request.config.loss_type)
         return await self._accept("sft" if isinstance(request, SFTRequest) else "step", policy, request=request)
+
+    def _check_loss(self, name: str) -> None:
+        """Raises Unprocessable for a `loss_type` that the trainer does not know. A trainer that is still starting
+        checks it when it takes the job up."""
+        known = self.process.losses()
+        if known and name not in known:
+            raise Unprocessable(
+                f"loss_type={name!r} is not known to this server's trainer, which knows {', '.join(known)}; "
+                "`art-langgraph serve --loss NAME=MODULE:ATTRIBUTE` registers another",
+                code="unknown_loss",
+                param="config.loss_type",
+            )
 
     def find(self, policy: str, idempotency_key: str) -> Job | None:
         """The step or warm start that was accepted under a key, if any."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import shlex
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +42,7 @@ class TrainerSettings:
         shard: Whether they divide the base model among them (FSDP2).
         accelerate_config: Configuration for `accelerate launch`, which then starts the processes.
         share_gpu: Whether engines and trainer use the same GPUs by turns.
+        losses: Losses that the trainer registers besides its own, `NAME=MODULE:ATTRIBUTE`.
         args: Passed to the trainer process as they are.
     """
 
@@ -52,6 +55,7 @@ class TrainerSettings:
     shard: bool = False
     accelerate_config: Path | None = None
     share_gpu: bool = False
+    losses: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
 
 
@@ -77,6 +81,8 @@ class TrainerProcess:
         # On cores that the engine uses too, answers come first: when both compute, each waits for the other's threads.
         self._child = Child("trainer", line, settings.home.logs, variables, low_priority=flavour() == "cpu")
         self._watch: asyncio.Task[None] | None = None
+        self._file = settings.home.root / "trainer.json"
+        self._created = time.time()
         self.restarts = 0
         self.in_vain = 0
         """Restarts since a job was done: the wait until the next one grows with them."""
@@ -93,6 +99,15 @@ class TrainerProcess:
     @property
     def pid(self) -> int | None:
         return self._child.pid
+
+    def losses(self) -> list[str]:
+        """Names that `loss_type` may have, as the trainer wrote them down when it was ready; empty before that."""
+        try:
+            about = json.loads(self._file.read_text())
+        except (OSError, ValueError):
+            return []
+        current = about.get("ready", 0.0) >= self._created  # not of a trainer that an earlier server had
+        return [str(name) for name in about.get("losses", [])] if current else []
 
     async def start(self) -> None:
         await self._child.start()
@@ -160,6 +175,7 @@ def command(settings: TrainerSettings) -> list[str]:
         *(word for option in options.items() for word in option),
         *(["--shard"] if settings.shard else []),
         *(["--take-turns"] if settings.share_gpu else []),
+        *(word for definition in settings.losses for word in ("--loss", definition)),
         *settings.args,
     ]
 

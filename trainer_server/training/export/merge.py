@@ -15,9 +15,17 @@ from trainer_server.training.export.gguf import write_gguf
 from trainer_server.wire import ARTError, ConfigError
 
 _TOKENIZER = (
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
-)  # fmt: skip
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+"""Files that a tokenizer and its chat template consist of."""
 
 
 def merged(model: str, adapter: Path) -> Any:

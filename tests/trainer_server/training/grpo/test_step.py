@@ -108,9 +108,14 @@ def test_what_is_never_trained(changes: dict[str, Any], reason: str) -> None:
 def test_tokens_that_a_grammar_forced_are_not_trained() -> None:
     forced = completion("c0", [5, 6, 7], logprobs=[0.0, -1.0, 0.0], constrained=["grammar"])
     batch = gather_batch(
-        groups(1.0, 0.0), {"c0": forced, "c1": completion("c1", [6])}, GRPOConfig(), policy="p", version=0,
-        base_model="tiny", tokenizer="tok",
-    )  # fmt: skip
+        groups(1.0, 0.0),
+        {"c0": forced, "c1": completion("c1", [6])},
+        GRPOConfig(),
+        policy="p",
+        version=0,
+        base_model="tiny",
+        tokenizer="tok",
+    )
     assert batch.samples[0].trained == (False, True, False)
     assert batch.metrics()["constrained"] == 1
 
@@ -118,9 +123,14 @@ def test_tokens_that_a_grammar_forced_are_not_trained() -> None:
 def test_a_completion_that_a_grammar_forced_whole_is_left_out() -> None:
     forced = completion("c0", [5, 6], logprobs=[0.0, 0.0], constrained=["grammar"])
     batch = gather_batch(
-        groups(1.0, 0.0), {"c0": forced, "c1": completion("c1", [6])}, GRPOConfig(), policy="p", version=0,
-        base_model="tiny", tokenizer="tok",
-    )  # fmt: skip
+        groups(1.0, 0.0),
+        {"c0": forced, "c1": completion("c1", [6])},
+        GRPOConfig(),
+        policy="p",
+        version=0,
+        base_model="tiny",
+        tokenizer="tok",
+    )
     assert [sample.completion.id for sample in batch.samples] == ["c1"]
     assert batch.completions_skipped == {"forced": 1}
 
@@ -144,11 +154,20 @@ def test_skipped_groups_are_counted_by_reason_and_belong_to_the_batch() -> None:
         return groups(*rewards, start=start)[0].model_copy(update={"baseline": baseline})
 
     batch = gather_batch(
-        [group(0.0, 1.0), group(1.0, 1.0, start=2), group(1.0, start=4), group(None, start=5),
-         group(0.5, baseline=0.5, start=6)],
-        {f"c{i}": completion(f"c{i}", [5]) for i in range(7)}, GRPOConfig(scale_rewards="batch"), policy="p", version=0,
-        base_model="tiny", tokenizer="tok",
-    )  # fmt: skip
+        [
+            group(0.0, 1.0),
+            group(1.0, 1.0, start=2),
+            group(1.0, start=4),
+            group(None, start=5),
+            group(0.5, baseline=0.5, start=6),
+        ],
+        {f"c{i}": completion(f"c{i}", [5]) for i in range(7)},
+        GRPOConfig(scale_rewards="batch"),
+        policy="p",
+        version=0,
+        base_model="tiny",
+        tokenizer="tok",
+    )
     metrics = batch.metrics()
     assert metrics["groups_skipped"] == 4
     assert metrics["groups_skipped_by"] == {"equal_rewards": 2, "single_reward": 1, "no_reward": 1}
@@ -320,10 +339,11 @@ def test_steps_are_reproducible(tmp_path: Path) -> None:
 
 def test_the_learning_rate_rises_and_falls_over_the_updates_of_the_policy(worker: Worker) -> None:
     rates = [
-        step(worker, groups(1.0, 0.0, 0.3), lr=1e-3, lr_scheduler_type="linear", warmup_steps=1, max_steps=3)
-        .result.metrics["lr"]
+        step(
+            worker, groups(1.0, 0.0, 0.3), lr=1e-3, lr_scheduler_type="linear", warmup_steps=1, max_steps=3
+        ).result.metrics["lr"]
         for _ in range(4)
-    ]  # fmt: skip
+    ]
     assert rates == pytest.approx([0.0, 1e-3, 5e-4, 0.0])
 
 
