@@ -88,13 +88,14 @@ class Plan:
         items = [
             Item("weights", weights / GIB, f"{_b(shape.parameters)} × 2 B, layers / {parts}"),
             Item(
-                "LoRA, gradients, AdamW", shape.trainer_state_bytes(rank) / GIB,
+                "LoRA, gradients, AdamW",
+                shape.trainer_state_bytes(rank) / GIB,
                 f"{_b(shape.lora_parameters(rank))} × 16 B",
             ),
             Item("activations", ALLOCATOR * max(row, plain) / GIB, f"{which} × {ALLOCATOR}"),
             Item("logits", shape.head_bytes / GIB, "4 × 128 × vocabulary × 4 B"),
             Item("CUDA", TRAINER_OVERHEAD, "allowance"),
-        ]  # fmt: skip
+        ]
         if parts > 1:
             items.insert(1, Item("gathered layers", 2 * layers / shape.layers / GIB, "2 layers, whole"))
         return items

@@ -1,0 +1,79 @@
+"""The door for engines: one that is defined outside the packages is named, serves, and its rollouts are trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.graph import START, MessagesState, StateGraph
+
+from art_langgraph import ChatART, rollout
+from tests.conftest import TOKEN, TrainerServer, trainer_server_over
+from tests.support import letters_engine
+from trainer_server.engines.registry import ENGINES, engine_factory
+from trainer_server.engines.vllm.engine import vllm_engines
+from trainer_server.wire import ConfigError
+
+ENGINE = "tests.support.letters_engine:make"
+
+
+def test_an_engine_has_a_name_or_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engine_factory("vllm") is vllm_engines
+    assert engine_factory(ENGINE) is letters_engine.make
+    monkeypatch.setitem(ENGINES, "letters", letters_engine.make)
+    assert engine_factory("letters") is letters_engine.make
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sglang", "there is vllm; name another"),
+        ("no_such_module:make", "no_such_module cannot be imported"),
+        ("tests.support.letters_engine:nothing", "has no function 'nothing'"),
+    ],
+)
+def test_an_engine_that_does_not_exist_is_refused_with_what_helps(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        engine_factory(name)
+
+
+async def test_rollouts_of_an_engine_from_elsewhere_are_trained_on(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with trainer_server_over((), tmp_path / "home", base_model, engine=ENGINE) as server, server.http() as http:
+        monkeypatch.setenv("ART_BASE_URL", server.url)
+        monkeypatch.setenv("ART_API_KEY", TOKEN)
+        assert http.post("/api/policies", json={"name": "p"}).status_code == 201
+        model = ChatART(policy="p")
+
+        async def answer(state: MessagesState) -> dict[str, Any]:
+            return {"messages": [await model.ainvoke(state["messages"])]}
+
+        graph = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile()
+        runs = [await rollout(graph, {"messages": [("user", "say something")]}) for _ in range(4)]
+        assert [run.error for run in runs] == [None] * 4
+        trajectories = [
+            {"id": f"t{number}", "reward": float(number % 2), "completions": [call.id for call in run.completions]}
+            for number, run in enumerate(runs)
+        ]
+        body = {"groups": [{"scenario_id": "s", "trajectories": trajectories}], "config": {"lr": 1e-2}}
+        job = _ended(server, http.post("/api/policies/p/steps", json=body).json()["id"])
+        assert job["result"]["version"] == 1, job
+        assert job["result"]["metrics"]["trajectories"] == 4
+
+        spoken = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"}]}
+        sent = http.post("/api/policies/p/sft", json={"conversations": [spoken]})
+        assert _ended(server, sent.json()["id"])["result"]["version"] == 2
+        (engine,) = http.get("/api/engines").json()["engines"]
+        assert engine["url"] == "letters"
+        assert engine["adapters"] == ["p@0", "p@1", "p@2"]
+
+
+def _ended(server: TrainerServer, job: str) -> dict[str, Any]:
+    with server.http() as http:
+        for _ in range(10):
+            found: dict[str, Any] = http.get(f"/api/jobs/{job}?wait=30").json()
+            if found["status"] in ("succeeded", "failed"):
+                return found
+    raise AssertionError(f"{job} did not end: {found}")
