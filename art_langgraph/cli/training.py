@@ -101,7 +101,7 @@ async def _train(
         if not found.groups:
             print("nothing to train on")
             raise typer.Exit(1)
-        result = await trainer.train(policy, found.groups, GRPOConfig(lr=lr))
+        result = await trainer.train_step(policy, found.groups, GRPOConfig(lr=lr))
         store.mark_trained([one.id for one in found.trained], policy, result.version)
         metrics = result.metrics
         if skipped := metrics.get("skipped"):

@@ -19,8 +19,8 @@ import pytest
 from langgraph_sdk import get_client
 
 from art_langgraph import TrainerClient, TrajectoryStore
-from tests.conftest import TOKEN, TrainerServer
 from tests.support import SUPPORT
+from tests.support.trainer_server import TOKEN, TrainerServer
 
 pytestmark = pytest.mark.slow
 BIN = Path(sys.executable).parent
@@ -131,7 +131,7 @@ async def test_the_whole_workflow(
             (call,) = one.completions
             assert call.trainable
             assert (one.graph_id, call.node) == ("chat", "answer")
-            assert one.metadata["assistant_id"]
+            assert one.assistant_id
             question = one.scenario.input["messages"][0]["content"]
             assert question == f"say {(call.message or {})['content']}"
         (first,) = store.list(thread=thread["thread_id"])

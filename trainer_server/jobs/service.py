@@ -8,13 +8,14 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from itertools import islice
 
 from trainer_server.engines.base import AdapterRefused
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.slots import Key, NoFreeSlot, Slots
 from trainer_server.gateway.errors import APIError
-from trainer_server.jobs.board import JobBoard, JobFile, Trained
+from trainer_server.jobs.board import CANCELLED, JobBoard, JobFile, Trained
 from trainer_server.jobs.rendering import Renderer
 from trainer_server.jobs.supervisor import TrainerProcess
 from trainer_server.ledger.sqlite import sampled_versions
@@ -24,6 +25,7 @@ from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import (
+    ARTError,
     ConfigError,
     EngineError,
     Job,
@@ -43,6 +45,10 @@ _LOOK = 1.5
 """Seconds until an engine that refused an adapter has been found dead, if it is: they are looked at each second."""
 _REFUSALS = 3
 """So many by living engines are final."""
+
+
+class NotCancellable(ARTError):
+    """A job that is not queued any more cannot be cancelled."""
 
 
 class Trainer:
@@ -141,10 +147,43 @@ class Trainer:
                     pass
         return job
 
-    def jobs(self, limit: int = 100) -> list[Job]:
-        """The newest jobs first."""
-        found = map(self._board.job, reversed(self._board.ids()[-limit:]))
-        return [job for job in found if job]
+    def jobs(self, limit: int = 100, status: JobStatus | None = None) -> list[Job]:
+        """The newest jobs first.
+
+        Args:
+            limit: How many at most.
+            status: Only jobs with this status; None: all.
+        """
+        jobs = (job for job_id in reversed(self._board.ids()) if (job := self._board.job(job_id)))
+        return list(islice((job for job in jobs if status in (None, job.status)), limit))
+
+    async def cancel(self, job_id: str) -> Job | None:
+        """Cancels a queued job. Cancelling a cancelled job again answers it.
+
+        Returns:
+            The cancelled job; None where there is no such job.
+
+        Raises:
+            NotCancellable: The trainer has taken the job up, or it has ended.
+        """
+        job = self._board.job(job_id)
+        if job is None or job.status == JobStatus.cancelled:
+            return job
+        if job.status.final:
+            raise NotCancellable(f"{job_id} has {job.status} already: only a queued job can be cancelled")
+        if not await asyncio.to_thread(self._board.cancel, job_id):
+            raise NotCancellable(
+                f"{job_id} is running, and the trainer cannot break off in the middle of a job: only a queued job can "
+                f"be cancelled. It ends by itself; the versions before it of {job.policy!r} stay available."
+            )
+        job = _cancelled(self._job(job_id))
+        if self._open[:1] != [job_id]:  # the first open job is finished by `_finish_jobs`, which looks at it now
+            await asyncio.to_thread(self._board.finish, job)
+            if job_id in self._open[1:]:
+                self._open.remove(job_id)
+            async with self._changed:
+                self._changed.notify_all()
+        return job
 
     def open_files(self) -> list[JobFile]:
         """Jobs without a final word, oldest first. One that is damaged names nothing any more."""
@@ -229,7 +268,8 @@ class Trainer:
                 log.error("%s cannot be finished until there is space on the disk: %s", job_id, error)
                 await asyncio.sleep(1.0)
                 continue
-            self._open.pop(0)
+            if job_id in self._open:
+                self._open.remove(job_id)
             async with self._changed:
                 self._changed.notify_all()
             if job:
@@ -259,6 +299,8 @@ class Trainer:
                 await asyncio.sleep(_POLL)
         self.process.in_vain = 0
         job = self._job(job_id)
+        if trained.cancelled:
+            return _cancelled(job)
         rows = await asyncio.to_thread(self._board.rows, job_id)
         job.seconds = {**({"render": rows.seconds} if rows else {}), "train": trained.seconds}
         job.status, job.result, job.error = JobStatus.succeeded, trained.result, trained.error
@@ -347,6 +389,11 @@ class Trainer:
                 if why:
                     raise TrainingError(await asyncio.to_thread(self._store.quarantine, policy, version, why)) from None
         return time.monotonic() - started
+
+
+def _cancelled(job: Job) -> Job:
+    job.status, job.error, job.finished = JobStatus.cancelled, CANCELLED.error, job.finished or time.time()
+    return job
 
 
 def _digest(request: StepRequest | SFTRequest) -> str:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from trainer_server.gateway.errors import APIError
+from trainer_server.jobs.service import NotCancellable
 from trainer_server.ledger.sqlite import read_completions
 from trainer_server.policies.export import Export, ExportAbandoned, ExportFailed
 from trainer_server.policies.retention import VersionInUse
@@ -17,6 +18,8 @@ from trainer_server.wire import (
     ExportFormat,
     Fork,
     Job,
+    JobList,
+    JobStatus,
     Policy,
     PolicySpec,
     Score,
@@ -183,20 +186,39 @@ async def step_by_key(name: str, idempotency_key: str, request: Request) -> Job:
 
 
 @router.get("/jobs")
-async def jobs(request: Request) -> dict[str, list[Job]]:
-    """The newest hundred jobs, newest first."""
-    return {"jobs": request.app.state.server.trainer.jobs()}
+async def jobs(
+    request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100, status: JobStatus | None = None
+) -> JobList:
+    """Jobs, newest first: at most `limit`; only those with `status`, where it is given."""
+    return JobList(jobs=await asyncio.to_thread(request.app.state.server.trainer.jobs, limit, status))
 
 
 @router.get("/jobs/{job_id}")
 async def job(job_id: str, request: Request, wait: Annotated[float, Query(ge=0, le=60)] = 0.0) -> Job:
     """One job; `wait`: seconds to wait for it to become final."""
-    if not job_id.startswith("job-") or not job_id.replace("-", "").isalnum():
-        raise APIError(404, f"there is no job {job_id!r}", code="not_found")
-    found: Job | None = await request.app.state.server.trainer.wait(job_id, wait)
+    found: Job | None = await request.app.state.server.trainer.wait(_job_id(job_id), wait)
     if found is None:
         raise APIError(404, f"there is no job {job_id!r}", code="not_found")
     return found
+
+
+@router.post("/jobs/{job_id}/cancel")
+async def cancel(job_id: str, request: Request) -> Job:
+    """Cancels a queued job. 409 for one that the trainer has taken up, or that has ended."""
+    try:
+        found: Job | None = await request.app.state.server.trainer.cancel(_job_id(job_id))
+    except NotCancellable as error:
+        raise APIError(409, str(error), code="job_not_queued") from None
+    if found is None:
+        raise APIError(404, f"there is no job {job_id!r}", code="not_found")
+    return found
+
+
+def _job_id(text: str) -> str:
+    """Raises APIError 404 for what is no id of a job: it would be taken as a path."""
+    if not text.startswith("job-") or not text.replace("-", "").isalnum():
+        raise APIError(404, f"there is no job {text!r}", code="not_found")
+    return text
 
 
 @router.get("/completions/{completion_id}")

@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conftest import TrainerServer, trainer_server_on, trainer_server_over
-from tests.support.engine_app import make_app
+from testbed.engine_app import make_app
 from tests.support.serving import serving
+from tests.support.trainer_server import TrainerServer, trainer_server_on, trainer_server_over
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import command, environment
 from trainer_server.jobs.supervisor import command as trainer_command

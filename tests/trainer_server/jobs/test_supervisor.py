@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import TrainerServer, trainer_server_on
-from tests.trainer_server.server.test_training_api import finish, groups
+from tests.support.jobs import finish, groups
+from tests.support.trainer_server import TrainerServer, trainer_server_on
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.jobs.supervisor import command

@@ -15,9 +15,9 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from tests.conftest import TrainerServer, trainer_server_on
+from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.trainer_server import TrainerServer, trainer_server_on
 from tests.support.versions import publish
-from tests.trainer_server.server.test_training_api import ask, finish, groups, version_of
 from trainer_server.jobs.board import JobBoard, Trained
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import StepRequest, StepResult

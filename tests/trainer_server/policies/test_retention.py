@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import trainer_server_on
+from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.trainer_server import trainer_server_on
+from tests.support.training.worker import completion
 from tests.support.versions import publish, slots_over
-from tests.trainer_server.server.test_training_api import ask, finish, groups, version_of
-from tests.trainer_server.training.grpo.test_step import completion
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Key
 from trainer_server.jobs.board import JobFile
