@@ -9,8 +9,9 @@ import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, rollout
-from tests.conftest import TOKEN, TrainerServer, trainer_server_over
 from tests.support import letters_engine
+from tests.support.jobs import finish
+from tests.support.trainer_server import TOKEN, trainer_server_over
 from trainer_server.engines.registry import ENGINES, engine_factory
 from trainer_server.engines.vllm.engine import vllm_engines
 from trainer_server.wire import ConfigError
@@ -58,22 +59,13 @@ async def test_rollouts_of_an_engine_from_elsewhere_are_trained_on(
             for number, run in enumerate(runs)
         ]
         body = {"groups": [{"scenario_id": "s", "trajectories": trajectories}], "config": {"lr": 1e-2}}
-        job = _ended(server, http.post("/api/policies/p/steps", json=body).json()["id"])
+        job = finish(http, http.post("/api/policies/p/steps", json=body))
         assert job["result"]["version"] == 1, job
         assert job["result"]["metrics"]["trajectories"] == 4
 
         spoken = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"}]}
-        sent = http.post("/api/policies/p/sft", json={"conversations": [spoken]})
-        assert _ended(server, sent.json()["id"])["result"]["version"] == 2
+        job = finish(http, http.post("/api/policies/p/sft", json={"conversations": [spoken]}))
+        assert job["result"]["version"] == 2, job
         (engine,) = http.get("/api/engines").json()["engines"]
         assert engine["url"] == "letters"
         assert engine["adapters"] == ["p@0", "p@1", "p@2"]
-
-
-def _ended(server: TrainerServer, job: str) -> dict[str, Any]:
-    with server.http() as http:
-        for _ in range(10):
-            found: dict[str, Any] = http.get(f"/api/jobs/{job}?wait=30").json()
-            if found["status"] in ("succeeded", "failed"):
-                return found
-    raise AssertionError(f"{job} did not end: {found}")
