@@ -28,7 +28,18 @@ _SIZES = (16, 24, 32, 40, 48, 64, 80, 96, 141, 192, 288)
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What shall run. gpu_memory: GiB of each GPU. context: tokens. concurrency: requests at once."""
+    """What is to run, and on what.
+
+    Args:
+        model: What `--model` names.
+        shape: Its sizes.
+        gpus: GPUs of the machine.
+        gpu_memory: GiB of each GPU.
+        context: Tokens of the longest prompt and answer together.
+        rank: Largest LoRA rank.
+        policies: Policies that are used at once.
+        concurrency: Requests at once.
+    """
 
     model: str
     shape: ModelShape

@@ -86,7 +86,7 @@ class Server:
             engines=self.engines,
         )
         self._take_up_policies()
-        self.exports = Exports(config.home, base, self.store, self.trainer.retention)
+        self.exports = Exports(home=config.home, base=base, store=self.store, retention=self.trainer.retention)
         self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By policy."""
         self.failure: str | None = None
