@@ -135,11 +135,3 @@ class LettersEngine:
             "adapters": sorted(self.loaded),
             "max_model_len": self.max_model_len,
         }
-
-
-def conforms(engine: LettersEngine) -> Any:
-    """Lets a type checker see that the class has the protocol."""
-    from trainer_server.engines.base import Engine
-
-    checked: Engine = engine
-    return checked

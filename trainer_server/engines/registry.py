@@ -7,12 +7,33 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from trainer_server.engines.base import EngineFactory
+from trainer_server.engines.base import Engine, EngineFactory, EngineSettings
 from trainer_server.engines.vllm.engine import vllm_engines
 from trainer_server.wire import ConfigError
 
 ENGINES: dict[str, EngineFactory] = {"vllm": vllm_engines}
 """Factories of engines by name."""
+
+
+_MEMBERS = {name for name in (*vars(Engine), *Engine.__annotations__) if not name.startswith("_")}
+
+
+def make_engines(name: str, settings: EngineSettings) -> list[Engine]:
+    """The engines of a server, not yet started.
+
+    Args:
+        name: See `engine_factory`.
+        settings: What `serve` was asked for.
+
+    Raises:
+        ConfigError: There is no such engine, it cannot have these settings, or its class lacks a part of the protocol.
+    """
+    engines = list(engine_factory(name)(settings))
+    for engine in engines:
+        if missing := sorted(_MEMBERS - set(dir(engine))):
+            kind, protocol = type(engine).__name__, "trainer_server.engines.base.Engine"
+            raise ConfigError(f"--engine {name}: {kind} has no {', '.join(missing)}, which {protocol} asks for")
+    return engines
 
 
 def engine_factory(name: str) -> EngineFactory:

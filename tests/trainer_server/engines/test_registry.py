@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
@@ -12,9 +12,11 @@ from art_langgraph import ChatART, rollout
 from tests.support import letters_engine
 from tests.support.jobs import finish
 from tests.support.trainer_server import TOKEN, trainer_server_over
-from trainer_server.engines.registry import ENGINES, engine_factory
+from trainer_server.engines.base import EngineSettings
+from trainer_server.engines.registry import ENGINES, engine_factory, make_engines
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.engine import vllm_engines
-from trainer_server.wire import ConfigError
+from trainer_server.wire import ConfigError, Home
 
 ENGINE = "tests.support.letters_engine:make"
 
@@ -37,6 +39,21 @@ def test_an_engine_has_a_name_or_a_place(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_engine_that_does_not_exist_is_refused_with_what_helps(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         engine_factory(name)
+
+
+def test_a_class_that_lacks_a_part_of_the_protocol_is_refused_at_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Half:
+        wanted: ClassVar[dict[str, Path]] = {}
+
+        async def load(self, name: str, path: Path) -> None: ...
+
+    monkeypatch.setitem(ENGINES, "half", lambda settings: [Half()])
+    settings = EngineSettings(base=ServedModel("base", str(tmp_path)), home=Home(tmp_path), cpu=True)
+    with pytest.raises(ConfigError, match=r"Half has no busy, chat, check, .*wait_ready, which"):
+        make_engines("half", settings)
+    assert [engine.url for engine in make_engines(ENGINE, settings)] == ["letters"]
 
 
 async def test_rollouts_of_an_engine_from_elsewhere_are_trained_on(
