@@ -66,7 +66,7 @@ class Export:
 class Exports:
     """Makes exports under `home/exports`. A merge needs the base model in memory, so merges run one after another."""
 
-    def __init__(self, *, home: Home, base: ServedModel, store: AdapterStore, retention: Retention) -> None:
+    def __init__(self, home: Home, base: ServedModel, store: AdapterStore, retention: Retention) -> None:
         self._base, self._store, self._retention, self._logs = base, store, retention, home.logs
         self._root = home.root / "exports"
         self._turn = asyncio.Lock()

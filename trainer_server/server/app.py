@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from trainer_server.engines.base import Engine, EngineLost, EngineSettings
 from trainer_server.engines.pool import Engines
-from trainer_server.engines.registry import make_engines
+from trainer_server.engines.registry import engine_factory
 from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.slots import Slots
 from trainer_server.gateway.errors import APIError
@@ -86,7 +86,7 @@ class Server:
             engines=self.engines,
         )
         self._take_up_policies()
-        self.exports = Exports(home=config.home, base=base, store=self.store, retention=self.trainer.retention)
+        self.exports = Exports(config.home, base, self.store, self.trainer.retention)
         self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By policy."""
         self.failure: str | None = None
@@ -247,7 +247,7 @@ def _engines(config: ServerConfig, base: ServedModel) -> Sequence[Engine]:
         kv_cache_gib=config.kv_cache_gib,
         share_gpu=config.share_gpu,
     )
-    return make_engines(config.engine, settings)
+    return engine_factory(config.engine)(settings)
 
 
 def _server_id(config: ServerConfig) -> str:

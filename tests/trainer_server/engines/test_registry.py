@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,19 +14,20 @@ from tests.support import letters_engine
 from tests.support.jobs import finish
 from tests.support.trainer_server import TOKEN, trainer_server_over
 from trainer_server.engines.base import EngineSettings
-from trainer_server.engines.registry import ENGINES, engine_factory, make_engines
+from trainer_server.engines.registry import ENGINES, engine_factory
 from trainer_server.engines.served_model import ServedModel
-from trainer_server.engines.vllm.engine import vllm_engines
 from trainer_server.wire import ConfigError, Home
 
 ENGINE = "tests.support.letters_engine:make"
 
 
-def test_an_engine_has_a_name_or_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engine_factory("vllm") is vllm_engines
-    assert engine_factory(ENGINE) is letters_engine.make
+def test_an_engine_has_a_name_or_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, "letters", letters_engine.make)
-    assert engine_factory("letters") is letters_engine.make
+    settings = EngineSettings(base=ServedModel("base", str(tmp_path)), home=Home(tmp_path), cpu=True)
+    for name in ("letters", ENGINE):
+        assert [engine.url for engine in engine_factory(name)(settings)] == ["letters"]
+    elsewhere = replace(settings, urls=("http://127.0.0.1:1/v1",))
+    assert [engine.url for engine in engine_factory("vllm")(elsewhere)] == ["http://127.0.0.1:1"]
 
 
 @pytest.mark.parametrize(
@@ -52,8 +54,7 @@ def test_a_class_that_lacks_a_part_of_the_protocol_is_refused_at_start(
     monkeypatch.setitem(ENGINES, "half", lambda settings: [Half()])
     settings = EngineSettings(base=ServedModel("base", str(tmp_path)), home=Home(tmp_path), cpu=True)
     with pytest.raises(ConfigError, match=r"Half has no busy, chat, check, .*wait_ready, which"):
-        make_engines("half", settings)
-    assert [engine.url for engine in make_engines(ENGINE, settings)] == ["letters"]
+        engine_factory("half")(settings)
 
 
 async def test_rollouts_of_an_engine_from_elsewhere_are_trained_on(
