@@ -67,3 +67,9 @@ def test_a_test_file_mirrors_a_module_or_a_folder() -> None:
         if package not in PACKAGES or not mirrored.is_dir() or not (folders or about & names):
             wrong.append(relative(path))
     assert wrong == []
+
+
+def test_the_real_vllm_is_used_in_one_folder() -> None:
+    """`make test` looks for its tests there alone, so that the others are not collected a third time."""
+    others = [path for path in TESTS if not relative(path).startswith(OF_THEIR_OWN)]
+    assert [relative(path) for path in others if "mark.vllm" in path.read_text()] == []
