@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import time
 import uuid
 from typing import Any, Literal, Self
 
-from langchain_core.load import dumpd
 from langchain_core.messages import BaseMessage
-from pydantic import BaseModel, ConfigDict, Field, field_serializer
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
+
+from art_langgraph.messages import final_text, from_openai, messages_of, plain, revive
 
 
 class Scenario(BaseModel):
@@ -25,9 +25,14 @@ class Scenario(BaseModel):
     input: Any
     metadata: dict[str, Any] = Field(default_factory=dict)
 
+    @field_validator("input", mode="before")
+    @classmethod
+    def _with_messages(cls, value: Any) -> Any:
+        return revive(value)
+
     def model_post_init(self, _context: Any) -> None:
         if not self.id:
-            text = json.dumps(self.input, sort_keys=True, default=str)
+            text = json.dumps(plain(self.input), sort_keys=True)
             self.id = f"sc-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     @classmethod
@@ -65,6 +70,9 @@ class CompletionCall(Place):
     id: str | None
     """Of our gateway; None for other models, whose answers are context and never trained."""
     model: str | None = None
+    """What the graph asked for: a policy, one of its versions (`name@3`), or another model."""
+    version: int | None = None
+    """Which version of the policy answered; None for the base model and for models that are not our gateway's."""
     message: dict[str, Any] | None = None
     """The answer: role, content, tool_calls, as OpenAI has them."""
     messages: list[dict[str, Any]] = Field(default_factory=list)
@@ -126,7 +134,10 @@ class NodeRun(Place):
 
 
 class Trajectory(BaseModel):
-    """What one run of a graph did."""
+    """What one run of a graph did.
+
+    What this package knows about the run has a field of its own; `metadata` belongs to the user.
+    """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -136,7 +147,7 @@ class Trajectory(BaseModel):
     tool_calls: list[ToolCall] = Field(default_factory=list)
     nodes: list[NodeRun] = Field(default_factory=list)
     output: Any = None
-    """The graph's final state; None when it raised."""
+    """The graph's final state; None when it raised. What is no message is plain data in a stored run."""
     error: str | None = None
     """What the graph raised. All that happened until then is kept."""
     reward: float | None = None
@@ -146,31 +157,67 @@ class Trajectory(BaseModel):
     """Rewards by node, where the reward function gave some."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """The parts of the reward."""
+    reward_source: str | None = None
+    """Who gave a stored run its newest reward: "feedback", "judge", …; None: the run's own reward function."""
+    evaluation: bool = False
+    """The run measures a version: no training step takes it."""
+    temperature: float | None = None
+    """Temperature that the rollout asked for; None: what the graph or its policy says."""
+    requested_version: int | dict[str, int] | None = None
+    """Version that the rollout asked for, of all policies or by name; None: the newest. See `versions`."""
+    rollout_id: str | None = None
+    """Name of the run at the gateway: the completions' `rollout` in the ledger."""
+    graph_id: str | None = None
+    """Name of the graph, as a LangGraph server or the graph itself has it."""
+    assistant_id: str | None = None
+    """LangGraph server's id of the assistant."""
+    thread_id: str | None = None
+    run_id: str | None = None
+    """LangGraph's id of the root run; on a LangGraph server, the id of the run."""
     metadata: dict[str, Any] = Field(default_factory=dict)
+    """The user's facts: those given to `rollout`, or the metadata of the run's config under `install`."""
     started: float = Field(default_factory=time.time)
     seconds: float = 0.0
+
+    @field_validator("output", mode="before")
+    @classmethod
+    def _with_messages(cls, value: Any) -> Any:
+        return revive(value)
 
     @field_serializer("output", "scenario", when_used="json")
     def _plain(self, value: Any) -> Any:
         return plain(value)
 
     @property
-    def graph_id(self) -> str | None:
-        """Name of the graph, as a LangGraph server or the graph itself has it."""
-        return self._fact("graph_id") or self._fact("name")
+    def messages(self) -> list[BaseMessage]:
+        """The conversation: the `messages` of the final state.
+
+        Of a run without a final state (it raised, or has not ended), what its last answered model call was given, and
+        that answer. Empty where there is neither. The same for live, stored and imported runs.
+        """
+        if self.output is not None:
+            return messages_of(self.output)
+        for call in reversed(self.completions):
+            if call.message is not None:
+                return from_openai([*call.messages, call.message])
+        return []
 
     @property
-    def thread_id(self) -> str | None:
-        return self._fact("thread_id")
+    def final_text(self) -> str:
+        """Text of the model's last message in `messages`, or the output itself where it is a text; "" when none."""
+        return self.output if isinstance(self.output, str) else final_text(self.messages)
 
     @property
-    def run_id(self) -> str | None:
-        """LangGraph's id of the root run; on a LangGraph server, the id of the run."""
-        return self._fact("run_id")
+    def versions(self) -> dict[str, list[int]]:
+        """Versions that answered, by policy: `{"agent": [3]}`.
 
-    def _fact(self, key: str) -> str | None:
-        value = self.metadata.get(key)
-        return None if value is None else str(value)
+        A rollout gets one version of each policy. Other runs may get several, when a policy is trained meanwhile.
+        """
+        answered: dict[str, set[int]] = {}
+        for call in self.completions:
+            if call.policy is not None and call.version is not None:
+                answered.setdefault(call.policy, set()).add(call.version)
+        return {policy: sorted(versions) for policy, versions in answered.items()}
 
     @property
     def completion_ids(self) -> list[str]:
@@ -195,20 +242,3 @@ class TrajectoryGroup(BaseModel):
     @property
     def rewards(self) -> list[float | None]:
         return [one.reward for one in self.trajectories]
-
-
-def plain(value: Any) -> Any:
-    """JSON-safe form of a graph's state: messages as LangChain serialises them, the unknown as text."""
-    if isinstance(value, BaseMessage):
-        return dumpd(value)
-    if isinstance(value, BaseModel):
-        return {key: plain(getattr(value, key)) for key in type(value).model_fields}
-    if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple, set)):
-        return [plain(one) for one in value]
-    if value is None or isinstance(value, (str, int, bool)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    return repr(value)

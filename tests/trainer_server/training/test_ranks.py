@@ -66,8 +66,8 @@ def test_alone_there_is_nothing_to_divide(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.delenv(name, raising=False)
     ranks = Ranks.join()
     assert (ranks.index, ranks.count, ranks.first, ranks.sharded) == (0, 1, True, False)
-    assert ranks.tell("job") == "job"
+    assert ranks.broadcast("job") == "job"
     value = torch.ones(2)
-    ranks.add(value)
+    ranks.all_reduce(value)
     assert ranks.gather({"a": value})["a"] is value
     assert value.tolist() == [1.0, 1.0]
