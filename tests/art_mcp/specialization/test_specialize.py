@@ -12,8 +12,8 @@ from art_langgraph.cli.main import build
 from art_mcp import MCPScenario, RunSettings, ScenarioSet, TrainingSettings, WarmStart, connect, specialize
 from art_mcp.scenarios.plan import Observation, Plan, Step
 from art_mcp.specialization.demonstrations import demonstrations
-from tests.conftest import TrainerServer
 from tests.support.mcp.commands import SERVER
+from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 
