@@ -12,14 +12,17 @@ from pathlib import Path
 
 from trainer_server.wire import Home
 
-_INSTALL = ("install", "-q", "--no-compile")
-"""Modules are compiled when they are imported, which few of them are: half the time of an installation."""
 _NICE = ("nice", "-n", "10")
 """Other tests wait for answers meanwhile."""
 
 
 def environment(
-    name: str, *packages: str, marker: str = "", overlay: bool = False, begin_with: Path | None = None
+    name: str,
+    *packages: str,
+    marker: str = "",
+    overlay: bool = False,
+    begin_with: Path | None = None,
+    compiled: bool = False,
 ) -> Path:
     """Makes an environment unless it is there. Several test runs may ask at once: one makes it, the others wait.
 
@@ -30,6 +33,8 @@ def environment(
         overlay: What the packages do not bring is found where the tests' own packages are.
         begin_with: The `bin` directory of another environment, of which this one begins as a copy. Its packages must
             fit together afterwards, as `pip check` says.
+        compiled: Compiles all modules, for an environment that others begin with. Without, modules are compiled when
+            they are imported, which few of them are: that is half the time of an installation.
 
     Returns:
         Its `bin` directory.
@@ -49,7 +54,7 @@ def environment(
             if overlay:
                 (packages_dir,) = where.glob("lib/python*/site-packages")
                 (packages_dir / "zz_tests.pth").write_text("\n".join(_site_packages()))
-            pip(where / "bin", *_INSTALL, *packages)
+            pip(where / "bin", "install", "-q", *([] if compiled else ["--no-compile"]), *packages)
             if begin_with:
                 pip(where / "bin", "check")
             ready.write_text(recipe)

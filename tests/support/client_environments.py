@@ -15,7 +15,7 @@ def client_environment(name: str = "", *packages: str) -> Path:
     """The `bin` directory of an environment made by `pip install .` alone; or, with a name, of a copy of it that has
     our test tools and other packages besides."""
     recipe = (ROOT / "pyproject.toml").read_text()
-    client = environment("client", str(ROOT), marker=recipe)
+    client = environment("client", str(ROOT), marker=recipe, compiled=True)
     if not name:
         return client
     return environment(f"client-{name}", *packages, *TOOLS, marker=recipe, begin_with=client)
