@@ -11,6 +11,7 @@ class ARTError(Exception):
     ├── ServerError        the trainer server answered with an error (carries its HTTP status)
     │   └── JobFailed      a training job ended in failure
     ├── ServerUnreachable  nobody answers at the server's address
+    ├── RolloutsFailed     every run of a gather, an evaluation or a step failed (art_langgraph)
     ├── EngineError        vLLM could not be installed, started, or asked
     ├── TrainingError      a step cannot be taken with these data
     ├── LLMError           a model that we ask - a judge, a writer of scenarios - gave no usable answer
