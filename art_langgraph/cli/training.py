@@ -163,7 +163,7 @@ def policies_command() -> None:
                 reward = newest.metrics.get("reward_mean")
                 reward = f"{reward:.3f}" if isinstance(reward, float) else ""
                 table.add_row(policy.name, str(policy.latest), str(policy.spec.rank), policy.base_model, reward)
-                broken += policy.set_aside.values()
+                broken += policy.quarantined.values()
             Console().print(table)
             print(*broken, sep="\n", end="\n" if broken else "")
 

@@ -29,6 +29,7 @@ from trainer_server.wire import (
     GRPOConfig,
     Job,
     JobFailed,
+    JobList,
     JobStatus,
     Policy,
     PolicySpec,
@@ -206,6 +207,27 @@ class TrainerClient:
         found = await self._ask("GET", f"/api/jobs/{job_id}", params={"wait": wait}, timeout=wait + 30)
         return Job.model_validate_json(found.content)
 
+    async def jobs(self, *, limit: int = 100, status: JobStatus | None = None) -> list[Job]:
+        """Jobs of all policies, newest first.
+
+        Args:
+            limit: How many at most, up to 1000.
+            status: Only jobs with this status; None: all.
+        """
+        params: dict[str, str | int] = {"limit": limit, **({"status": status.value} if status else {})}
+        return JobList.model_validate_json((await self._ask("GET", "/api/jobs", params=params)).content).jobs
+
+    async def cancel(self, job_id: str) -> Job:
+        """Cancels a queued job; cancelling it again answers the same.
+
+        Returns:
+            The cancelled job.
+
+        Raises:
+            ServerError: 404 where there is no such job, 409 where the trainer has taken it up or it has ended.
+        """
+        return Job.model_validate_json((await self._ask("POST", f"/api/jobs/{job_id}/cancel")).content)
+
     async def wait(self, job: Job, *, progress: str | None = None) -> Job:
         """Waits until a job is final. progress: label of a bar on the terminal; None: no bar. Raises JobFailed."""
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
@@ -214,8 +236,9 @@ class TrainerClient:
             while not job.status.final:
                 job = await self.job(job.id, wait=_GLANCE if progress else _WAIT)
                 bar.update(task, completed=job.progress or 0.0)
-        if job.status == JobStatus.failed:
-            raise JobFailed(f"{job.id} on policy {job.policy!r} failed: {job.error}", job_id=job.id)
+        if job.status in (JobStatus.failed, JobStatus.cancelled):
+            how = "failed" if job.status == JobStatus.failed else "was cancelled"
+            raise JobFailed(f"{job.id} on policy {job.policy!r} {how}: {job.error}", job_id=job.id)
         return job
 
     async def train_step(

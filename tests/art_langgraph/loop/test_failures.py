@@ -26,7 +26,7 @@ from art_langgraph import (
     train,
 )
 from art_langgraph.loop import failures
-from tests.conftest import TrainerServer
+from tests.support.trainer_server import TrainerServer
 
 
 @pytest.fixture(autouse=True)

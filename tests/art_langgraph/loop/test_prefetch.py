@@ -18,7 +18,7 @@ from art_langgraph.loop.prefetch import (
     prefetch_rollouts,
     replacements,
 )
-from tests.conftest import TrainerServer
+from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 
