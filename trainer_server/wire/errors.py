@@ -11,6 +11,7 @@ class ARTError(Exception):
     ├── ServerError        the trainer server answered with an error (carries its HTTP status)
     │   └── JobFailed      a training job ended in failure
     ├── ServerUnreachable  nobody answers at the server's address
+    ├── RolloutsFailed     every run of a gather, an evaluation or a step failed (art_langgraph)
     ├── Refusal            inside the server: a request is refused, and its client can do something about it
     │   ├── NotFound       what it names does not exist (HTTP 404)
     │   ├── Conflict       it cannot be done as things stand (HTTP 409)
