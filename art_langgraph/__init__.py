@@ -11,8 +11,9 @@ from art_langgraph.client.demonstrations import load_conversations
 from art_langgraph.datasets import load_scenarios, save_scenarios
 from art_langgraph.judge.ruler import Ruler, ruler, ruler_score_group
 from art_langgraph.llm.llm import LLM, Usage
-from art_langgraph.loop.comparison import Versus, compare_versions
+from art_langgraph.loop.comparison import VersionComparison, compare_versions
 from art_langgraph.loop.evaluate import Evaluation, evaluate
+from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.loop.rollout import gather, rollout
 from art_langgraph.loop.train import train
 from art_langgraph.rewards import NodeRewards, group_sum, weighted, when_undecided
@@ -35,6 +36,7 @@ __all__ = [
     "GRPOConfig",
     "LLMError",
     "NodeRewards",
+    "RolloutsFailed",
     "Ruler",
     "SFTConfig",
     "Scenario",
@@ -44,7 +46,7 @@ __all__ = [
     "TrajectoryGroup",
     "TrajectoryStore",
     "Usage",
-    "Versus",
+    "VersionComparison",
     "autorl",
     "compare_versions",
     "evaluate",

@@ -10,7 +10,7 @@ from art_langgraph.autorl.inputs import input_schema, invent
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.judge.ruler import RUBRIC, Ruler
 from art_langgraph.llm.llm import LLM, Usage, total_cost
-from art_langgraph.loop.comparison import Versus, compare_versions
+from art_langgraph.loop.comparison import VersionComparison, compare_versions
 from art_langgraph.loop.rollout import Graph, ScenarioLike
 from art_langgraph.loop.stages import Stages
 from art_langgraph.loop.train import StepRecord, train
@@ -28,7 +28,7 @@ class AutoRLReport:
     task: str
     training: list[Scenario]
     held_out: list[Scenario]
-    comparison: Versus
+    comparison: VersionComparison
     steps: list[StepRecord]
     usage: dict[str, Usage]
     seconds: dict[str, float]

@@ -106,6 +106,8 @@ class MCPScenario(Scenario):
 
     @property
     def task(self) -> str:
+        if isinstance(self.input, str):
+            return self.input
         message = self.input["messages"][0]
         return str(message["content"] if isinstance(message, dict) else message[1])
 
