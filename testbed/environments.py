@@ -41,7 +41,8 @@ def environment(
     """
     root = Home.find().cache / "test-envs"
     root.mkdir(parents=True, exist_ok=True)
-    where, recipe = root / name, json.dumps([sys.version, *packages, marker, str(begin_with)])
+    where, below = root / name, _site_packages() if overlay else []
+    recipe = json.dumps([sys.version, *packages, marker, str(begin_with), *below])
     with (root / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         ready = where / ".ready"
@@ -53,7 +54,7 @@ def environment(
                 subprocess.run([*_NICE, sys.executable, "-m", "venv", "--without-pip", str(where)], check=True)
             if overlay:
                 (packages_dir,) = where.glob("lib/python*/site-packages")
-                (packages_dir / "zz_tests.pth").write_text("\n".join(_site_packages()))
+                (packages_dir / "zz_tests.pth").write_text("\n".join(below))
             pip(where / "bin", "install", "-q", *([] if compiled else ["--no-compile"]), *packages)
             if begin_with:
                 pip(where / "bin", "check")
