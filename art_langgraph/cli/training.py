@@ -101,7 +101,7 @@ async def _train(
         if not found.groups:
             print("nothing to train on")
             raise typer.Exit(1)
-        result = await trainer.train(policy, found.groups, GRPOConfig(lr=lr))
+        result = await trainer.train_step(policy, found.groups, GRPOConfig(lr=lr))
         store.mark_trained([one.id for one in found.trained], policy, result.version)
         metrics = result.metrics
         if skipped := metrics.get("skipped"):
@@ -163,7 +163,7 @@ def policies_command() -> None:
                 reward = newest.metrics.get("reward_mean")
                 reward = f"{reward:.3f}" if isinstance(reward, float) else ""
                 table.add_row(policy.name, str(policy.latest), str(policy.spec.rank), policy.base_model, reward)
-                broken += policy.set_aside.values()
+                broken += policy.quarantined.values()
             Console().print(table)
             print(*broken, sep="\n", end="\n" if broken else "")
 

@@ -8,7 +8,7 @@ import json
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.tree import Tree
 
 from art_langgraph.cli.judge import JudgeOption, RubricOption, UrlOption, VotesOption, judge_runs, made_ruler
+from art_langgraph.jsonl import explain, read_jsonl, to_line, write_jsonl
 from art_langgraph.rewards import score
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import CompletionCall, ToolCall, Trajectory
@@ -85,9 +86,7 @@ def export_command(
     if file.suffix == ".parquet":
         _write_parquet(file, found)
     elif file.suffix == ".jsonl":
-        with file.open("w") as out:
-            for one in track(found, "exporting", disable=not sys.stderr.isatty()):
-                out.write(one.model_dump_json() + "\n")
+        write_jsonl(file, track(found, "exporting", disable=not sys.stderr.isatty()))
     else:
         raise ConfigError(f"{file}: the name must end in .jsonl or .parquet")
     print(f"{len(found)} trajectories in {file}")
@@ -99,13 +98,9 @@ def import_command(
 ) -> None:
     """Read runs from a file into the store; those that are there already are left alone."""
     target = TrajectoryStore(store)
-    lines = _read_parquet(file) if file.suffix == ".parquet" else file.read_text().splitlines()
+    runs = _read_parquet(file) if file.suffix == ".parquet" else read_jsonl(file, _trajectory, what="trajectory")
     added = known = 0
-    for at, line in enumerate(lines, start=1):
-        try:
-            one = Trajectory.model_validate(json.loads(line))
-        except ValueError as error:
-            raise ConfigError(f"{file}, line {at} is no trajectory: {error}") from None
+    for one in runs:
         if target.get(one.id) is None:
             target.add(one)
             added += 1
@@ -293,7 +288,7 @@ def _write_parquet(file: Path, found: Sequence[Trajectory]) -> None:
             "id": one.id, "started": one.started, "seconds": one.seconds, "graph": one.graph_id,
             "thread": one.thread_id, "run": one.run_id, "scenario": one.scenario.id, "reward": one.reward,
             "error": one.error, "completions": len(one.completions), "tool_calls": len(one.tool_calls),
-            "record": one.model_dump_json(),
+            "record": to_line(one),
         }
         for one in found
     ]  # fmt: skip
@@ -305,9 +300,17 @@ def _write_parquet(file: Path, found: Sequence[Trajectory]) -> None:
     parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), file)
 
 
-def _read_parquet(file: Path) -> list[str]:
+def _read_parquet(file: Path) -> Iterator[Trajectory]:
     _, parquet = _pyarrow()
-    return [str(one) for one in parquet.read_table(file, columns=["record"])["record"].to_pylist()]
+    for number, record in enumerate(parquet.read_table(file, columns=["record"])["record"].to_pylist(), start=1):
+        try:
+            yield _trajectory(json.loads(record))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{file}, row {number} is no trajectory: {explain(error)}") from None
+
+
+def _trajectory(value: Any) -> Trajectory:
+    return Trajectory.model_validate(value)
 
 
 def _pyarrow() -> tuple[Any, Any]:

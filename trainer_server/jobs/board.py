@@ -2,7 +2,8 @@
 
     jobs/<id>/job.json       what was accepted; by the server, before it answers 202
     jobs/<id>/rows.json      sft only: what is imitated, as token ids; by the server, which has the chat template
-    jobs/<id>/started.json   when the trainer took it up; by the trainer
+    jobs/<id>/started.json   when the trainer took it up; by the trainer. Or that it was cancelled; by the server.
+                             Created once, by whoever comes first: a job is either started or cancelled.
     jobs/<id>/progress.json  how far it is, replaced as it goes on; by the trainer
     jobs/<id>/trained.json   what came of it; by the trainer, after the version is published
     jobs/<id>/done.json      the final Job, once the engine serves the version; by the server
@@ -27,7 +28,7 @@ from pydantic import BaseModel, Field
 
 from trainer_server.jobs.demonstrations import Demonstrations
 from trainer_server.process import faults
-from trainer_server.process.files import write_atomic
+from trainer_server.process.files import create_exclusive, write_atomic
 from trainer_server.wire import (
     ConfigError,
     Job,
@@ -78,7 +79,16 @@ class Trained(BaseModel):
 
     result: StepResult | None = None
     error: str | None = None
+    cancelled: bool = False
+    """The trainer did not take the job up; `error` says why."""
     seconds: float = Field(default=0.0, description="wall time in the trainer")
+
+
+CANCELLED = Trained(
+    cancelled=True,
+    error="A client cancelled this job before the trainer took it up. The policy stays at the version it had; to train "
+    "after all, send the request again under another idempotency key.",
+)
 
 
 class JobBoard:
@@ -171,11 +181,38 @@ class JobBoard:
     def end_turn(self) -> None:
         (self.root / _TURN).unlink(missing_ok=True)
 
-    def start(self, job_id: str) -> None:
-        write_atomic(self.root / job_id / "started.json", json.dumps({"time": time.time()}))
+    def start(self, job_id: str) -> bool:
+        """Takes a job up for the trainer; the same job may be taken up again after a kill.
+
+        Returns:
+            False for a job that was cancelled before.
+        """
+        mine = create_exclusive(self.root / job_id / "started.json", json.dumps({"time": time.time()}))
+        return mine or not self.cancelled(job_id)
+
+    def cancel(self, job_id: str) -> bool:
+        """Cancels a job that nobody has taken up.
+
+        Returns:
+            False for a job that the trainer took up before.
+        """
+        claim = {"time": time.time(), "cancelled": True}
+        if not create_exclusive(self.root / job_id / "started.json", json.dumps(claim)):
+            return False
+        self.report(job_id, CANCELLED)
+        return True
 
     def started(self, job_id: str) -> bool:
-        return (self.root / job_id / "started.json").exists()
+        """Whether the trainer took the job up."""
+        return (self.root / job_id / "started.json").exists() and not self.cancelled(job_id)
+
+    def cancelled(self, job_id: str) -> bool:
+        """Whether the job was cancelled before the trainer took it up."""
+        path = self.root / job_id / "started.json"
+        try:
+            return bool(json.loads(path.read_text()).get("cancelled"))
+        except (FileNotFoundError, ValueError):  # not taken up; or damaged, and then as if the trainer had
+            return False
 
     def progress(self, job_id: str, share: float) -> None:
         """How much of a running job is done, 0 to 1."""
@@ -209,12 +246,18 @@ class JobBoard:
             share = json.loads(progress.read_text())["share"] if progress.exists() else None
         except (FileNotFoundError, ValueError, TrainingError):
             return None
+        status = JobStatus.queued
+        if self.cancelled(job_id):
+            status = JobStatus.cancelled
+        elif self.started(job_id):
+            status = JobStatus.running
         return Job(
             id=file.id,
             kind=file.kind,
             policy=file.policy,
             created=file.created,
-            status=JobStatus.running if self.started(job_id) else JobStatus.queued,
+            status=status,
+            error=CANCELLED.error if status == JobStatus.cancelled else None,
             progress=share,
         )
 

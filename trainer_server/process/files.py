@@ -33,6 +33,31 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
     fsync_directory(path.parent)
 
 
+def create_exclusive(path: Path, text: str) -> bool:
+    """Creates `path` with `text`, durably, unless it exists.
+
+    Of several processes that call this for one path, exactly one gets True. A reader sees the whole text or no file.
+
+    Returns:
+        Whether this call created the file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+        os.link(aside, path)
+    except FileExistsError:
+        return False
+    finally:
+        Path(aside).unlink(missing_ok=True)
+    fsync_directory(path.parent)
+    return True
+
+
 def publish_directory(aside: Path, final: Path) -> None:
     """Makes a finished directory visible under its final name in one step. Raises FileExistsError if that is taken.
 

@@ -9,14 +9,17 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from trainer_server.gateway.errors import APIError
+from trainer_server.jobs.service import NotCancellable
 from trainer_server.ledger.sqlite import read_completions
-from trainer_server.policies.export import Export
+from trainer_server.policies.export import Export, ExportAbandoned, ExportFailed
 from trainer_server.policies.retention import VersionInUse
 from trainer_server.wire import (
     Completion,
     ExportFormat,
     Fork,
     Job,
+    JobList,
+    JobStatus,
     Policy,
     PolicySpec,
     Score,
@@ -139,7 +142,14 @@ async def export(name: str, number: int, request: Request, format: ExportFormat 
     server = request.app.state.server
     _policy(request, name)
     _version(request, name, number)
-    made: Export = await server.exports.make(name, number, format, request.is_disconnected)
+    try:
+        made: Export = await server.exports.make(name, number, format, request.is_disconnected)
+    except ExportFailed as error:
+        raise APIError(422, str(error), code="export_failed", param="format") from None
+    except ExportAbandoned as error:
+        raise APIError(499, str(error)) from None
+    except OSError as error:
+        raise APIError(507, f"{name}@{number} could not be exported: {error}", code="disk") from None
     return StreamingResponse(made.stream(), media_type="application/x-tar", headers={"Content-Length": str(made.size)})
 
 
@@ -176,20 +186,39 @@ async def step_by_key(name: str, idempotency_key: str, request: Request) -> Job:
 
 
 @router.get("/jobs")
-async def jobs(request: Request) -> dict[str, list[Job]]:
-    """The newest hundred jobs, newest first."""
-    return {"jobs": request.app.state.server.trainer.jobs()}
+async def jobs(
+    request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100, status: JobStatus | None = None
+) -> JobList:
+    """Jobs, newest first: at most `limit`; only those with `status`, where it is given."""
+    return JobList(jobs=await asyncio.to_thread(request.app.state.server.trainer.jobs, limit, status))
 
 
 @router.get("/jobs/{job_id}")
 async def job(job_id: str, request: Request, wait: Annotated[float, Query(ge=0, le=60)] = 0.0) -> Job:
     """One job; `wait`: seconds to wait for it to become final."""
-    if not job_id.startswith("job-") or not job_id.replace("-", "").isalnum():
-        raise APIError(404, f"there is no job {job_id!r}", code="not_found")
-    found: Job | None = await request.app.state.server.trainer.wait(job_id, wait)
+    found: Job | None = await request.app.state.server.trainer.wait(_job_id(job_id), wait)
     if found is None:
         raise APIError(404, f"there is no job {job_id!r}", code="not_found")
     return found
+
+
+@router.post("/jobs/{job_id}/cancel")
+async def cancel(job_id: str, request: Request) -> Job:
+    """Cancels a queued job. 409 for one that the trainer has taken up, or that has ended."""
+    try:
+        found: Job | None = await request.app.state.server.trainer.cancel(_job_id(job_id))
+    except NotCancellable as error:
+        raise APIError(409, str(error), code="job_not_queued") from None
+    if found is None:
+        raise APIError(404, f"there is no job {job_id!r}", code="not_found")
+    return found
+
+
+def _job_id(text: str) -> str:
+    """Raises APIError 404 for what is no id of a job: it would be taken as a path."""
+    if not text.startswith("job-") or not text.replace("-", "").isalnum():
+        raise APIError(404, f"there is no job {text!r}", code="not_found")
+    return text
 
 
 @router.get("/completions/{completion_id}")
@@ -224,7 +253,7 @@ async def _train(name: str, body: StepRequest | SFTRequest, request: Request, ke
 
 
 def _refuse_unserved(request: Request, name: str) -> None:
-    why: str | None = request.app.state.server.slots.unserved.get(name)
+    why: str | None = request.app.state.server.names.unserved.get(name)
     if why:
         raise APIError(409, why, code="policy_unserved", param="name")
 
@@ -245,8 +274,8 @@ def _forked(request: Request, spec: PolicySpec, fork: Fork) -> PolicySpec:
 def _policy(request: Request, name: str) -> Policy:
     server = request.app.state.server
     found: Policy | None = server.store.policy(name) if server.valid_name(name) else None
-    if found is None and name in server.slots.unserved:
-        raise APIError(404, server.slots.unserved[name], code="not_found")
+    if found is None and name in server.names.unserved:
+        raise APIError(404, server.names.unserved[name], code="not_found")
     if found is None:
         known: list[Any] = [one.name for one in server.store.policies()]
         raise APIError(404, f"there is no policy {name!r}; there are: {', '.join(known) or 'none'}", code="not_found")
@@ -257,7 +286,7 @@ def _version(request: Request, name: str, number: int) -> Version:
     server = request.app.state.server
     found: Version | None = server.store.version(name, number)
     if found is None:
-        why = server.store.set_aside(name).get(number) or f"policy {name!r} has no version {number}"
+        why = server.store.quarantined(name).get(number) or f"policy {name!r} has no version {number}"
         raise APIError(404, why, code="not_found")
     found.loaded = server.slots.holds((name, number))
     return found

@@ -11,7 +11,7 @@ from langgraph.types import Command, interrupt
 
 from art_langgraph import ARTCallbackHandler, NodeRewards, Trajectory, TrajectoryGroup, TrajectoryStore
 from art_langgraph.credit import group_refs
-from tests.art_langgraph.conftest import MakeModel
+from tests.support.chat_models import MakeModel
 from trainer_server.wire import ConfigError
 
 

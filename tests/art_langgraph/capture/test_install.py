@@ -17,7 +17,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from art_langgraph import ChatART, Scenario, Trajectory, TrajectoryStore, notices
 from art_langgraph.capture import flush, install, uninstall
 from art_langgraph.trajectory import CompletionCall
-from tests.conftest import TrainerServer
+from tests.support.trainer_server import TrainerServer
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import trainer_server_on
-from tests.support.engine_app import weights
+from testbed.engine_app import weights
+from tests.support.trainer_server import trainer_server_on
 
 pytestmark = pytest.mark.slow
 

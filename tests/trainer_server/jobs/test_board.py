@@ -16,6 +16,7 @@ from trainer_server.wire import (
     Conversation,
     GroupRef,
     Home,
+    JobStatus,
     PolicySpec,
     SFTRequest,
     StepRequest,
@@ -127,3 +128,21 @@ def test_a_damaged_job_is_reported_and_the_worker_goes_on(tmp_path: Path) -> Non
         trained = board.trained(job.id)
         assert trained is not None
         assert why in str(trained.error)
+
+
+def test_a_job_is_either_started_or_cancelled(tmp_path: Path) -> None:
+    board = JobBoard(Home(tmp_path).jobs)
+    request = StepRequest(groups=[GroupRef(scenario_id="s", trajectories=[])])
+    cancelled, started = (board.accept("step", "p", request=request) for _ in range(2))
+    assert board.cancel(cancelled.id)
+    assert not board.start(cancelled.id)
+    assert board.start(started.id)
+    assert not board.cancel(started.id)
+    assert board.start(started.id)  # again, after a kill
+    statuses = [job.status for one in (cancelled, started) if (job := board.job(one.id))]
+    assert statuses == [JobStatus.cancelled, JobStatus.running]
+    (board.root / cancelled.id / "trained.json").unlink()  # the server was killed before it could report
+    working(tmp_path, 3)
+    trained = board.trained(cancelled.id)
+    assert trained is not None
+    assert trained.cancelled

@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import threading
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
-from tests.conftest import TrainerServer, trainer_server_on
-
-
-def ask(http: httpx.Client, content: str, model: str = "p", rollout: str | None = None) -> str:
-    body = {"model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 20}
-    headers = {"X-ART-Rollout": rollout} if rollout else {}
-    answer = http.post("/v1/chat/completions", json=body, headers=headers)
-    assert answer.status_code == 200, answer.text
-    return str(answer.json()["id"])
-
-
-def groups(http: httpx.Client, *rewards: float | None, model: str = "p") -> list[dict[str, Any]]:
-    made = [
-        {"id": f"t{i}", "reward": reward, "completions": [ask(http, f"say {i}{i}{i}", model)]}
-        for i, reward in enumerate(rewards)
-    ]
-    return [{"scenario_id": "s", "trajectories": made}]
-
-
-def finish(http: httpx.Client, answer: httpx.Response) -> dict[str, Any]:
-    assert answer.status_code == 202, answer.text
-    for _ in range(6):
-        job = http.get(f"/api/jobs/{answer.json()['id']}", params={"wait": 50}).json()
-        if job["status"] in ("succeeded", "failed"):
-            return dict(job)
-    raise TimeoutError(job)
-
-
-def version_of(http: httpx.Client, one: str) -> int:
-    return int(http.get(f"/api/completions/{one}").json()["version"])
+from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.trainer_server import TrainerServer, trainer_server_on
 
 
 def test_a_policy_is_created_once(server: TrainerServer) -> None:
@@ -157,6 +130,32 @@ def test_bad_steps_are_refused(server: TrainerServer) -> None:
         assert http.get("/api/completions/nothing").status_code == 404
 
 
+def test_jobs_are_listed_and_cancelled(server: TrainerServer) -> None:
+    trainer = int(json.loads((server.home.root / "trainer.json").read_text())["pid"])
+    with server.http() as http:
+        http.post("/api/policies", json={"name": "cancelled"})
+        body = {"groups": groups(http, 1.0, 0.0, model="cancelled")}
+        os.kill(trainer, signal.SIGSTOP)  # it takes nothing up meanwhile
+        try:
+            first, second = (http.post("/api/policies/cancelled/steps", json=body).json()["id"] for _ in range(2))
+            assert [one["id"] for one in http.get("/api/jobs", params={"limit": 1}).json()["jobs"]] == [second]
+            for job_id in (second, first):
+                answer = http.post(f"/api/jobs/{job_id}/cancel")
+                assert answer.status_code == 200, answer.text
+                assert answer.json()["status"] == "cancelled"
+        finally:
+            os.kill(trainer, signal.SIGCONT)
+        listed = http.get("/api/jobs", params={"status": "cancelled"}).json()["jobs"]
+        assert [job["id"] for job in listed] == [second, first]
+        assert http.get("/api/jobs", params={"status": "odd"}).status_code == 422
+        assert http.post("/api/jobs/job-1/cancel").status_code == 404
+        job = finish(http, http.post("/api/policies/cancelled/steps", json=body))
+        assert job["result"]["version"] == 1
+        refused = http.post(f"/api/jobs/{job['id']}/cancel")
+        assert refused.status_code == 409
+        assert "has succeeded already" in refused.json()["error"]["message"]
+
+
 def test_a_step_that_cannot_be_written_down_is_refused(server: TrainerServer) -> None:
     half = '{"groups": [{"scenario_id": "\\ud83d", "trajectories": []}]}'
     with server.http() as http:
@@ -190,14 +189,9 @@ def test_a_restarted_server_goes_on(tmp_path: Path, base_model: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_trainer_comes_back_and_finishes(tmp_path: Path, base_model: Path) -> None:
-    import os
-    import signal
-
     with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
         http.post("/api/policies", json={"name": "p"})
         body = {"groups": groups(http, 1.0, 0.0)}
-        import json
-
         os.kill(json.loads((tmp_path / "trainer.json").read_text())["pid"], signal.SIGKILL)
         assert finish(http, http.post("/api/policies/p/steps", json=body))["result"]["version"] == 1
 
