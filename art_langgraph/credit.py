@@ -57,8 +57,19 @@ def group_refs(
 
 
 def matches(place: Place, pattern: str) -> bool:
-    """Whether a node is meant: by its name, or by a shell pattern for its path ("worker/*", "*/planner")."""
-    return place.node == pattern or fnmatchcase("/".join(place.path), pattern)
+    """Whether a place in a graph is meant.
+
+    Args:
+        place: A completion, tool call or node run.
+        pattern: The name of a node ("planner"), the name of an agent ("researcher"), or a shell pattern for the path
+            ("worker/*", "*/planner") or for the path from the agent's name on ("researcher/model").
+    """
+    if pattern in (place.node, place.agent) or fnmatchcase("/".join(place.path), pattern):
+        return True
+    if place.agent is None or place.agent not in place.path:
+        return False
+    at = max(index for index, name in enumerate(place.path) if name == place.agent)
+    return fnmatchcase("/".join(place.path[at:]), pattern)
 
 
 def _counts(call: CompletionCall, policy: str | None, nodes: Sequence[str] | None, retry_credit: RetryCredit) -> bool:

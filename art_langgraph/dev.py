@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from art_langgraph.capture.process import flush, install
+from art_langgraph.capture import flush, install
 
 
 async def captured(_request: Request) -> JSONResponse:

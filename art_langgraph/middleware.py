@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from langchain.agents.middleware import AgentMiddleware
 
 from art_langgraph.capture.process import install
+from art_langgraph.capture.scope import current, enclosing_run, parent_namespace
 from art_langgraph.chat_model import ChatART
 from art_langgraph.store import TrajectoryStore
 
@@ -26,9 +27,16 @@ class ARTMiddleware(_Middleware):
 
         agent = create_agent("openai:gpt-5", tools, middleware=[ARTMiddleware(policy="agent")])
 
-    policy: name of the policy. capture: record every run of this process into `store`, as `install` does; runs inside
-    `rollout` record themselves. options: passed to ChatART. The agent's own model is not called. Tool calls need no
-    wrapping: the callbacks hear of them, also of calls of tools that the agent does not have.
+    The agent's own model is not called. Agents inside the agent - sub-agents of deepagents, agents that a tool runs -
+    make their model calls themselves: give each the same middleware, or a ChatART as its model. In a deep agent,
+    `create_deep_agent(model=middleware.model, …)` reaches the agent and all sub-agents without a `model` of their own.
+    When a recorded run meets a sub-agent that is not routed, a warning names it.
+
+    Args:
+        policy: Name of the policy.
+        capture: Record every run of this process, as `install` does. Runs inside `rollout` record themselves.
+        store: Where `capture` writes.
+        options: Passed to ChatART.
     """
 
     def __init__(
@@ -42,9 +50,18 @@ class ARTMiddleware(_Middleware):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelAnswer:
+        _note_route()
         return handler(request.override(model=self.model))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelAnswer:
+        _note_route()
         return await handler(request.override(model=self.model))
+
+
+def _note_route() -> None:
+    """Tells the run that the agent around here is routed."""
+    if scope := current():
+        _, metadata = enclosing_run()
+        scope.routed.add(parent_namespace(str(metadata.get("langgraph_checkpoint_ns") or "")))

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
 from art_langgraph.messages import plain
+from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import CompletionCall, Trajectory, TrajectoryGroup
 from trainer_server.wire import Home
 
@@ -51,6 +52,13 @@ CREATE TABLE IF NOT EXISTS trained (
     trajectory TEXT NOT NULL, policy TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (trajectory, policy, version)
 ) STRICT;
 """
+
+_TRAINABLE = """
+SELECT json_extract(record, '$.evaluation') = 1 OR EXISTS (
+    SELECT 1 FROM json_each(record, '$.completions') WHERE json_extract(value, '$.id') IS NOT NULL
+) FROM trajectories WHERE id = ?
+"""
+"""Whether a run has completions of our gateway, or is an evaluation, which needs none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +117,14 @@ class TrajectoryStore:
     ) -> None:
         """Gives a stored run a reward; the newest one counts. error: why there is none. Raises KeyError."""
         with closing(self._open()) as db, db:
-            if not db.execute("SELECT 1 FROM trajectories WHERE id = ?", (trajectory_id,)).fetchone():
+            if not (stored := db.execute(_TRAINABLE, (trajectory_id,)).fetchone()):
                 raise KeyError(trajectory_id)
+            if reward is not None and stored == (0,):
+                warn_once(
+                    f"run {trajectory_id} has a reward and no completion of the trainer server: no step can train it",
+                    "Let the graph ask the policy by ChatART, or by the server's address as base_url, in the process "
+                    "that records it",
+                )
             row = (trajectory_id, time.time(), reward, error, json.dumps(dict(parts or {})), source)
             db.execute("INSERT INTO scores VALUES (?, ?, ?, ?, ?, ?)", row)
 

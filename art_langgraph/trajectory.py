@@ -56,8 +56,11 @@ class Place(BaseModel):
     """Where in a graph something happened. Empty outside of any node."""
 
     node: str | None = None
+    agent: str | None = None
+    """Name of the agent that the node belongs to: of `create_agent(name=…)`, or of a sub-agent of deepagents."""
     path: list[str] = Field(default_factory=list)
-    """Names of the nodes from the outermost graph inwards."""
+    """Names of the nodes from the outermost graph inwards. The name of an agent stands before its nodes, unless the
+    node that holds the agent has that name already: `["supervisor", "tools", "researcher", "model"]`."""
     namespace: str = ""
     """LangGraph's checkpoint namespace: tells branches apart."""
     step: int | None = None

@@ -6,8 +6,8 @@ assistant said, and drops `(hint) …` messages once they are answered. What it 
 `say TEXT` says TEXT, `who` names the weights of the adapter that answers, `where` the engine, `slow` streams slowly,
 `die` breaks the connection, `no tokens` leaves the token ids out; `after SECONDS …` does the rest later; anything else
 is echoed. A forced tool is called with what would have been said. More than 2,000 characters are over the context.
-While a test leaves texts in `state["answers"]`, these are said instead, to prompts of any length. Adapters whose names
-are in `state["refused"]` are not loaded, nor are those that are no whole safetensors files.
+While a test leaves texts in `state["answers"]`, these are said instead (of `call …`, done), to prompts of any length.
+Adapters whose names are in `state["refused"]` are not loaded, nor are those that are no whole safetensors files.
 
 With `sleeps` it can be told to rest, and answers nothing while it does.
 
@@ -85,7 +85,9 @@ def make_app(
         if body["model"] != base and body["model"] not in state["loaded"]:
             return JSONResponse({"error": {"message": f"model {body['model']} does not exist", "code": 404}}, 404)
         prompt = _render(body["messages"])
-        scripted = f"say {state['answers'].pop(0)}" if state["answers"] else None
+        scripted = state["answers"].pop(0) if state["answers"] else None
+        if scripted is not None and not scripted.startswith("call "):
+            scripted = f"say {scripted}"
         if scripted:
             prompt = ""
         limit = body.get("max_tokens") or CONTEXT - len(prompt)

@@ -1,44 +1,33 @@
 """Capture without touching the graph: `install()` attaches to every LangChain run of the process.
 
-    import art_langgraph.capture.process
-    art_langgraph.capture.process.install()
-
-or the environment variable ART_CAPTURE=1, which makes importing this module enough: name it as `"http": {"app":
-"art_langgraph.dev:app"}` in langgraph.json, and `langgraph dev` records every run.
+With ART_CAPTURE=1 in the environment, importing `art_langgraph.capture` installs it.
 """
 
 from __future__ import annotations
 
 import atexit
-import logging
 import os
-import queue
-import sqlite3
 import threading
 import time
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
+from art_langgraph.capture.answer import completion_id
+from art_langgraph.capture.graph_run import facts_of
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.release import release
 from art_langgraph.capture.scope import Scope, enclosing_run, explicit
+from art_langgraph.capture.writer import Writer
 from art_langgraph.messages import plain
-from art_langgraph.store import Batch, Session, TrajectoryStore
+from art_langgraph.notices import warn_once
+from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import CompletionCall, Scenario, Trajectory
-
-log = logging.getLogger("art_langgraph")
-
-_PAUSE = 0.02
-"""Seconds between transactions, in which completions gather: with many rollouts, waking up costs more than writing."""
-
-_IDENTITY = ("graph_id", "assistant_id", "thread_id", "run_id")
-"""What a LangGraph server and LangGraph itself put into a run's metadata."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +45,7 @@ class _ProcessHandler(BaseCallbackHandler):
     run_inline = True
 
     def __init__(self) -> None:
-        self.writer: _Writer | None = None
+        self.writer: Writer | None = None
         self._roots: dict[UUID, _Root] = {}
         self._root_of: dict[UUID, UUID] = {}
         self._lock = threading.Lock()
@@ -97,10 +86,17 @@ class _ProcessHandler(BaseCallbackHandler):
         if root := self._adopt(run_id, parent_run_id, {"messages": messages[0]}, kwargs):
             root.handler.on_chat_model_start(serialized, messages, run_id=run_id, parent_run_id=parent_run_id, **kwargs)
 
-    def on_llm_end(self, response: Any, *, run_id: UUID, **kwargs: Any) -> None:
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
+        answers = [answer.message for answer in response.generations[0] if isinstance(answer, ChatGeneration)]
         if root := self._root(run_id):
             root.handler.on_llm_end(response, run_id=run_id, **kwargs)
-            self._finish(run_id, {"messages": [one.message for one in response.generations[0]]}, None)
+            self._finish(run_id, {"messages": answers}, None)
+        elif self.writer and explicit() is None and any(completion_id(answer) for answer in answers):
+            warn_once(
+                "an answer of the trainer server belongs to no recorded run: the run began before `install()` was "
+                "called, or had ended when the answer came",
+                "Call `install()` before the first run, and wait in the graph for all model calls",
+            )
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         if root := self._root(run_id):
@@ -147,15 +143,12 @@ class _ProcessHandler(BaseCallbackHandler):
             self._root_of[run_id] = run_id
         return root
 
-    def _begin(self, run_id: UUID, inputs: Any, kwargs: dict[str, Any], writer: _Writer) -> _Root:
-        metadata: dict[str, Any] = kwargs.get("metadata") or {}
-        identity: dict[str, Any] = {"graph_id": kwargs.get("name"), "run_id": run_id, **metadata}
+    def _begin(self, run_id: UUID, inputs: Any, kwargs: dict[str, Any], writer: Writer) -> _Root:
         handler = ARTCallbackHandler()
         trajectory = Trajectory(
             scenario=Scenario(input=plain(inputs)),
-            metadata={key: plain(value) for key, value in metadata.items() if key not in _IDENTITY},
             rollout_id=handler.scope.rollout_id,
-            **dict[str, Any]({key: str(identity[key]) for key in _IDENTITY if identity.get(key) is not None}),
+            **facts_of(run_id, kwargs.get("name"), kwargs.get("metadata") or {}),
         )
 
         def keep(call: CompletionCall) -> None:
@@ -178,81 +171,14 @@ class _ProcessHandler(BaseCallbackHandler):
                 return
             for member in root.members:
                 self._root_of.pop(member, None)
-        one, recorder = root.trajectory, root.handler.recorder
-        one.output, one.error = output, error
-        one.completions, one.tool_calls, one.nodes = recorder.completions, recorder.tool_calls, recorder.nodes
-        one.seconds = time.time() - one.started
+        trajectory, recorder = root.trajectory, root.handler.recorder
+        trajectory.output, trajectory.error = output, error
+        trajectory.completions = recorder.completions
+        trajectory.tool_calls, trajectory.nodes = recorder.tool_calls, recorder.nodes
+        trajectory.seconds = time.time() - trajectory.started
         release(root.handler.scope)
-        if one.completions and self.writer:  # a chain that asked no model is no run of an agent
-            self.writer.finished(one)
-
-
-_Write = Callable[[Batch], None]
-
-
-class _Writer:
-    """Writes off the event loop: a blocking call in a callback would stall it. What is queued shares a transaction."""
-
-    def __init__(self, store: TrajectoryStore) -> None:
-        self.store = store
-        self._queue: queue.SimpleQueue[_Write | threading.Event | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="art-capture", daemon=True)
-        self._thread.start()
-
-    def completion(self, trajectory: Trajectory, call: CompletionCall) -> None:
-        self._queue.put(lambda batch: batch.completion(trajectory.id, call))
-
-    def begun(self, trajectory: Trajectory) -> None:
-        header = trajectory.model_copy(update={"completions": [], "tool_calls": [], "nodes": []})
-        self._queue.put(lambda batch: batch.begin(header))
-
-    def finished(self, trajectory: Trajectory) -> None:
-        self._queue.put(lambda batch: batch.add(trajectory))
-
-    def flush(self) -> None:
-        """Returns when all that was given is on disk."""
-        written = threading.Event()
-        self._queue.put(written)
-        written.wait()
-
-    def close(self) -> None:
-        """Writes what is left and ends the thread."""
-        self._queue.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        with self.store.session() as session:
-            items: list[_Write | threading.Event | None] = []
-            written = 0.0
-            while None not in items:
-                items = [self._queue.get()]
-                time.sleep(max(0.0, written + _PAUSE - time.monotonic()))
-                while not self._queue.empty():
-                    items.append(self._queue.get())
-                self._write(session, [item for item in items if item and not isinstance(item, threading.Event)])
-                written = time.monotonic()
-                for item in items:
-                    if isinstance(item, threading.Event):
-                        item.set()
-
-    def _write(self, session: Session, writes: list[_Write]) -> None:
-        """Writes all or, where one cannot be written, all others."""
-        while writes:
-            try:
-                with session.batch() as batch:
-                    for write in writes:
-                        write(batch)
-                return
-            except sqlite3.OperationalError as error:  # a full disk, a lock: what was captured waits for better times
-                log.error("captured runs wait: %s cannot be written: %s", self.store.path, error)
-                time.sleep(1.0)
-            except Exception as error:  # of the user's data: the thread must live on
-                if len(writes) == 1:
-                    log.exception("a captured run is lost: it cannot be written: %s", error)
-                    return
-                for write in writes:
-                    self._write(session, [write])
-                return
+        if trajectory.completions and self.writer:  # a chain that asked no model is no run of an agent
+            self.writer.finished(trajectory)
 
 
 _handler = _ProcessHandler()
@@ -265,10 +191,13 @@ def install(store: TrajectoryStore | None = None) -> None:
     """Captures every graph that this process runs from now on, one trajectory per run, into `store`.
 
     Runs inside `rollout` record themselves and are left out. Calling it again changes the store.
+
+    Args:
+        store: Where the runs go; None: `trajectories.sqlite` under ART_HOME.
     """
     global _registered
     uninstall()
-    _handler.writer = _Writer(TrajectoryStore() if store is None else store)
+    _handler.writer = Writer(TrajectoryStore() if store is None else store)
     if not _registered:
         register_configure_hook(_hook, inheritable=True)
         atexit.register(flush)

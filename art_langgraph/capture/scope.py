@@ -20,11 +20,16 @@ from art_langgraph.capture.recorder import Recorder
 class Scope:
     """What everything inside a rollout may want to know.
 
-    rollout_id: what ChatART tells the gateway, so that all completions of the rollout come from one version.
-    temperature: overrides what the graph's models ask for; None: leave them. version: of the policies that ChatART
-    asks, for all or by name; None: the newest. servers: address and key of every trainer
-    server that was asked, so that the rollout's hold on a policy version can be released. exits: what is closed when
-    the rollout's graph has ended; None where nobody waits for that end (`art_langgraph.capture.process`).
+    Args:
+        rollout_id: What ChatART tells the gateway, so that all completions of the rollout come from one version.
+        recorder: What has happened so far.
+        temperature: Overrides what the graph's models ask for; None: leave them.
+        version: Of the policies that ChatART asks, for all or by name; None: the newest.
+        servers: Address and key of every trainer server that was asked, so that the rollout's hold on a policy version
+            can be released.
+        exits: What is closed when the rollout's graph has ended; None where nobody waits for that end
+            (`art_langgraph.capture.process`).
+        routed: Checkpoint namespaces of the agents whose model calls ARTMiddleware sends to a policy.
     """
 
     rollout_id: str = field(default_factory=lambda: f"ro-{uuid4().hex}")
@@ -33,11 +38,27 @@ class Scope:
     version: int | Mapping[str, int] | None = None
     servers: set[tuple[str, str]] = field(default_factory=set)
     exits: AsyncExitStack | None = None
+    routed: set[str] = field(default_factory=set)
+
+    def beyond_routes(self, namespace: str) -> bool:
+        """Whether a node belongs to a graph that runs inside a routed agent and is not routed itself."""
+        graph = parent_namespace(namespace)
+        above = graph
+        while above and graph not in self.routed:
+            above = parent_namespace(above)
+            if above in self.routed:
+                return True
+        return False
 
     def model(self, policy: str) -> str:
         """What to ask the gateway for, where a graph asks for `policy`."""
         version = self.version.get(policy) if isinstance(self.version, Mapping) else self.version
         return policy if version is None or "@" in policy else f"{policy}@{version}"
+
+
+def parent_namespace(namespace: str) -> str:
+    """The checkpoint namespace of the graph that a node belongs to."""
+    return namespace.rpartition("|")[0]
 
 
 @runtime_checkable

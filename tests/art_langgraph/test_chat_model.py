@@ -15,7 +15,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
 from art_langgraph import ARTError, ChatART, TrainerClient
-from art_langgraph.capture.handler import completion_id
+from art_langgraph.capture.answer import completion_id
 from tests.support.trainer_server import TOKEN, TrainerServer
 
 Model = Callable[[], ChatOpenAI]

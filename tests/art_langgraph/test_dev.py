@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ pytestmark = pytest.mark.slow
 BIN = Path(sys.executable).parent
 SHAPES = SUPPORT / "dev_graphs.py"
 NAMES = ("agent", "fan", "nested", "person", "retried", "handoff", "functional", "broken")
+CHATS = ("chat", "taught", "scored", "replayed")
+"""Graphs that ask one question, each on a policy of its own name: one for each test."""
 GRAPH = """
 import os
 from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 
-model = ChatOpenAI(model="studio", base_url=os.environ["ART_BASE_URL"] + "/v1", api_key=os.environ["ART_API_KEY"],
+model = ChatOpenAI(model="NAME", base_url=os.environ["ART_BASE_URL"] + "/v1", api_key=os.environ["ART_API_KEY"],
                    max_tokens=40)
 
 async def answer(state: MessagesState):
@@ -40,43 +43,86 @@ async def answer(state: MessagesState):
 graph = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile()
 """
 
-REPLAYED = """
+REWARDS = """
 import itertools
-from graph import graph
+from replayed import graph
 
 turns = itertools.count()
 
-def reward(run):
+def alternating(run):
     return float(next(turns) % 2)
+
+def calls(run):
+    return float(len(run.completions))
 """
 
 
-@pytest.fixture
-def project(tmp_path: Path, connected: TrainerServer, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ART_HOME", str(tmp_path / "home"))
-    (tmp_path / "graph.py").write_text(GRAPH)
-    (tmp_path / "shapes.py").write_text(SHAPES.read_text())
-    graphs = {"chat": "./graph.py:graph", **{name: f"./shapes.py:{name}" for name in NAMES}}
+@dataclass(slots=True)
+class Dev:
+    """A running `langgraph dev`, its project, and the store that it writes."""
+
+    url: str
+    project: Path
+
+    @property
+    def store(self) -> TrajectoryStore:
+        return TrajectoryStore(self.project / "home" / "trajectories.sqlite")
+
+    async def written(self) -> None:
+        """Returns when all runs that have ended are in the store."""
+        async with httpx.AsyncClient() as http:
+            assert (await http.post(f"{self.url}/art/flush", timeout=20)).json() == {"capture": True}
+
+    def art(self, *words: str) -> str:
+        """What a command of `art-langgraph` prints."""
+        done = subprocess.run(
+            [str(BIN / "art-langgraph"), *words],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "COLUMNS": "200", "PYTHONPATH": str(self.project)},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def environment(server: TrainerServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A project with all graphs; clients of this process find the trainer server and the project's store."""
+    project = tmp_path_factory.mktemp("project")
+    for name in CHATS:
+        (project / f"{name}.py").write_text(GRAPH.replace("NAME", name))
+    (project / "rewards.py").write_text(REWARDS)
+    (project / "shapes.py").write_text(SHAPES.read_text())
+    graphs = {
+        **{name: f"./{name}.py:graph" for name in CHATS},
+        **{name: f"./shapes.py:{name}" for name in NAMES},
+    }
     config = {"dependencies": ["."], "graphs": graphs, "http": {"app": "art_langgraph.dev:app"}}
-    (tmp_path / "langgraph.json").write_text(json.dumps(config))
-    return tmp_path
+    (project / "langgraph.json").write_text(json.dumps(config))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ART_HOME", str(project / "home"))
+        patch.setenv("ART_BASE_URL", server.url)
+        patch.setenv("ART_API_KEY", TOKEN)
+        yield project
 
 
-@pytest.fixture
-def dev(project: Path, connected: TrainerServer) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def dev(environment: Path) -> Iterator[Dev]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = {
-        **os.environ, "ART_BASE_URL": connected.url, "ART_API_KEY": TOKEN, "LANGGRAPH_CLI_NO_ANALYTICS": "1",
-        "LANGGRAPH_NO_VERSION_CHECK": "true", "LANGSMITH_TRACING": "false",
-    }  # fmt: skip
-    log = project / "dev.log"
+    quiet = {"LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGGRAPH_NO_VERSION_CHECK": "true", "LANGSMITH_TRACING": "false"}
+    log = environment / "dev.log"
     with log.open("wb") as out:
-        server = subprocess.Popen(
+        process = subprocess.Popen(
             [str(BIN / "langgraph"), "dev", "--no-browser", "--no-reload", "--port", str(port)],
-            cwd=project, env=environment, stdout=out, stderr=out, start_new_session=True,
-        )  # fmt: skip
+            cwd=environment,
+            env={**os.environ, **quiet},
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
     url = f"http://127.0.0.1:{port}"
     deadline = time.monotonic() + 90
     while True:
@@ -85,101 +131,115 @@ def dev(project: Path, connected: TrainerServer) -> Iterator[str]:
                 break
         except httpx.HTTPError:
             pass
-        assert server.poll() is None, log.read_text()[-2000:]
+        assert process.poll() is None, log.read_text()[-2000:]
         assert time.monotonic() < deadline, log.read_text()[-2000:]
         time.sleep(0.2)
-    yield url
-    os.killpg(server.pid, signal.SIGTERM)
-    server.wait(20)
+    yield Dev(url, environment)
+    os.killpg(process.pid, signal.SIGTERM)
+    process.wait(20)
 
 
-def art(*words: str) -> str:
-    done = subprocess.run(
-        [str(BIN / "art-langgraph"), *words], capture_output=True, text=True, timeout=120,
-        env={**os.environ, "COLUMNS": "200"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def said(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": f"say {text}"}]}
 
 
-async def test_the_whole_workflow(
-    dev: str, project: Path, connected: TrainerServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def create(policy: str) -> None:
     async with TrainerClient() as trainer:
-        await trainer.create_policy("studio", temperature=1.0)
-        client = get_client(url=dev)
+        await trainer.create_policy(policy, temperature=1.0)
 
-        def said(text: str) -> dict[str, Any]:
-            return {"messages": [{"role": "user", "content": f"say {text}"}]}
 
-        thread = await client.threads.create()
-        await client.runs.wait(thread["thread_id"], "chat", input=said("one"), metadata={"who": "test"})
-        streamed = [part async for part in client.runs.stream(None, "chat", input=said("two"), stream_mode="messages")]
-        assert streamed
-        threads = [await client.threads.create() for _ in range(8)]
-        outputs = await asyncio.gather(
-            *(client.runs.wait(one["thread_id"], "chat", input=said(f"n{i}")) for i, one in enumerate(threads))
-        )
-        assert [output["messages"][-1]["content"] for output in outputs] == [f"n{i}" for i in range(8)]
-        async with httpx.AsyncClient() as http:
-            assert (await http.post(f"{dev}/art/flush", timeout=20)).json() == {"capture": True}
+async def test_every_run_is_one_trajectory(dev: Dev) -> None:
+    await create("chat")
+    client, store = get_client(url=dev.url), dev.store
+    thread = await client.threads.create()
+    await client.runs.wait(thread["thread_id"], "chat", input=said("one"), metadata={"who": "test"})
+    streamed = [part async for part in client.runs.stream(None, "chat", input=said("two"), stream_mode="messages")]
+    assert streamed
+    threads = [await client.threads.create() for _ in range(8)]
+    outputs = await asyncio.gather(
+        *(client.runs.wait(one["thread_id"], "chat", input=said(f"n{i}")) for i, one in enumerate(threads))
+    )
+    assert [output["messages"][-1]["content"] for output in outputs] == [f"n{i}" for i in range(8)]
+    await dev.written()
 
-        store = TrajectoryStore(project / "home" / "trajectories.sqlite")
-        runs = store.list()
-        assert len(runs) == 10, "one trajectory per run"
-        for one in runs:
-            (call,) = one.completions
-            assert call.trainable
-            assert (one.graph_id, call.node) == ("chat", "answer")
-            assert one.assistant_id
-            question = one.scenario.input["messages"][0]["content"]
-            assert question == f"say {(call.message or {})['content']}"
-        (first,) = store.list(thread=thread["thread_id"])
-        assert first.metadata["who"] == "test"
-        server_runs = await client.runs.list(thread["thread_id"])
-        assert first.run_id == server_runs[0]["run_id"]
+    runs = store.list(graph="chat")
+    assert len(runs) == 10, "one trajectory per run"
+    for trajectory in runs:
+        (call,) = trajectory.completions
+        assert call.trainable
+        assert (trajectory.graph_id, call.node, trajectory.versions) == ("chat", "answer", {"chat": [0]})
+        assert trajectory.assistant_id
+        question = trajectory.scenario.input["messages"][0]["content"]
+        assert question == f"say {(call.message or {})['content']}"
+        assert trajectory.final_text == (call.message or {})["content"]
+    (first,) = store.list(thread=thread["thread_id"])
+    assert first.metadata["who"] == "test"
+    server_runs = await client.runs.list(thread["thread_id"])
+    assert first.run_id == server_runs[0]["run_id"]
+    assert "chat" in dev.art("trajectories", "list")
+    assert "answer" in dev.art("trajectories", "show", str(first.run_id))
 
-        assert "chat" in art("trajectories", "list")
-        assert "answer" in art("trajectories", "show", str(first.run_id))
-        art("feedback", str(first.run_id), "--score", "1")
-        (second,) = store.list(thread=threads[0]["thread_id"])
-        art("feedback", second.id, "--score", "0")
-        said_by_train = art("train", "--from-store", "--policy", "studio", "--lr", "1e-3")
-        assert "2 with a running baseline" in said_by_train
-        assert "studio@1 is served" in said_by_train
-        await client.runs.wait(None, "chat", input=said("after"))
-        async with httpx.AsyncClient() as http:
-            await http.post(f"{dev}/art/flush", timeout=20)
-        newest = store.list(limit=1)[0]
+    out, other = dev.project / "out", str(dev.project / "other.sqlite")
+    assert "10 trajectories" in dev.art("trajectories", "export", f"{out}.jsonl", "--graph", "chat")
+    assert "10 trajectories" in dev.art("trajectories", "export", f"{out}.parquet", "--graph", "chat")
+    assert "10 added" in dev.art("trajectories", "import", f"{out}.jsonl", "--store", other)
+    assert "10 were there" in dev.art("trajectories", "import", f"{out}.parquet", "--store", other)
+    assert "chat" in dev.art("trajectories", "stats", "--store", other)
+
+
+async def test_feedback_trains_and_the_new_version_answers_without_a_restart(dev: Dev) -> None:
+    await create("taught")
+    client, store = get_client(url=dev.url), dev.store
+    for text in ("first", "second"):
+        await client.runs.wait(None, "taught", input=said(text))
+    await dev.written()
+    second, first = store.list(graph="taught")
+    dev.art("feedback", str(first.run_id), "--score", "1")
+    dev.art("feedback", second.id, "--score", "0")
+    printed = dev.art("train", "--from-store", "--policy", "taught", "--graph", "taught", "--lr", "1e-3")
+    assert "2 with a running baseline" in printed
+    assert "taught@1 is served" in printed
+    await client.runs.wait(None, "taught", input=said("after"))
+    await dev.written()
+    newest = store.list(graph="taught", limit=1)[0]
+    assert newest.versions == {"taught": [1]}
+    async with TrainerClient() as trainer:
         assert (await trainer.completion(newest.completion_ids[0])).version == 1
 
-        (project / "judge.py").write_text("def reward(run):\n    return float(len(run.completions))\n")
-        monkeypatch.chdir(project)
-        assert "9 scored, 0 failed" in art("score", "--reward", "judge:reward")
 
-        (project / "replayed.py").write_text(REPLAYED)
-        monkeypatch.setenv("PYTHONPATH", str(project))
-        replay = ("--replay", "4", "--graph-object", "replayed:graph", "--reward", "replayed:reward")
-        said_by_train = art("train", "--from-store", "--policy", "studio", "--since", "1h", *replay)
-        assert "replaying 9 scenarios 4 times" in said_by_train
-        assert "studio@2 is served" in said_by_train
-        assert len(store.list(scenario=newest.scenario.id)) == 5
-
-        assert "47 trajectories" in art("trajectories", "export", str(project / "out.jsonl"))
-        assert "47 trajectories" in art("trajectories", "export", str(project / "out.parquet"))
-        other = str(project / "other.sqlite")
-        assert "47 added" in art("trajectories", "import", str(project / "out.jsonl"), "--store", other)
-        assert "47 were there" in art("trajectories", "import", str(project / "out.parquet"), "--store", other)
-        assert "chat" in art("trajectories", "stats", "--store", other)
+async def test_a_function_scores_the_runs_that_have_no_reward(dev: Dev) -> None:
+    await create("scored")
+    client = get_client(url=dev.url)
+    for text in ("a", "b", "c"):
+        await client.runs.wait(None, "scored", input=said(text))
+    await dev.written()
+    dev.art("feedback", dev.store.list(graph="scored")[0].id, "--score", "0.5")
+    assert "2 scored, 0 failed" in dev.art("score", "--reward", "rewards:calls", "--graph", "scored")
+    assert sorted(run.reward or 0.0 for run in dev.store.list(graph="scored")) == [0.5, 1.0, 1.0]
 
 
-async def test_every_shape_is_captured(dev: str, project: Path, connected: TrainerServer) -> None:
+async def test_scenarios_of_recorded_runs_are_replayed(dev: Dev) -> None:
+    await create("replayed")
+    client = get_client(url=dev.url)
+    for text in ("again", "once more"):
+        await client.runs.wait(None, "replayed", input=said(text))
+    await dev.written()
+    newest = dev.store.list(graph="replayed", limit=1)[0]
+    replay = ("--replay", "4", "--graph-object", "rewards:graph", "--reward", "rewards:alternating")
+    choice = ("--graph", "replayed", "--since", "1h")
+    printed = dev.art("train", "--from-store", "--policy", "replayed", *choice, *replay)
+    assert "replaying 2 scenarios 4 times" in printed
+    assert "replayed@1 is served" in printed
+    assert len(dev.store.list(scenario=newest.scenario.id)) == 5
+
+
+async def test_every_shape_is_captured(dev: Dev) -> None:
     def user(text: str) -> dict[str, Any]:
         return {"messages": [{"role": "user", "content": text}]}
 
     async with TrainerClient() as trainer:
         await trainer.create_policy("shapes")
-    client = get_client(url=dev)
+    client = get_client(url=dev.url)
     thread = (await client.threads.create())["thread_id"]
     modes: list[Any] = ["values", "updates", "messages-tuple", "custom", "events", "debug"]
     streamed = [part async for part in client.runs.stream(None, "agent", input=user('call double {"value": 4}'))]
@@ -196,9 +256,8 @@ async def test_every_shape_is_captured(dev: str, project: Path, connected: Train
     waiting = await client.runs.wait(thread, "person", input=user("x"))
     assert waiting["__interrupt__"][0]["value"] == "draft"
     await client.runs.wait(thread, "person", command={"resume": "done"})
-    async with httpx.AsyncClient() as http:
-        await http.post(f"{dev}/art/flush", timeout=20)
-    store = TrajectoryStore(project / "home" / "trajectories.sqlite")
+    await dev.written()
+    store = dev.store
 
     def calls(graph: str) -> list[tuple[str, str | None, str | None]]:
         runs = reversed(store.list(graph=graph))
@@ -217,4 +276,9 @@ async def test_every_shape_is_captured(dev: str, project: Path, connected: Train
     assert calls("broken") == [("last words", "breaks", None)]
     assert "it broke" in (store.list(graph="broken")[0].error or "")
     assert calls("person") == [("draft", "asks", "resume"), ("draft", "asks", None), ("done", "asks", None)]
-    assert all(call.trainable or call.superseded for one in store for call in one.completions)
+    assert all(
+        call.trainable or call.superseded
+        for name in NAMES
+        for one in store.list(graph=name)
+        for call in one.completions
+    )

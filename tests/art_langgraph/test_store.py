@@ -105,7 +105,7 @@ import os, sys
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langgraph.graph import START, MessagesState, StateGraph
 from art_langgraph import TrajectoryStore, install
-from art_langgraph.capture.process import flush
+from art_langgraph.capture import flush
 install(TrajectoryStore(sys.argv[1]))
 model = FakeListChatModel(responses=["first", "second"])
 def node(state):

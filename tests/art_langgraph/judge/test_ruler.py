@@ -29,7 +29,7 @@ from art_langgraph import (
     ruler_score_group,
     train,
 )
-from art_langgraph.capture.process import flush, install, uninstall
+from art_langgraph.capture import flush, install, uninstall
 from art_langgraph.credit import group_refs
 from art_langgraph.trajectory import CompletionCall
 from tests.support.graphs import counting

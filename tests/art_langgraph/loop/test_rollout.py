@@ -27,7 +27,7 @@ from art_langgraph import (
     gather,
     rollout,
 )
-from art_langgraph.capture.process import flush, install, uninstall
+from art_langgraph.capture import flush, install, uninstall
 from art_langgraph.credit import group_refs
 from tests.support.trainer_server import TrainerServer
 

@@ -1,0 +1,96 @@
+"""What is known of a graph's run as a whole: which graph, on which input, with which result."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from art_langgraph.capture.scope import Scope
+from art_langgraph.messages import plain
+from art_langgraph.rewards import RewardFunction, score
+from art_langgraph.trajectory import Scenario, Trajectory
+from trainer_server.wire import ConfigError
+
+_IDENTITY = ("graph_id", "assistant_id", "thread_id", "run_id")
+"""What a LangGraph server and LangGraph itself put into a run's metadata."""
+
+
+class GraphRun:
+    """The run of a graph, and its resumption where an interrupt is answered.
+
+    Args:
+        scope: What belongs to the run.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self.root: UUID | None = None
+        self._scope = scope
+        self._header = Trajectory(scenario=Scenario(input=None), rollout_id=scope.rollout_id)
+        self._roots: set[UUID] = set()
+        self._lock = threading.Lock()
+
+    def started(self, run_id: UUID, inputs: Any, name: str | None, metadata: Mapping[str, Any]) -> None:
+        """A run that nothing encloses has begun."""
+        with self._lock:
+            first = self.root is None
+            self.root = self.root or run_id
+            self._roots.add(run_id)
+        if first:
+            facts = facts_of(run_id, name, metadata)
+            update = {**facts, "scenario": Scenario(input=plain(inputs)), "started": time.time()}
+            self._header = self._header.model_copy(update=update)
+
+    def ended(self, run_id: UUID, output: Any, error: str | None) -> None:
+        """A run has ended; only those that nothing encloses matter here."""
+        if run_id in self._roots:
+            seconds = time.time() - self._header.started
+            self._header = self._header.model_copy(update={"output": output, "error": error, "seconds": seconds})
+
+    def trajectory(
+        self, scenario: Scenario | Any, reward: float | Mapping[str, float] | RewardFunction | None, output: Any
+    ) -> Trajectory:
+        """See `ARTCallbackHandler.trajectory`."""
+        recorder = self._scope.recorder
+        update: dict[str, Any] = {
+            "completions": recorder.completions,
+            "tool_calls": recorder.tool_calls,
+            "nodes": recorder.nodes,
+            "metrics": {},
+        }
+        if scenario is not None:
+            update["scenario"] = Scenario.of(scenario)
+        if output is not None:
+            update["output"] = output
+        trajectory = self._header.model_copy(update=update)
+        if reward is not None:
+            _score(trajectory, reward if callable(reward) else lambda _: reward)
+        return trajectory
+
+
+def facts_of(run_id: UUID, name: str | None, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a root run says of itself, as fields of a `Trajectory`.
+
+    Args:
+        run_id: LangChain's id of the run; a LangGraph server's own takes its place.
+        name: Name of the run: the graph's, unless a LangGraph server knows a better one.
+        metadata: Of the run. What is no identity is the user's.
+    """
+    identity = {"graph_id": name, "run_id": run_id, **metadata}
+    return {
+        **{key: str(identity[key]) for key in _IDENTITY if identity.get(key) is not None},
+        "metadata": {key: plain(value) for key, value in metadata.items() if key not in _IDENTITY},
+    }
+
+
+def _score(trajectory: Trajectory, reward: RewardFunction) -> None:
+    """Scores without an event loop."""
+    scoring = score(trajectory, reward)
+    try:
+        scoring.send(None)
+    except StopIteration:
+        return
+    scoring.close()
+    raise ConfigError(f"the reward function {reward!r} is async: await it, and pass its result as `reward`")

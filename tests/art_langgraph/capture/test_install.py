@@ -1,0 +1,91 @@
+"""Capture of the whole process: where it is imported from, and what it says when nothing can be recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.graph import START, MessagesState, StateGraph
+
+from art_langgraph import ChatART, Scenario, Trajectory, TrajectoryStore, notices
+from art_langgraph.capture import flush, install, uninstall
+from art_langgraph.trajectory import CompletionCall
+from tests.support.trainer_server import TrainerServer
+
+
+@pytest.fixture
+def heard(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.LogCaptureFixture]:
+    """Warnings, as of a process that has not warned yet."""
+    monkeypatch.setattr(notices, "_said", set())
+    with caplog.at_level(logging.WARNING, "art_langgraph"):
+        yield caplog
+
+
+@pytest.mark.parametrize(
+    "code", ["from art_langgraph.capture import install; install()", "import art_langgraph.capture"]
+)
+def test_importing_the_package_is_enough(code: str, tmp_path: Path) -> None:
+    code += "; from art_langgraph.capture import process; print(process._handler.writer is not None)"
+    environment = {**os.environ, "ART_CAPTURE": "1" if "install" not in code else "", "ART_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.stdout.strip() == "True", done.stderr
+
+
+async def test_an_answer_that_no_run_records_is_warned_of_once(
+    connected: TrainerServer, tmp_path: Path, heard: pytest.LogCaptureFixture
+) -> None:
+    model, begun, installed = ChatART(policy="agent", max_tokens=20), asyncio.Event(), asyncio.Event()
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        begun.set()
+        await installed.wait()
+        await model.ainvoke("say one")
+        return {"messages": [await model.ainvoke("say two")]}
+
+    graph = StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile()
+    install(TrajectoryStore(tmp_path / "before.sqlite"))  # so that the callbacks of this process are known
+    uninstall()
+    running = asyncio.create_task(graph.ainvoke({"messages": []}))
+    await begun.wait()
+    store = TrajectoryStore(tmp_path / "s.sqlite")
+    install(store)
+    try:
+        installed.set()
+        await running
+        (warning,) = heard.messages
+        assert "the run began before `install()` was called" in warning
+        assert notices.HELP in warning
+        await graph.ainvoke({"messages": []})
+        await asyncio.to_thread(flush)
+    finally:
+        uninstall()
+    assert len(heard.messages) == 1
+    assert len(store) == 1
+
+
+def test_feedback_on_a_run_that_cannot_be_trained_warns_once(tmp_path: Path, heard: pytest.LogCaptureFixture) -> None:
+    store = TrajectoryStore(tmp_path / "s.sqlite")
+    ours = CompletionCall(id="chatcmpl-1", started=0.0)
+    foreign = CompletionCall(id=None, model="gpt-5", started=0.0)
+    scenario = Scenario(input="x")
+    good = Trajectory(scenario=scenario, completions=[foreign, ours])
+    measured = Trajectory(scenario=scenario, completions=[foreign], evaluation=True)
+    bad = Trajectory(scenario=scenario, completions=[foreign])
+    for trajectory in (good, measured, bad):
+        store.add(trajectory)
+        store.score(trajectory.id, None, error="x")
+    store.score(good.id, 1.0)
+    store.score(measured.id, 1.0)
+    assert heard.messages == []
+    store.score(bad.id, 1.0)
+    store.score(bad.id, 0.5)
+    assert len(heard.messages) == 1
+    assert bad.id in heard.messages[0]
+    assert "ChatART" in heard.messages[0]
