@@ -3,38 +3,72 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
+from art_langgraph.jsonl import read_jsonl, write_jsonl
 from art_langgraph.loop.intervals import mean_interval, wilson
 from art_langgraph.loop.rollout import Graph, Resume, ScenarioLike, gather
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.store import TrajectoryStore
-from art_langgraph.trajectory import Trajectory
+from art_langgraph.trajectory import Scenario, Trajectory
+
+Success = Callable[[Trajectory], bool]
+"""Whether a run that was scored solved its scenario."""
+
+
+def full_reward(trajectory: Trajectory) -> bool:
+    """Success for rewards from 0 to 1: a reward of 1."""
+    return trajectory.reward is not None and trajectory.reward >= 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Rewards of one version on scenarios. trajectories: all runs; those without a reward count in `failed` alone."""
+    """The runs of one version on scenarios: the mean of their rewards and the rate of successes, with 95 % intervals.
+
+    A run that raised enters `mean` and `success_rate` with the reward that the reward function gave it, because raising
+    may be the agent's own failure, but it never counts as a success. A run without a reward enters neither.
+
+    Args:
+        trajectories: All runs, those that raised or have no reward included.
+        version: The version that was asked for: a number, or numbers by policy. None: the newest.
+        success: Whether a scored run solved its scenario. By default: its reward is at least 1.
+    """
 
     trajectories: list[Trajectory]
+    version: int | Mapping[str, int] | None = None
+    success: Success = full_reward
+
+    @property
+    def scored(self) -> list[Trajectory]:
+        """Runs with a reward."""
+        return [trajectory for trajectory in self.trajectories if trajectory.reward is not None]
 
     @property
     def rewards(self) -> list[float]:
-        return [one.reward for one in self.trajectories if one.reward is not None]
+        return [trajectory.reward for trajectory in self.trajectories if trajectory.reward is not None]
 
     @property
     def n(self) -> int:
-        """Runs with a reward."""
+        """How many runs have a reward."""
         return len(self.rewards)
 
     @property
     def failed(self) -> int:
-        """Runs that could not be scored."""
+        """How many runs raised, whatever their reward."""
+        return sum(trajectory.error is not None for trajectory in self.trajectories)
+
+    @property
+    def unscored(self) -> int:
+        """How many runs have no reward."""
         return len(self.trajectories) - self.n
 
     @property
     def mean(self) -> float | None:
+        """Mean reward; None where no run has one."""
         return statistics.fmean(self.rewards) if self.rewards else None
 
     @property
@@ -45,6 +79,88 @@ class Evaluation:
             return wilson(int(sum(rewards)), len(rewards))
         return mean_interval(rewards)
 
+    def succeeded(self, trajectory: Trajectory) -> bool:
+        """Whether a run has a reward, did not raise, and meets `success`."""
+        return trajectory.reward is not None and trajectory.error is None and self.success(trajectory)
+
+    @property
+    def successes(self) -> int:
+        return sum(map(self.succeeded, self.trajectories))
+
+    @property
+    def success_rate(self) -> float | None:
+        """Successes among runs with a reward; None where no run has one."""
+        return self.successes / self.n if self.n else None
+
+    @property
+    def success_interval(self) -> tuple[float, float]:
+        """95 % interval (Wilson) of the success rate."""
+        return wilson(self.successes, self.n)
+
+    def by(self, key: Callable[[Scenario], Iterable[Hashable]]) -> dict[Any, tuple[int, int]]:
+        """(successes, runs with a reward) by facts of their scenarios, such as tools or difficulty.
+
+        Args:
+            key: The facts of a scenario. A run counts once under each.
+        """
+        solved: Counter[Any] = Counter()
+        scored: Counter[Any] = Counter()
+        for trajectory in self.scored:
+            for fact in dict.fromkeys(key(trajectory.scenario)):
+                scored[fact] += 1
+                solved[fact] += self.succeeded(trajectory)
+        return {fact: (solved[fact], scored[fact]) for fact in sorted(scored)}
+
+    def mean_of(self, part: Callable[[Trajectory], float]) -> float | None:
+        """Mean of a number over the runs with a reward: a part of the reward, seconds, tool calls. None without any."""
+        scored = self.scored
+        return statistics.fmean(map(part, scored)) if scored else None
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers, as JSON: version, n, failed, unscored, mean, interval, success, success_interval."""
+        return {
+            "version": dict(self.version) if isinstance(self.version, Mapping) else self.version,
+            "n": self.n,
+            "failed": self.failed,
+            "unscored": self.unscored,
+            "mean": self.mean,
+            "interval": self.interval and list(self.interval),
+            "success": self.success_rate,
+            "success_interval": list(self.success_interval),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Writes the trajectories to a JSONL file, one a line; see `load`."""
+        write_jsonl(path, self.trajectories)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        version: int | Mapping[str, int] | None = None,
+        success: Success = full_reward,
+    ) -> Self:
+        """Reads the trajectories that `save` wrote.
+
+        Args:
+            path: The JSONL file.
+            version: The version that was measured; the file does not say.
+            success: As that of the class.
+
+        Raises:
+            ConfigError: The file cannot be read, or a line of it is no trajectory.
+        """
+        return cls(list(read_jsonl(path, Trajectory.model_validate, what="trajectory")), version, success)
+
+    def __str__(self) -> str:
+        if (rate := self.success_rate) is None:
+            return f"none of {len(self.trajectories)} runs has a reward"
+        low, high = self.success_interval
+        left = f", {self.failed} raised" if self.failed else ""
+        left += f", {self.unscored} unscored" if self.unscored else ""
+        return f"success {rate:.3f} (95 %: {low:.3f} to {high:.3f}), mean reward {self.mean:.3f}, {self.n} runs{left}"
+
 
 async def evaluate(
     graph: Graph,
@@ -53,6 +169,7 @@ async def evaluate(
     *,
     version: int | Mapping[str, int] | None = None,
     n: int = 1,
+    success: Success = full_reward,
     temperature: float | None = 0.0,
     max_concurrency: int = 16,
     timeout: float | None = None,
@@ -62,12 +179,27 @@ async def evaluate(
 ) -> Evaluation:
     """Runs a graph `n` times on each scenario under one version, at a temperature of its own.
 
-    reward: None leaves the runs unscored, to look at. version: of the policies that ChatART asks, for all or by name;
-    None: whatever the graph names. The trajectories are marked, and no training step takes them, whatever their
-    temperature.
+    The trajectories are marked as evaluation, and no training step takes them, whatever their temperature.
+
+    Args:
+        graph: As that of `rollout`.
+        scenarios: Tasks that the policy was not trained on.
+        reward: Scores a run. None leaves the runs unscored, to look at.
+        version: Of the policies that ChatART asks, for all of them or by name; None: whatever the graph names.
+        n: Runs of each scenario.
+        success: Whether a scored run solved its scenario; by default a reward of at least 1.
+        temperature: Asks the gateway to override what the graph hard-codes; None leaves it.
+        max_concurrency: Runs at once.
+        timeout: Seconds for a run of the graph.
+        store: Where the runs are kept as well.
+        resume: Answers the graph's interrupts; see `rollout`.
+        progress: Shows a bar on a terminal; a string labels it.
+
+    Returns:
+        The runs, with the mean of their rewards and the rate of successes.
     """
     groups = await gather(
         graph, scenarios, n, reward, max_concurrency=max_concurrency, temperature=temperature, timeout=timeout,
         store=store, resume=resume, version=version, progress=progress, metadata={"evaluation": True},
     )  # fmt: skip
-    return Evaluation([one for group in groups for one in group.trajectories])
+    return Evaluation([trajectory for group in groups for trajectory in group.trajectories], version, success)

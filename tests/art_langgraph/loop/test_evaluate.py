@@ -1,0 +1,59 @@
+"""What a measurement says: rates, intervals, and runs that raised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from art_langgraph import Evaluation, Scenario, Trajectory
+from art_langgraph.loop.intervals import wilson
+
+
+def run(reward: float | None, *, error: str | None = None, tool: str = "add") -> Trajectory:
+    return Trajectory(scenario=Scenario(input="x", metadata={"tool": tool}), reward=reward, error=error)
+
+
+def test_rates_count_runs_with_a_reward_and_name_the_others() -> None:
+    found = Evaluation([run(1.0), run(0.0), run(1.0, tool="sub"), run(None)], 3)
+    assert (found.n, found.failed, found.unscored, found.successes) == (3, 0, 1, 2)
+    assert found.success_rate == pytest.approx(2 / 3)
+    assert found.success_interval == found.interval == wilson(2, 3)
+    assert found.by(lambda scenario: [scenario.metadata["tool"]]) == {"add": (1, 2), "sub": (1, 1)}
+    assert found.summary() == {
+        "version": 3,
+        "n": 3,
+        "failed": 0,
+        "unscored": 1,
+        "mean": pytest.approx(2 / 3),
+        "interval": list(wilson(2, 3)),
+        "success": pytest.approx(2 / 3),
+        "success_interval": list(wilson(2, 3)),
+    }
+    assert "success 0.667" in str(found)
+
+
+def test_a_run_that_raised_is_failed_whatever_its_reward_and_never_a_success() -> None:
+    found = Evaluation([run(1.0, error="NotFoundError: agent@9"), run(1.0)])
+    assert (found.failed, found.successes, found.n, found.mean) == (1, 1, 2, 1.0)
+    assert "1 raised" in str(found)
+
+
+def test_success_may_be_more_than_a_reward() -> None:
+    found = Evaluation([run(0.3), run(0.2)], success=lambda trajectory: (trajectory.reward or 0) > 0.25)
+    assert (found.successes, found.success_rate) == (1, 0.5)
+    assert found.mean_of(lambda trajectory: 2.0 * (trajectory.reward or 0)) == pytest.approx(0.5)
+
+
+def test_nothing_scored_has_no_rate() -> None:
+    found = Evaluation([run(None)])
+    assert (found.mean, found.interval, found.success_rate, found.mean_of(lambda t: 1.0)) == (None, None, None, None)
+    assert str(found) == "none of 1 runs has a reward"
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    found = Evaluation([run(1.0), run(None, error="ValueError: half a pair \ud83d")], 2)
+    found.save(tmp_path / "runs.jsonl")
+    back = Evaluation.load(tmp_path / "runs.jsonl", version=2)
+    assert back.trajectories == found.trajectories
+    assert back.summary() == found.summary()
