@@ -39,7 +39,7 @@ def group_refs(
         scenario = group.scenario.id
         for one in group.trajectories:
             calls = [call for call in one.completions if _counts(call, policy, nodes, retry_credit)]
-            if one.metadata.get("evaluation"):
+            if one.evaluation:
                 calls = []
             annotated = [call for call in calls if call.reward is not None]
             for call in annotated:

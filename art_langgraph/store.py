@@ -262,7 +262,7 @@ def _read(db: sqlite3.Connection, record: str) -> Trajectory:
     if score := db.execute(query, (one.id,)).fetchone():
         one.reward, one.reward_error = score[0], score[1]
         one.metrics |= json.loads(score[2])
-        one.metadata["reward_source"] = score[3]
+        one.reward_source = score[3]
     return one
 
 

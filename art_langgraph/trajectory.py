@@ -65,6 +65,9 @@ class CompletionCall(Place):
     id: str | None
     """Of our gateway; None for other models, whose answers are context and never trained."""
     model: str | None = None
+    """What the graph asked for: a policy, one of its versions (`name@3`), or another model."""
+    version: int | None = None
+    """Which version of the policy answered; None for the base model and for models that are not our gateway's."""
     message: dict[str, Any] | None = None
     """The answer: role, content, tool_calls, as OpenAI has them."""
     messages: list[dict[str, Any]] = Field(default_factory=list)
@@ -126,7 +129,10 @@ class NodeRun(Place):
 
 
 class Trajectory(BaseModel):
-    """What one run of a graph did."""
+    """What one run of a graph did.
+
+    What this package knows about the run has a field of its own; `metadata` belongs to the user.
+    """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -146,7 +152,25 @@ class Trajectory(BaseModel):
     """Rewards by node, where the reward function gave some."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """The parts of the reward."""
+    reward_source: str | None = None
+    """Who gave a stored run its newest reward: "feedback", "judge", …; None: the run's own reward function."""
+    evaluation: bool = False
+    """The run measures a version: no training step takes it."""
+    temperature: float | None = None
+    """Temperature that the rollout asked for; None: what the graph or its policy says."""
+    requested_version: int | dict[str, int] | None = None
+    """Version that the rollout asked for, of all policies or by name; None: the newest. See `versions`."""
+    rollout_id: str | None = None
+    """Name of the run at the gateway: the completions' `rollout` in the ledger."""
+    graph_id: str | None = None
+    """Name of the graph, as a LangGraph server or the graph itself has it."""
+    assistant_id: str | None = None
+    """LangGraph server's id of the assistant."""
+    thread_id: str | None = None
+    run_id: str | None = None
+    """LangGraph's id of the root run; on a LangGraph server, the id of the run."""
     metadata: dict[str, Any] = Field(default_factory=dict)
+    """The user's facts: those given to `rollout`, or the metadata of the run's config under `install`."""
     started: float = Field(default_factory=time.time)
     seconds: float = 0.0
 
@@ -155,22 +179,16 @@ class Trajectory(BaseModel):
         return plain(value)
 
     @property
-    def graph_id(self) -> str | None:
-        """Name of the graph, as a LangGraph server or the graph itself has it."""
-        return self._fact("graph_id") or self._fact("name")
+    def versions(self) -> dict[str, list[int]]:
+        """Versions that answered, by policy: `{"agent": [3]}`.
 
-    @property
-    def thread_id(self) -> str | None:
-        return self._fact("thread_id")
-
-    @property
-    def run_id(self) -> str | None:
-        """LangGraph's id of the root run; on a LangGraph server, the id of the run."""
-        return self._fact("run_id")
-
-    def _fact(self, key: str) -> str | None:
-        value = self.metadata.get(key)
-        return None if value is None else str(value)
+        A rollout gets one version of each policy. Other runs may get several, when a policy is trained meanwhile.
+        """
+        answered: dict[str, set[int]] = {}
+        for call in self.completions:
+            if call.policy is not None and call.version is not None:
+                answered.setdefault(call.policy, set()).add(call.version)
+        return {policy: sorted(versions) for policy, versions in answered.items()}
 
     @property
     def completion_ids(self) -> list[str]:

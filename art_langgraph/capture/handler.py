@@ -154,7 +154,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
         if started is None:
             return
         seconds = time.time() - started.started
-        whole = _ours((response.llm_output or {}).get("system_fingerprint"))  # with n > 1 the messages lack it
+        output = response.llm_output or {}  # with n > 1 the messages lack what is said here
+        whole, served = _ours(output.get("system_fingerprint")), output.get("model_name")
         for index, generation in enumerate(response.generations[0]):
             if not isinstance(generation, ChatGeneration):
                 continue
@@ -162,6 +163,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
             one = completion_id(generation.message) or whole
             call.cached = _from_cache(generation.message)
             call.id = one if one is None or index == 0 else f"{one}.{index}"
+            if call.id:
+                call.version = _version(generation.message.response_metadata.get("model_name") or served)
             call.message = _openai([generation.message])[0]
             if thought := generation.message.additional_kwargs.get("reasoning_content"):
                 call.message["reasoning_content"] = thought
@@ -255,6 +258,12 @@ def completion_id(message: BaseMessage) -> str | None:
 
 def _ours(fingerprint: object) -> str | None:
     return fingerprint if isinstance(fingerprint, str) and fingerprint.startswith("chatcmpl-") else None
+
+
+def _version(served: object) -> int | None:
+    """The version in the name that our gateway answers under: `policy@version`, or the base model's name."""
+    _, at, number = str(served).rpartition("@")
+    return int(number) if at and number.isdigit() else None
 
 
 def _messages(outputs: Any) -> Sequence[Any]:

@@ -37,6 +37,7 @@ _PAUSE = 0.02
 """Seconds between transactions, in which completions gather: with many rollouts, waking up costs more than writing."""
 
 _IDENTITY = ("graph_id", "assistant_id", "thread_id", "run_id")
+"""What a LangGraph server and LangGraph itself put into a run's metadata."""
 
 
 @dataclass(slots=True, eq=False)
@@ -146,11 +147,15 @@ class _ProcessHandler(BaseCallbackHandler):
         return root
 
     def _begin(self, run_id: UUID, inputs: Any, kwargs: dict[str, Any], writer: _Writer) -> _Root:
-        trajectory = Trajectory(scenario=Scenario(input=plain(inputs)))
-        given = {"run_id": str(run_id), "name": kwargs.get("name"), **(kwargs.get("metadata") or {})}
-        trajectory.metadata = {key: value if key in _IDENTITY else plain(value) for key, value in given.items()}
+        metadata: dict[str, Any] = kwargs.get("metadata") or {}
+        identity: dict[str, Any] = {"graph_id": kwargs.get("name"), "run_id": run_id, **metadata}
         handler = ARTCallbackHandler()
-        trajectory.metadata["rollout_id"] = handler.scope.rollout_id
+        trajectory = Trajectory(
+            scenario=Scenario(input=plain(inputs)),
+            metadata={key: plain(value) for key, value in metadata.items() if key not in _IDENTITY},
+            rollout_id=handler.scope.rollout_id,
+            **dict[str, Any]({key: str(identity[key]) for key in _IDENTITY if identity.get(key) is not None}),
+        )
 
         def keep(call: CompletionCall) -> None:
             if call is handler.recorder.completions[0]:

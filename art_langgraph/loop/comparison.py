@@ -23,7 +23,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Versus:
-    """Two versions in comparison. groups: one per scenario, with the runs of both; `metadata["version"]` tells which.
+    """Two versions in comparison. groups: one per scenario, with the runs of both; `requested_version` tells which.
 
     A scenario that could not be judged counts in `unscored` alone.
     """
@@ -38,8 +38,8 @@ class Versus:
         for group in self.groups:
             scores: dict[int, list[float]] = {version: [] for version in self.versions}
             for one in group.trajectories:
-                if one.reward is not None:
-                    scores[one.metadata["version"]].append(one.reward)
+                if one.reward is not None and isinstance(one.requested_version, dict):
+                    scores[one.requested_version[self.policy]].append(one.reward)
             if all(scores.values()):
                 found.append(Pair(*(statistics.fmean(scores[version]) for version in self.versions)))
         return found
@@ -112,7 +112,7 @@ async def compare_versions(
     sides = [
         await gather(
             graph, scenarios, n, version={policy: version}, temperature=temperature, timeout=timeout,
-            max_concurrency=max_concurrency, metadata={"evaluation": True, "version": version},
+            max_concurrency=max_concurrency, evaluation=True,
             progress=f"measuring {policy}@{version}" if progress else False,
         )
         for version in versions

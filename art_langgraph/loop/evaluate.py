@@ -200,6 +200,6 @@ async def evaluate(
     """
     groups = await gather(
         graph, scenarios, n, reward, max_concurrency=max_concurrency, temperature=temperature, timeout=timeout,
-        store=store, resume=resume, version=version, progress=progress, metadata={"evaluation": True},
+        store=store, resume=resume, version=version, progress=progress, evaluation=True,
     )  # fmt: skip
     return Evaluation([trajectory for group in groups for trajectory in group.trajectories], version, success)

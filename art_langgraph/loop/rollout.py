@@ -42,6 +42,7 @@ async def rollout(
     store: TrajectoryStore | None = None,
     resume: Resume | None = None,
     version: int | Mapping[str, int] | None = None,
+    evaluation: bool = False,
     metadata: Mapping[str, Any] | None = None,
 ) -> Trajectory:
     """Runs a graph on a scenario and records what it did.
@@ -51,13 +52,19 @@ async def rollout(
     ends the run. version: of the policies that ChatART asks, for all of them or by name; None: the newest.
     A graph that raises gives a trajectory with its `error` and all it did until then. Every ChatART inside gets one
     version of its policy for the whole rollout. A graph with a checkpointer gets a thread of its own unless `config`
-    names one. metadata: facts to keep with the trajectory.
+    names one. evaluation: the run measures, and is never trained on. metadata: your facts, kept with the trajectory.
     """
     scenario = Scenario.of(scenario)
-    trajectory = Trajectory(scenario=scenario, metadata=dict(metadata or {}))
     scope = Scope(temperature=temperature, version=version)
     recorder = scope.recorder
-    trajectory.metadata["rollout_id"] = scope.rollout_id
+    trajectory = Trajectory(
+        scenario=scenario,
+        rollout_id=scope.rollout_id,
+        temperature=temperature,
+        requested_version=dict(version) if isinstance(version, Mapping) else version,
+        evaluation=evaluation,
+        metadata=dict(metadata or {}),
+    )
     started = time.monotonic()
     handler = ARTCallbackHandler(scope)
     try:
@@ -66,7 +73,7 @@ async def rollout(
                 scope.exits = stack
                 runnable = await _resolve(graph, scenario, stack)
                 whole = _own_thread(config, runnable, scope)
-                trajectory.metadata |= _identity(runnable, whole)
+                trajectory.graph_id, trajectory.thread_id = runnable.get_name(), _thread(whole)
                 trajectory.output = await runnable.ainvoke(scenario.input, whole)
                 while resume and (interrupts := _interrupts(trajectory.output)):
                     value = resume(interrupts)
@@ -79,7 +86,7 @@ async def rollout(
         release(scope)
     trajectory.seconds = time.monotonic() - started
     if handler.root:
-        trajectory.metadata["run_id"] = str(handler.root)
+        trajectory.run_id = str(handler.root)
     trajectory.completions = recorder.completions
     trajectory.tool_calls = recorder.tool_calls
     trajectory.nodes = recorder.nodes
@@ -103,6 +110,7 @@ async def gather(
     store: TrajectoryStore | None = None,
     resume: Resume | None = None,
     version: int | Mapping[str, int] | None = None,
+    evaluation: bool = False,
     metadata: Mapping[str, Any] | None = None,
     group_reward: GroupReward | None = None,
     progress: bool | str = True,
@@ -128,7 +136,7 @@ async def gather(
             async with limit:
                 found = await rollout(
                     graph, group.scenario, reward, temperature=temperature, config=config, timeout=timeout, store=store,
-                    resume=resume, version=version, metadata=metadata,
+                    resume=resume, version=version, evaluation=evaluation, metadata=metadata,
                 )  # fmt: skip
             bar.advance(task)
             return found
@@ -163,10 +171,10 @@ async def _resolve(graph: Graph, scenario: Scenario, stack: AsyncExitStack) -> R
     return made
 
 
-def _identity(graph: Runnable[Any, Any], config: RunnableConfig) -> dict[str, Any]:
-    """Which graph ran, on which thread."""
+def _thread(config: RunnableConfig) -> str | None:
+    """The thread that a config names."""
     thread = (config.get("configurable") or {}).get("thread_id")
-    return {"name": graph.get_name(), **({"thread_id": str(thread)} if thread is not None else {})}
+    return None if thread is None else str(thread)
 
 
 def _interrupts(output: Any) -> list[Any]:

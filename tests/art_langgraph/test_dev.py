@@ -131,7 +131,7 @@ async def test_the_whole_workflow(
             (call,) = one.completions
             assert call.trainable
             assert (one.graph_id, call.node) == ("chat", "answer")
-            assert one.metadata["assistant_id"]
+            assert one.assistant_id
             question = one.scenario.input["messages"][0]["content"]
             assert question == f"say {(call.message or {})['content']}"
         (first,) = store.list(thread=thread["thread_id"])

@@ -77,7 +77,7 @@ def test_scores_that_come_later_are_laid_over_the_run(tmp_path: Path) -> None:
     store.score(one.id, 0.5)
     back = store.get(one.id)
     assert back is not None
-    assert (back.reward, back.metadata["reward_source"]) == (0.5, "feedback")
+    assert (back.reward, back.reward_source) == (0.5, "feedback")
     assert [found.id for found in store.list(min_reward=0.4, max_reward=0.6)] == [one.id]
     assert store.list(min_reward=0.6) == []
     with pytest.raises(KeyError):
@@ -87,7 +87,7 @@ def test_scores_that_come_later_are_laid_over_the_run(tmp_path: Path) -> None:
 def test_filters(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path / "s.sqlite")
     good, bad = run("a"), run("b")
-    good.metadata = {"graph_id": "g", "thread_id": "t", "run_id": "r"}
+    good.graph_id, good.thread_id, good.run_id = "g", "t", "r"
     bad.error = "ValueError: x"
     store.add(good)
     store.add(bad)

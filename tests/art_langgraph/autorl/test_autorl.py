@@ -104,7 +104,7 @@ async def test_versions_are_compared_side_by_side_and_never_trained() -> None:
         found = await compare_versions(
             counting(), ["a", "b"], Ruler(model(at)), policy="agent", versions=(0, 0), progress=False
         )
-        assert all(one.metadata["evaluation"] for group in found.groups for one in group.trajectories)
+        assert all(one.evaluation for group in found.groups for one in group.trajectories)
     with endpoint(Fault(401, "bad key")) as at:
         lost = await compare_versions(
             counting(), ["a"], Ruler(model(at)), policy="agent", versions=(0, 0), progress=False

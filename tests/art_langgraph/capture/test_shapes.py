@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
-import httpx
 import pytest
 from langchain.agents import create_agent
 from langchain_core.caches import InMemoryCache
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import HumanMessage, RemoveMessage, trim_messages
 from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.errors import GraphRecursionError
@@ -33,29 +30,13 @@ from pydantic import BaseModel
 from art_langgraph import (
     ARTCallbackHandler,
     ARTMiddleware,
-    ChatART,
     TrainerClient,
     Trajectory,
     TrajectoryStore,
     rollout,
 )
-from tests.conftest import TOKEN, TrainerServer
-
-MakeModel = Callable[..., ChatOpenAI]
-
-
-@pytest.fixture(params=["ChatART", "ChatOpenAI"])
-def make(request: pytest.FixtureRequest, connected: TrainerServer) -> MakeModel:
-    def chat(policy: str = "agent", **options: Any) -> ChatOpenAI:
-        if request.param == "ChatART":
-            return ChatART(policy=policy, max_tokens=60, **options)
-        return ChatOpenAI(
-            model=policy, base_url=f"{connected.url}/v1", api_key=TOKEN, max_tokens=60, http_async_client=client,
-            **options,
-        )  # fmt: skip
-
-    client = httpx.AsyncClient(timeout=60)  # the one that LangChain shares would meet another test's event loop
-    return chat
+from tests.art_langgraph.capture.conftest import MakeModel
+from tests.conftest import TrainerServer
 
 
 class Said(TypedDict):

@@ -44,7 +44,7 @@ async def test_stored_runs_are_judged_by_scenario(home: Path) -> None:
     assert "Only the last digit counts." in at.requests[0]["messages"][0]["content"]
     kept = store.list()
     assert sorted(one.reward for one in kept if one.reward is not None) == [0.75] * 4
-    assert {one.metadata["reward_source"] for one in kept} == {"judge"}
+    assert {one.reward_source for one in kept} == {"judge"}
 
 
 async def test_a_judge_that_fails_leaves_stored_runs_unscored(home: Path) -> None:

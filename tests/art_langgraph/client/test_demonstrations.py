@@ -84,7 +84,7 @@ async def test_of_recorded_runs_the_sampled_tokens_are_imitated(connected: Train
             progress=False,
         )  # fmt: skip
         runs = [run for group in groups for run in group.trajectories]
-        runs[0].metadata["evaluation"] = runs[0].reward == 0.0
+        runs[0].evaluation = runs[0].reward == 0.0
         result = await trainer.sft("d2", runs, SFTConfig(min_reward=1.0))
         assert result.metrics["turns"] == 1
         assert result.metrics["trajectories_skipped"] == {"low_reward": 1}
@@ -101,9 +101,7 @@ async def test_evaluations_are_not_imitated(connected: TrainerServer) -> None:
         graph = StateGraph(MessagesState)
         model = ChatART(policy="d3")
         graph.add_node("model", lambda state: {"messages": [model.invoke(state["messages"])]})
-        runs = await gather(
-            graph.add_edge(START, "model").compile(), ["say a"], 1, progress=False, metadata={"evaluation": True}
-        )
+        runs = await gather(graph.add_edge(START, "model").compile(), ["say a"], 1, progress=False, evaluation=True)
         result = await trainer.sft("d3", runs)
     assert result.version == 0
     assert result.metrics["skipped"] == "nothing to imitate: 1 no_completions"

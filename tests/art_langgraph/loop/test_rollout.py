@@ -217,7 +217,7 @@ async def test_a_hundred_rollouts_at_once_are_not_mixed() -> None:
         for group in groups[::10]:
             (one,) = group.trajectories
             found = await trainer.completion(one.completion_ids[0])
-            assert found.rollout == one.metadata["rollout_id"]
+            assert found.rollout == one.rollout_id
 
 
 async def test_the_temperature_of_a_rollout_overrides_the_graphs(connected: TrainerServer) -> None:

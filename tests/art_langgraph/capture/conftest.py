@@ -1,0 +1,34 @@
+"""A chat model of each kind that is captured."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import httpx
+import pytest
+from langchain_openai import ChatOpenAI
+
+from art_langgraph import ChatART
+from tests.conftest import TOKEN, TrainerServer
+
+
+class MakeModel(Protocol):
+    """Makes a chat model that asks a policy."""
+
+    def __call__(self, policy: str = "agent", **options: Any) -> ChatOpenAI: ...
+
+
+@pytest.fixture(params=["ChatART", "ChatOpenAI"])
+def make(request: pytest.FixtureRequest, connected: TrainerServer) -> MakeModel:
+    """Makes ChatART, or a plain ChatOpenAI that points at the gateway."""
+
+    def chat(policy: str = "agent", **options: Any) -> ChatOpenAI:
+        options = {"max_tokens": 60, **options}
+        if request.param == "ChatART":
+            return ChatART(policy=policy, **options)
+        return ChatOpenAI(
+            model=policy, base_url=f"{connected.url}/v1", api_key=TOKEN, http_async_client=client, **options
+        )
+
+    client = httpx.AsyncClient(timeout=60)  # the one that LangChain shares would meet another test's event loop
+    return chat
