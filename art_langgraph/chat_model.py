@@ -24,10 +24,19 @@ _client = httpx.AsyncClient(transport=LoopTransport())
 class ChatART(ChatOpenAI):
     """A policy of the trainer server as a LangChain chat model.
 
-    policy: name of a policy ("agent" is its newest version, "agent@3" a fixed one) or of the base model.
-    Address and key come from `base_url` / `api_key`, else ART_BASE_URL / ART_API_KEY, else the local server's files.
-    All other arguments are ChatOpenAI's. Inside a rollout, all its completions come from one version of the policy.
-    Raises ConfigError when no key can be found.
+    Inside a rollout, all its completions come from one version of the policy.
+
+    Args:
+        policy: Name of a policy ("agent" is its newest version, "agent@3" a fixed one) or of the base model.
+        model: ChatOpenAI's name for the same: `ChatART(model="agent")` is `ChatART(policy="agent")`.
+        base_url: Address of the trainer server; None: ART_BASE_URL, else the local server's.
+        api_key: Its key; None: ART_API_KEY, else the local server's.
+
+    All other arguments are ChatOpenAI's.
+
+    Raises:
+        ValueError: No policy is named, or `policy` and `model` name different ones.
+        ConfigError: No key can be found.
     """
 
     policy: str
@@ -38,7 +47,11 @@ class ChatART(ChatOpenAI):
         if not isinstance(values, dict):
             return values
         values = dict(values)
-        if "policy" not in values:
+        policy, model, kept = values.get("policy"), values.pop("model", None), values.pop("model_name", None)
+        if policy is not None and model is not None and policy != model:
+            raise ValueError(f"ChatART got policy={policy!r} and model={model!r}, two names of one thing: give policy")
+        values["policy"] = policy or model or kept  # `model_name` is the field that LangChain copies with all others
+        if not values["policy"]:
             raise ValueError("ChatART needs policy=…: the name of a policy on the trainer server")
         base_url = values.pop("base_url", None) or values.pop("openai_api_base", None)
         api_key = values.pop("api_key", None) or values.pop("openai_api_key", None)
@@ -47,7 +60,6 @@ class ChatART(ChatOpenAI):
             connection = Connection.find(base_url, secret)
             base_url, api_key = f"{connection.url}/v1", connection.api_key
         values.update(base_url=base_url, api_key=api_key, model=values["policy"])
-        values.pop("model_name", None)
         values.setdefault("http_async_client", _client)
         values.setdefault("stream_usage", True)
         return values

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from art_langgraph.jsonl import read_jsonl, write_jsonl
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario
-from trainer_server.wire import ConfigError
 
 
 def load_scenarios(path: str | Path) -> list[Scenario]:
@@ -18,21 +17,12 @@ def load_scenarios(path: str | Path) -> list[Scenario]:
     A line is a scenario (`input`, optional `id` and `metadata`), an example of a LangSmith dataset export (`inputs`,
     `outputs`, `metadata`; the outputs become `metadata["outputs"]`), a bare graph input, or a string: a user message.
     """
-    found = []
-    for number, line in enumerate(Path(path).read_text().splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            found.append(_scenario(json.loads(line)))
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"{path}, line {number} is no scenario: {error}") from None
-    return found
+    return list(read_jsonl(path, _scenario, what="scenario"))
 
 
 def save_scenarios(path: str | Path, scenarios: Iterable[Scenario]) -> None:
     """Writes scenarios as JSONL, for people to edit and `load_scenarios` to read."""
-    lines = (json.dumps(one.model_dump(mode="json"), ensure_ascii=False) + "\n" for one in scenarios)
-    Path(path).write_text("".join(lines))
+    write_jsonl(path, scenarios)
 
 
 def stored_scenarios(store: TrajectoryStore, **filters: Any) -> list[Scenario]:

@@ -1,26 +1,26 @@
-"""`art-langgraph specialize` and `art-langgraph scenarios`."""
+"""`art-langgraph specialize` and `art-langgraph scenarios`.
+
+LangChain, litellm and the MCP SDK are imported inside of the commands, so that `--help` takes no seconds.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from art_langgraph.cli.judge import made_llm
-from art_langgraph.cli.trajectories import imported
-from art_mcp.client.connect import connect
-from art_mcp.scenarios.generate import generate_scenarios
-from art_mcp.scenarios.plan import ScenarioSet
-from art_mcp.specialization.specialize import Specialization, specialize
 from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
 
+if TYPE_CHECKING:
+    from art_mcp.scenarios.scenario_set import ScenarioSet
+    from art_mcp.specialization.specialization import Specialization
+
 ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="The MCP server: a command, or an http(s) URL.")]
-CountOption = Annotated[int, typer.Option("-n", help="Scenarios to invent, the held-out ones included.", min=1)]
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", help="Model that writes scenarios (provider/name). Default: made from schemas alone."),
@@ -45,7 +45,7 @@ SeedOption = Annotated[int, typer.Option(help="Of scenarios, their split and ord
 def scenarios_command(
     server: ServerArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="JSONL file to write.")] = Path("scenarios.jsonl"),
-    n: CountOption = 24,
+    n: Annotated[int, typer.Option("-n", "--n", help="Scenarios to generate, held-out ones included.", min=1)] = 24,
     model: ModelOption = None,
     model_url: UrlOption = None,
     resource: ResourceOption = None,
@@ -55,29 +55,41 @@ def scenarios_command(
     header: HeaderOption = None,
     seed: SeedOption = 0,
 ) -> None:
-    """Invent tasks for an MCP server, do each of them once, and write those that work as JSONL, to read and edit."""
+    """Generate tasks for an MCP server, do each of them once, and write those that work as JSONL, to read and edit."""
+    headers = _headers(header)
 
     async def run() -> ScenarioSet:
-        async with connect(server, headers=_headers(header)) as live:
-            return await generate_scenarios(
-                live, n, model=made_llm(model, model_url) if model else None, difficulty=difficulty, seed=seed,
-                instructions=instructions, resources=resource, allow_destructive=allow_destructive,
-                progress=sys.stderr.isatty(),
-            )  # fmt: skip
+        from art_langgraph.cli.options import make_llm
+        from art_mcp.client.connect import connect
+        from art_mcp.scenarios.generate import generate_scenarios
 
-    found = asyncio.run(run())
-    found.save(output)
-    print(found.report())
+        async with connect(server, headers=headers) as live:
+            return await generate_scenarios(
+                live,
+                n,
+                model=make_llm(model, model_url) if model else None,
+                difficulty=difficulty,
+                seed=seed,
+                instructions=instructions,
+                resources=resource,
+                allow_destructive=allow_destructive,
+                progress=sys.stderr.isatty(),
+            )
+
+    scenarios = asyncio.run(run())
+    scenarios.save(output)
+    print(scenarios.report())
     print(f"written to {output}")
-    if not len(found):
+    if not len(scenarios):
         raise typer.Exit(1)
 
 
 def specialize_command(
     server: ServerArgument,
-    policy: Annotated[str, typer.Option(help="Policy to train; made if it is missing.")] = "agent",
-    scenarios: Annotated[Path | None, typer.Option(help="JSONL of `scenarios`, instead of inventing any.")] = None,
-    n: CountOption = 96,
+    policy: Annotated[str, typer.Option(help="Policy to train; created if it is missing.")] = "agent",
+    scenarios: Annotated[
+        str, typer.Option(metavar="N|FILE", help="How many to generate, or a JSONL file of `scenarios`.")
+    ] = "96",
     model: ModelOption = None,
     model_url: UrlOption = None,
     resource: ResourceOption = None,
@@ -98,7 +110,7 @@ def specialize_command(
     sft_epochs: Annotated[int, typer.Option(help="Passes of the warm start.", min=1)] = 3,
     steps: Annotated[int, typer.Option(help="GRPO steps.", min=0)] = 8,
     groups: Annotated[int, typer.Option(help="Scenarios per step.", min=1)] = 4,
-    rollouts: Annotated[int, typer.Option(help="Runs of each scenario in a step.", min=2)] = 8,
+    n: Annotated[int, typer.Option("--n", help="Runs of each scenario in a step.", min=2)] = 8,
     measure: Annotated[int, typer.Option(help="Runs of each scenario that tell how hard it is; 0: none.", min=0)] = 4,
     lr: Annotated[float, typer.Option(help="Learning rate of GRPO.", min=0.0)] = 2e-4,
     max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", min=1)] = 256,
@@ -107,33 +119,59 @@ def specialize_command(
         "specialized"
     ),
 ) -> None:
-    """Specialize a model to an MCP server: invent tasks, check that they can be done, train, show the difference.
+    """Specialize a model to an MCP server: generate tasks, check that they can be done, train, show the difference.
 
     The trainer server must be running (`art-langgraph serve`). Without --model and --judge nothing leaves this machine.
     """
     if isolation not in ("shared", "session"):
         raise ConfigError(f"--isolation {isolation!r} is neither shared nor session")
-    console = Console()
-    started = time.monotonic()
-
-    def tell(text: str) -> None:
-        console.print(f"[dim]{time.monotonic() - started:6.0f} s[/dim]  ", end="")
-        console.print(text, markup=False, highlight=False)
+    headers = _headers(header)
+    chosen = _number_or_file(scenarios)
+    tell = _stage_printer()
 
     async def run() -> Specialization:
-        return await specialize(
-            server, policy=policy, scenarios=scenarios, n=n, model=made_llm(model, model_url) if model else None,
-            difficulty=difficulty, instructions=instructions, resources=resource, allow_destructive=allow_destructive,
-            graph=imported(graph) if graph else None, judge=made_llm(judge, judge_url) if judge else None,
-            warm_start=warm_start, sft=SFTConfig(lr=sft_lr, num_train_epochs=sft_epochs, seed=seed), steps=steps,
-            groups_per_step=groups, rollouts=rollouts, measure=measure, config=GRPOConfig(lr=lr), seed=seed,
-            max_tokens=max_tokens, isolation="session" if isolation == "session" else "shared",
-            headers=_headers(header), output=output, progress=sys.stderr.isatty(), on_stage=tell,
-        )  # fmt: skip
+        from art_langgraph.cli.options import load_object, make_llm
+        from art_mcp.client.connect import connect
+        from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings, WarmStart
+        from art_mcp.specialization.specialize import specialize
+
+        sft = SFTConfig(lr=sft_lr, num_train_epochs=sft_epochs, seed=seed)
+        conversations = None if warm_start == "reference" else warm_start
+        async with connect(
+            server, isolation="session" if isolation == "session" else "shared", headers=headers
+        ) as connected:
+            return await specialize(
+                connected,
+                policy=policy,
+                scenarios=chosen,
+                graph=load_object(graph) if graph else None,
+                generation=GenerationSettings(
+                    model=make_llm(model, model_url) if model else None,
+                    difficulty=difficulty,
+                    instructions=instructions,
+                    resources=resource,
+                    allow_destructive=allow_destructive,
+                ),
+                warm_start=WarmStart(conversations=conversations, config=sft) if warm_start else None,
+                training=TrainingSettings(
+                    steps=steps,
+                    groups_per_step=groups,
+                    n=n,
+                    config=GRPOConfig(lr=lr),
+                    difficulty_runs=measure,
+                    judge=make_llm(judge, judge_url) if judge else None,
+                ),
+                runs=RunSettings(max_tokens=max_tokens),
+                seed=seed,
+                output=output,
+                progress=sys.stderr.isatty(),
+                on_stage=tell,
+            )
 
     made = asyncio.run(run())
-    console.print(f"held-out success: {made.before} → {made.after}", highlight=False)
-    console.print(f"use {made.model}; the report is {output / 'report.html'}", highlight=False)
+    print(f"held out, before: {made.before}")
+    print(f"held out, after: {made.after}")
+    print(f"use {made.model}; the report is {output / 'report.html'}")
 
 
 def register(root: typer.Typer) -> None:
@@ -142,12 +180,38 @@ def register(root: typer.Typer) -> None:
     root.command("specialize")(specialize_command)
 
 
-def _headers(given: list[str] | None) -> dict[str, str] | None:
-    """Raises ConfigError for what is no header; its value is not repeated: it may be a secret."""
-    found = {}
-    for one in given or ():
-        name, colon, value = one.partition(":")
+def _stage_printer() -> Callable[[str], None]:
+    """Prints a line with the seconds since now."""
+    from rich.console import Console
+
+    console, started = Console(), time.monotonic()
+
+    def tell(text: str) -> None:
+        console.print(f"[dim]{time.monotonic() - started:6.0f} s[/dim]  ", end="")
+        console.print(text, markup=False, highlight=False)
+
+    return tell
+
+
+def _number_or_file(scenarios: str) -> int | Path:
+    """Raises ConfigError for a number below 1 and for a file that is not there."""
+    if scenarios.removeprefix("-").isdigit():
+        if (count := int(scenarios)) < 1:
+            raise ConfigError(f"--scenarios {count}: at least one must be generated")
+        return count
+    if not Path(scenarios).is_file():
+        raise ConfigError(
+            f"--scenarios {scenarios!r} is neither a number nor a file; `art-langgraph scenarios` writes one"
+        )
+    return Path(scenarios)
+
+
+def _headers(options: list[str] | None) -> dict[str, str] | None:
+    """Raises ConfigError for an option that is no header. It does not repeat the value, which may be a secret."""
+    headers = {}
+    for option in options or ():
+        name, colon, value = option.partition(":")
         if not colon or not name.strip():
             raise ConfigError("--header takes 'Name: value'")
-        found[name.strip()] = value.strip()
-    return found or None
+        headers[name.strip()] = value.strip()
+    return headers or None

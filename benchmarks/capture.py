@@ -33,7 +33,7 @@ from rich.table import Table
 
 from art_langgraph import ChatART, TrainerClient, TrajectoryStore
 from art_langgraph.capture.process import install, uninstall
-from tests.conftest import tiny_base
+from testbed.tiny_model import tiny_base
 from trainer_server.engines.served_model import resolve
 from trainer_server.engines.vllm import install as engine_install
 from trainer_server.engines.vllm.command import free_port
@@ -128,7 +128,7 @@ def measure_capture(scratch: Path, options: argparse.Namespace) -> dict[str, Any
     base = tiny_base(scratch)
     environment = {"ART_API_KEY": key, "ART_CACHE": str(Home.find().cache)}
     with ExitStack() as stack:
-        factory = ["tests.support.engine_app:make_app", "--factory", "--port", str(engine_port), "--log-level", "error"]
+        factory = ["testbed.engine_app:make_app", "--factory", "--port", str(engine_port), "--log-level", "error"]
         stack.enter_context(running(sys.executable, "-m", "uvicorn", *factory))
         wait_for(f"http://127.0.0.1:{engine_port}/health", lambda answer: answer.status_code == 200)
         server = ["--home", str(scratch / "home"), "--port", str(port), "--model", str(base)]

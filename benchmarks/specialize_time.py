@@ -22,18 +22,46 @@ from pathlib import Path
 from art_examples.quickstart.server_process import trainer_server
 
 from art_langgraph import GRPOConfig, SFTConfig, TrainerClient
-from art_mcp.specialization.specialize import Specialization, specialize
-from tests.support.environments import environment
+from art_mcp import GenerationSettings, RunSettings, Specialization, TrainingSettings, WarmStart, specialize
+from testbed.environments import environment
 
 SERVER = "mcp-server-time"
 ZONES = [
-    "Africa/Cairo", "Africa/Lagos", "Africa/Nairobi", "America/Bogota", "America/Chicago", "America/Denver",
-    "America/Lima", "America/New_York", "America/Toronto", "Asia/Bangkok", "Asia/Dubai", "Asia/Hong_Kong",
-    "Asia/Jakarta", "Asia/Karachi", "Asia/Kolkata", "Asia/Manila", "Asia/Seoul", "Asia/Singapore", "Asia/Tokyo",
-    "Australia/Perth", "Australia/Sydney", "Europe/Athens", "Europe/Berlin", "Europe/Dublin", "Europe/Helsinki",
-    "Europe/Lisbon", "Europe/London", "Europe/Madrid", "Europe/Oslo", "Europe/Paris", "Europe/Rome", "Europe/Vienna",
-    "Pacific/Auckland", "Pacific/Honolulu",
-]  # fmt: skip
+    "Africa/Cairo",
+    "Africa/Lagos",
+    "Africa/Nairobi",
+    "America/Bogota",
+    "America/Chicago",
+    "America/Denver",
+    "America/Lima",
+    "America/New_York",
+    "America/Toronto",
+    "Asia/Bangkok",
+    "Asia/Dubai",
+    "Asia/Hong_Kong",
+    "Asia/Jakarta",
+    "Asia/Karachi",
+    "Asia/Kolkata",
+    "Asia/Manila",
+    "Asia/Seoul",
+    "Asia/Singapore",
+    "Asia/Tokyo",
+    "Australia/Perth",
+    "Australia/Sydney",
+    "Europe/Athens",
+    "Europe/Berlin",
+    "Europe/Dublin",
+    "Europe/Helsinki",
+    "Europe/Lisbon",
+    "Europe/London",
+    "Europe/Madrid",
+    "Europe/Oslo",
+    "Europe/Paris",
+    "Europe/Rome",
+    "Europe/Vienna",
+    "Pacific/Auckland",
+    "Pacific/Honolulu",
+]
 TIMES = [f"{hour:02}:{minute:02}" for hour in range(24) for minute in (0, 15, 30, 45)]
 
 
@@ -42,14 +70,23 @@ async def run(url: str, key: str, options: argparse.Namespace, output: Path) -> 
     tables = {"timezone": ZONES, "source_timezone": ZONES, "target_timezone": ZONES, "time": TIMES}
     async with TrainerClient(url, key) as client:
         await client.create_policy("time", rank=8)
+        sft = SFTConfig(
+            lr=options.sft_lr, num_train_epochs=options.epochs, per_device_train_batch_size=4, seed=options.seed
+        )
         return await specialize(
-            command, policy="time", client=client, n=options.scenarios, resources=tables, warm_start="reference",
-            sft=SFTConfig(
-                lr=options.sft_lr, num_train_epochs=options.epochs, per_device_train_batch_size=4, seed=options.seed
-            ), steps=options.steps,
-            config=GRPOConfig(lr=options.lr), measure=0, max_tokens=96, seed=options.seed, output=output,
-            progress=False, on_stage=lambda text: print(f"  {text}", file=sys.stderr, flush=True),
-        )  # fmt: skip
+            command,
+            policy="time",
+            client=client,
+            scenarios=options.scenarios,
+            generation=GenerationSettings(resources=tables),
+            warm_start=WarmStart(config=sft),
+            training=TrainingSettings(steps=options.steps, config=GRPOConfig(lr=options.lr), difficulty_runs=0),
+            runs=RunSettings(max_tokens=96),
+            seed=options.seed,
+            output=output,
+            progress=False,
+            on_stage=lambda text: print(f"  {text}", file=sys.stderr, flush=True),
+        )
 
 
 def main() -> None:
@@ -71,16 +108,23 @@ def main() -> None:
             started = time.monotonic()
             made = asyncio.run(run(at.url, at.api_key, options, options.output or home / "report"))
             seconds = time.monotonic() - started
-    before, after = made.before.rate or 0.0, made.after.rate or 0.0
-    print(f"held-out success: {made.before} → {made.after}, {seconds:.0f} s", file=sys.stderr)
+    before, after = made.before.success_rate or 0.0, made.after.success_rate or 0.0
+    print(f"held out, before: {made.before}; after: {made.after}; {seconds:.0f} s", file=sys.stderr)
     if options.json:
-        least = 1 / max(len(made.before.scored), 1)
+        least = 1 / max(made.before.n, 1)
         result = {
-            "benchmark": "specialize_time", "server": f"{made.server} {made.server_version}",
-            "seed": options.seed, "before": before, "after": after, "seconds": seconds,
-            "ratio": after / max(before, least), "held_out": len(made.after.runs), "stages": made.seconds,
-            "interval": made.after.interval, "steps": [one.reward for one in made.steps],
-        }  # fmt: skip
+            "benchmark": "specialize_time",
+            "server": f"{made.server} {made.server_version}",
+            "seed": options.seed,
+            "before": before,
+            "after": after,
+            "seconds": seconds,
+            "ratio": after / max(before, least),
+            "held_out": len(made.after.trajectories),
+            "stages": made.seconds,
+            "interval": made.after.success_interval,
+            "steps": [record.reward for record in made.steps],
+        }
         print(json.dumps(result))
 
 

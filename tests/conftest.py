@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.engine_app import make_app
+from testbed.engine_app import make_app
+from testbed.tiny_model import tiny_base
 from tests.support.serving import serving
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
@@ -38,21 +39,6 @@ class TrainerServer:
 
     def http(self) -> httpx.Client:
         return httpx.Client(base_url=self.url, headers=self.headers, timeout=60)
-
-
-def tiny_base(where: Path) -> Path:
-    """A base model that trains in milliseconds, called `base`. Its tokens are character codes, as the engine's."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=300, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=4096,
-    )  # fmt: skip
-    path = where / "base"
-    LlamaForCausalLM(config).save_pretrained(path)
-    return path
 
 
 @pytest.fixture(scope="session")

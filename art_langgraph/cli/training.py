@@ -145,7 +145,7 @@ async def _train(
         print("nothing to train on")
         raise typer.Exit(1)
     async with TrainerClient() as trainer:
-        result = await trainer.train(policy, comparison.groups, GRPOConfig(lr=lr))
+        result = await trainer.train_step(policy, comparison.groups, GRPOConfig(lr=lr))
     store.mark_trained([trajectory.id for trajectory in comparison.trained], policy, result.version)
     metrics = result.metrics
     if skipped := metrics.get("skipped"):

@@ -6,7 +6,7 @@ import json
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -124,15 +124,14 @@ def export_command(
 
     Example: art-langgraph trajectories export good.jsonl --min-reward 0.8
     """
+    from art_langgraph.jsonl import write_jsonl
     from art_langgraph.store import TrajectoryStore
 
     runs = TrajectoryStore(store).list(**filters(graph, thread, since, min_reward, max_reward, error))[::-1]
     if file.suffix == ".parquet":
         _write_parquet(file, runs)
     elif file.suffix == ".jsonl":
-        with file.open("w") as out:
-            for trajectory in track(runs, "exporting", disable=not sys.stderr.isatty()):
-                out.write(trajectory.model_dump_json() + "\n")
+        write_jsonl(file, track(runs, "exporting", disable=not sys.stderr.isatty()))
     else:
         raise ConfigError(f"{file}: the name must end in .jsonl or .parquet")
     print(f"{len(runs)} trajectories in {file}")
@@ -144,17 +143,17 @@ def import_command(
     store: StoreOption = None,
 ) -> None:
     """Read runs from a file into the store. A run that is in the store already is left alone."""
+    from art_langgraph.jsonl import read_jsonl
     from art_langgraph.store import TrajectoryStore
     from art_langgraph.trajectory import Trajectory
 
     target = TrajectoryStore(store)
-    lines = _read_parquet(file) if file.suffix == ".parquet" else file.read_text().splitlines()
+    if file.suffix == ".parquet":
+        runs = _read_parquet(file)
+    else:
+        runs = read_jsonl(file, Trajectory.model_validate, what="trajectory")
     added = known = 0
-    for number, line in enumerate(lines, start=1):
-        try:
-            trajectory = Trajectory.model_validate(json.loads(line))
-        except ValueError as error:
-            raise ConfigError(f"{file}, line {number} is no trajectory: {error}") from None
+    for trajectory in runs:
         if target.get(trajectory.id) is None:
             target.add(trajectory)
             added += 1
@@ -209,6 +208,8 @@ def _statistics(runs: Sequence[Trajectory]) -> dict[str, Any]:
 
 
 def _write_parquet(file: Path, runs: Sequence[Trajectory]) -> None:
+    from art_langgraph.jsonl import to_line
+
     arrow, parquet = _pyarrow()
     rows = [
         {
@@ -223,7 +224,7 @@ def _write_parquet(file: Path, runs: Sequence[Trajectory]) -> None:
             "error": trajectory.error,
             "completions": len(trajectory.completions),
             "tool_calls": len(trajectory.tool_calls),
-            "record": trajectory.model_dump_json(),
+            "record": to_line(trajectory),
         }
         for trajectory in runs
     ]
@@ -247,9 +248,16 @@ def _write_parquet(file: Path, runs: Sequence[Trajectory]) -> None:
     parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), file)
 
 
-def _read_parquet(file: Path) -> list[str]:
+def _read_parquet(file: Path) -> Iterator[Trajectory]:
+    from art_langgraph.jsonl import explain
+    from art_langgraph.trajectory import Trajectory
+
     _, parquet = _pyarrow()
-    return [str(record) for record in parquet.read_table(file, columns=["record"])["record"].to_pylist()]
+    for number, record in enumerate(parquet.read_table(file, columns=["record"])["record"].to_pylist(), start=1):
+        try:
+            yield Trajectory.model_validate(json.loads(record))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{file}, row {number} is no trajectory: {explain(error)}") from None
 
 
 def _pyarrow() -> tuple[Any, Any]:

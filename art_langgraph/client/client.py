@@ -11,11 +11,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+from pydantic import ValidationError
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from art_langgraph.client.demonstrations import Demonstration, sft_request
 from art_langgraph.client.download import fetch
 from art_langgraph.credit import RetryCredit, group_refs
+from art_langgraph.jsonl import explain
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import (
     Completion,
@@ -75,19 +77,60 @@ class TrainerClient:
         found: dict[str, Any] = (await self._ask("GET", "/health")).json()
         return found
 
-    async def create_policy(self, name: str, **spec: Any) -> Policy:
-        """Creates a policy (rank, alpha, targets, seed, temperature: see PolicySpec), or returns the existing one.
+    async def create_policy(
+        self,
+        name: str,
+        *,
+        rank: int | None = None,
+        alpha: float | None = None,
+        targets: Sequence[str] | None = None,
+        seed: int | None = None,
+        temperature: float | None = None,
+        fork_of: Fork | None = None,
+    ) -> Policy:
+        """Creates a policy, a LoRA on the server's base model, or returns the existing one of that name.
 
-        Raises ServerError 409 when it exists with other values.
+        What is left out takes the server's default for a new policy, and is not compared with an existing one.
+
+        Args:
+            name: Letters, digits, `.`, `_` and `-`; not the base model's name.
+            rank: LoRA rank: 1, 8, 16, 32, 64, 128 or 256 (default 8).
+            alpha: LoRA scale; the adapter adds (alpha / rank)·B·A (default 16).
+            targets: Names of the linear layers that get an adapter (default: all of attention and MLP).
+            seed: Seeds the initial A matrices; B starts at 0 (default 0).
+            temperature: Sampling temperature for clients that send none in a header, over what a graph hard-codes.
+            fork_of: Start from a version of another policy, whose rank, alpha, targets and seed it takes; see `fork`.
+
+        Raises:
+            ConfigError: A value is out of its range.
+            ServerError: 409 when the policy exists with other values.
         """
-        body = PolicySpec(name=name, **spec).model_dump(mode="json", exclude_unset=True)
+        given = {
+            "rank": rank,
+            "alpha": alpha,
+            "targets": targets,
+            "seed": seed,
+            "temperature": temperature,
+            "fork_of": fork_of,
+        }
+        try:
+            spec = PolicySpec(name=name, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
+        except ValidationError as error:
+            raise ConfigError(f"create_policy({name!r}): {explain(error)}") from None
+        body = spec.model_dump(mode="json", exclude_unset=True)
         return Policy.model_validate_json((await self._ask("POST", "/api/policies", json=body, timeout=600)).content)
 
     async def fork(self, policy: str, version: int, name: str, *, optimizer: bool = True) -> Policy:
-        """Creates the policy `name` from a version of another one: its version 0 is what that version is, and its
-        training goes on from there, with that version's optimizer unless told otherwise.
+        """Creates a policy whose version 0 is a version of another one. Sent again, it answers the same policy.
 
-        Sent again, it answers the same policy. Raises ServerError 409 when `name` exists as something else.
+        Args:
+            policy: The policy to start from.
+            version: Its version.
+            name: The policy to create.
+            optimizer: Whether its training goes on with that version's optimizer state.
+
+        Raises:
+            ServerError: 409 when `name` exists as something else.
         """
         return await self.create_policy(name, fork_of=Fork(policy=policy, version=version, optimizer=optimizer))
 
@@ -127,7 +170,16 @@ class TrainerClient:
         retry_credit: RetryCredit = "drop",
         idempotency_key: str | None = None,
     ) -> Job:
-        """Queues one training step. Sent again with the same key, it answers the same job. Others: see `train`."""
+        """Queues one training step and returns at once. Sent again with the same key, it answers the same job.
+
+        Args:
+            policy: The policy to train.
+            groups: As those of `train_step`.
+            config: As that of `train_step`.
+            nodes: As those of `train_step`.
+            retry_credit: As that of `train_step`.
+            idempotency_key: Names the step, so that it is taken once however often it is sent; None: a new name.
+        """
         refs = [group for group in groups if isinstance(group, GroupRef)]
         whole = [group for group in groups if isinstance(group, TrajectoryGroup)]
         request = StepRequest(
@@ -188,7 +240,7 @@ class TrainerClient:
             raise JobFailed(f"{job.id} on policy {job.policy!r} {how}: {job.error}", job_id=job.id)
         return job
 
-    async def train(
+    async def train_step(
         self,
         policy: str,
         groups: Sequence[TrajectoryGroup | GroupRef],
@@ -198,11 +250,24 @@ class TrainerClient:
         retry_credit: RetryCredit = "drop",
         idempotency_key: str | None = None,
     ) -> StepResult:
-        """One training step on the policy's own completions: returns when the gateway serves the new version.
+        """Takes one training step on the policy's own completions.
 
-        nodes: patterns of the node paths to train ("planner", "worker/*"); None: all. retry_credit: see `credit`.
-        When there was nothing to learn from, the version stays and `metrics["skipped"]` says why. `metrics["job"]`
-        has the job's id and its seconds by phase. Raises JobFailed.
+        It returns when the gateway serves the new version.
+
+        Args:
+            policy: The policy to train.
+            groups: Runs to be compared with one another: those of `gather`, or references to completions.
+            config: Learning rate, loss and all else of a step; None: the defaults.
+            nodes: Patterns of the node paths to train ("planner", "worker/*"); None: all.
+            retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
+            idempotency_key: As that of `submit`.
+
+        Returns:
+            The new version and the step's metrics. When there was nothing to learn from, the version stays and
+            `metrics["skipped"]` says why. `metrics["job"]` has the job's id and its seconds by phase.
+
+        Raises:
+            JobFailed: The step failed; the policy stays at the version it had.
         """
         job = await self.submit(
             policy, groups, config, nodes=nodes, retry_credit=retry_credit, idempotency_key=idempotency_key
@@ -221,11 +286,23 @@ class TrainerClient:
     ) -> StepResult:
         """Warm start: the next version of a policy imitates demonstrations, by supervised fine-tuning.
 
-        demonstrations: a JSONL file in OpenAI's fine-tuning format (`{"messages": […], "tools": […]}` a line),
-        conversations of that form, or trajectories; of those, the completions with the very tokens that were sampled,
-        where `config.min_reward` is set only of runs with at least that reward. nodes: patterns of the node paths whose
-        completions are taken. Only what assistants said is learnt. Returns and raises as `train`, and ConfigError for
-        what is no conversation.
+        Only what assistants said is learnt.
+
+        Args:
+            policy: The policy to train.
+            demonstrations: A JSONL file in OpenAI's fine-tuning format (`{"messages": […], "tools": […]}` a line),
+                conversations of that form, or trajectories. Of trajectories it takes the very tokens that were sampled.
+            config: Learning rate, epochs and all else; with `min_reward`, only runs with at least that reward count.
+            nodes: Patterns of the node paths whose completions are imitated; None: all.
+            idempotency_key: As that of `submit`.
+            progress: Shows a bar on a terminal.
+
+        Returns:
+            As `train_step`.
+
+        Raises:
+            ConfigError: A demonstration is no conversation, or there are none.
+            JobFailed: The warm start failed; the policy stays at the version it had.
         """
         request = sft_request(demonstrations, config, nodes=nodes, idempotency_key=idempotency_key or uuid.uuid4().hex)
         answer = await self._ask("POST", f"/api/policies/{policy}/sft", json=request.model_dump(mode="json"))
@@ -233,7 +310,7 @@ class TrainerClient:
         return await self.result(Job.model_validate_json(answer.content), progress=label)
 
     async def result(self, job: Job, *, progress: str | None = None) -> StepResult:
-        """Waits for a submitted step or warm start; as `train`. progress: as that of `wait`."""
+        """Waits for a submitted step or warm start. Returns and raises as `train_step`; progress: as that of `wait`."""
         job = await self.wait(job, progress=progress)
         assert job.result is not None
         job.result.metrics["job"] = {"id": job.id, "seconds": job.seconds}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from art_langgraph.credit import group_refs
+from art_langgraph.jsonl import explain, read_jsonl
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError, Conversation, SFTConfig, SFTRequest, TrajectoryRef
 
@@ -18,20 +18,15 @@ Demonstration = Conversation | Mapping[str, Any] | Trajectory | TrajectoryGroup
 
 
 def load_conversations(path: str | Path) -> list[Conversation]:
-    """Conversations from a JSONL file in OpenAI's fine-tuning format, one a line. Raises ConfigError with the line."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
-    found = []
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                found.append(Conversation.model_validate(json.loads(line)))
-            except ValidationError as error:
-                raise ConfigError(f"{path}, line {number}: {_first(error)}") from None
-            except ValueError as error:
-                raise ConfigError(f"{path}, line {number} is not JSON: {error}") from None
+    """Conversations from a JSONL file in OpenAI's fine-tuning format, one a line.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigError: The file cannot be read or is empty, or a line is no conversation; the message names the line.
+    """
+    found = list(read_jsonl(path, Conversation.model_validate, what="conversation"))
     if not found:
         raise ConfigError(f"{path} has no conversations: expected one a line, as {{'messages': […], 'tools': […]}}")
     return found
@@ -62,17 +57,10 @@ def sft_request(
             try:
                 conversations.append(Conversation.model_validate(one))
             except ValidationError as error:
-                raise ConfigError(f"demonstration {number} (counted from 0): {_first(error)}") from None
+                raise ConfigError(f"demonstration {number} (counted from 0): {explain(error)}") from None
     if not conversations and not trajectories:
         raise ConfigError("there is nothing to imitate: the demonstrations are empty")
     return SFTRequest(
         conversations=conversations, trajectories=trajectories, config=config or SFTConfig(),
         idempotency_key=idempotency_key,
     )  # fmt: skip
-
-
-def _first(error: ValidationError) -> str:
-    found = error.errors()[0]
-    where = ".".join(str(part) for part in found["loc"])
-    message = found["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message

@@ -65,9 +65,9 @@ async def train(
     them is needed. config: of every step, or a function of its number, for schedules. dynamic_sampling: rounds in which
     scenarios whose runs all got the same reward, which teaches nothing, are made up for by others. max_staleness: how
     many versions a step's completions may be behind; 0 takes turns, with more the rollouts of later steps go on while
-    one trains, which pays where the engine and the trainer do not share a processor. nodes, retry_credit: see
-    TrainerClient.train. run: names the run; its steps are then idempotent, and one that was accepted before a crash is
-    not taken again: its record has no groups. Raises ConfigError for fewer scenarios than groups_per_step, without any
+    one trains, which pays where the engine and the trainer do not share a processor. nodes, retry_credit: as those
+    of TrainerClient.train_step. run: names the run; its steps are then idempotent, and one that was accepted before a
+    crash is not taken again: its record has no groups. Raises ConfigError for fewer scenarios than groups_per_step, without any
     reward, and for a negative max_staleness.
     """
     if reward is None and group_reward is None:
@@ -96,7 +96,7 @@ async def train(
         async for rolled in batches:
             if rolled.job is None:
                 settings = config(rolled.step) if callable(config) else config
-                result = await client.train(
+                result = await client.train_step(
                     policy, rolled.groups, settings, nodes=nodes, retry_credit=retry_credit,
                     idempotency_key=_key(run, rolled.step) if run else None,
                 )  # fmt: skip

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from art_mcp.canonical import canonical
 from art_mcp.client.sdk import Progress
 from art_mcp.client.session import Source, ending_rollout
-from art_mcp.scenarios.canonical import canonical
 from trainer_server.wire import ConfigError, MCPError
 
 log = logging.getLogger("art_mcp")

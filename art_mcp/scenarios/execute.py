@@ -15,7 +15,8 @@ from art_mcp.client.connect import Server
 from art_mcp.client.result import CallResult
 from art_mcp.scenarios.catalog import Catalog
 from art_mcp.scenarios.observe import parsed, picked, problem, stable_facts
-from art_mcp.scenarios.plan import Dropped, MCPScenario, Observation, Step, drop, is_reference
+from art_mcp.scenarios.plan import MCPScenario, Observation, Step, is_reference
+from art_mcp.scenarios.scenario_set import Dropped, drop
 
 APART = 1.2
 """Seconds between the two executions of a reference: clocks that show seconds have moved on."""

@@ -7,7 +7,6 @@ import random
 import time
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -17,9 +16,11 @@ from art_mcp.client.connect import Server, connect
 from art_mcp.scenarios.catalog import Catalog, read_catalog
 from art_mcp.scenarios.execute import StepFailed, execute, perform
 from art_mcp.scenarios.observe import parsed
-from art_mcp.scenarios.plan import Dropped, MCPScenario, ScenarioSet, Step, balanced, drop
+from art_mcp.scenarios.plan import MCPScenario, Step
+from art_mcp.scenarios.scenario_set import Dropped, ScenarioSet, balanced, drop
+from art_mcp.scenarios.tables import Resources, tables_of
 from art_mcp.scenarios.templates import Templates, signature
-from art_mcp.scenarios.values import NoValue, Tables, Values, load_tables
+from art_mcp.scenarios.values import NoValue, Values
 from art_mcp.scenarios.writer import Writer
 from trainer_server.wire import ConfigError, LLMError
 
@@ -48,7 +49,7 @@ async def generate_scenarios(
     difficulty: tuple[int, int] = (1, 5),
     seed: int = 0,
     instructions: str | None = None,
-    resources: Tables | str | Path | Sequence[str | Path] | None = None,
+    resources: Resources | None = None,
     allow_destructive: bool = False,
     validation: float = 0.25,
     rounds: int = 4,
@@ -79,7 +80,7 @@ async def generate_scenarios(
     catalog = server if isinstance(server, Catalog) else await read_catalog(server)
     live = server if isinstance(server, Server) else None
     rng = random.Random(f"scenarios-{seed}")
-    tables = _tables(resources)
+    tables = tables_of(resources)
     values = Values(catalog, tables, rng)
     tools = [tool for tool in catalog.tools if allow_destructive or not tool.destructive]
     templates = Templates(catalog, tools, values, rng)
@@ -217,13 +218,3 @@ async def _look_around(server: Server, catalog: Catalog, templates: Templates, v
                 value = parsed(result.text, result.structured)
                 values.learn(tool.name, value)
                 templates.observed.setdefault(tool.name, []).append((step.arguments, value))
-
-
-def _tables(resources: Tables | str | Path | Sequence[str | Path] | None) -> dict[str, list[Any]]:
-    if resources is None:
-        return {}
-    if isinstance(resources, str | Path):
-        return load_tables(resources)
-    if isinstance(resources, Sequence):
-        return load_tables(*resources)
-    return {name: list(values) for name, values in resources.items()}

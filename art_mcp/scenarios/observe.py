@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from art_mcp.scenarios.canonical import canonical
+from art_mcp.canonical import canonical
 from art_mcp.scenarios.catalog import words
 
 Path = tuple[str | int, ...]

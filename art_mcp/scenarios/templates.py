@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from art_mcp.scenarios.canonical import canonical
+from art_mcp.canonical import canonical
 from art_mcp.scenarios.catalog import Catalog, CatalogTool, words
 from art_mcp.scenarios.observe import singular
 from art_mcp.scenarios.plan import MCPScenario, Plan, Step, is_reference

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, timedelta
-from pathlib import Path
 from typing import Any
 
 from art_mcp.scenarios.catalog import Catalog, CatalogTool, words
 from art_mcp.scenarios.observe import Finding, findings, meanings, singular
+from art_mcp.scenarios.tables import Tables, fits_table
 from trainer_server.wire import ConfigError
-
-Tables = Mapping[str, Sequence[Any]]
-"""Values by the name of a parameter."""
 
 WORDS = ("harbour", "lantern", "orchard", "granite", "meadow", "compass", "willow", "ember", "sparrow", "cobalt")
 """For parameters of which nothing is known but that they are text."""
@@ -50,7 +46,7 @@ class Values:
         self._takes = {tool.name: {frozenset(meanings(one)) for one in _properties(tool)} for tool in catalog.tools}
         names = {name for tool in catalog.tools for name in _properties(tool)}
         for name in tables:
-            if not any(_fits_table(parameter, name.casefold()) for parameter in names):
+            if not any(fits_table(parameter, name.casefold()) for parameter in names):
                 listed = ", ".join(sorted(names))
                 raise ConfigError(f"no tool of {catalog.name} has a parameter {name!r}; there are {listed}")
 
@@ -116,7 +112,7 @@ class Values:
 
     def _listed(self, tool: CatalogTool, name: str, schema: Mapping[str, Any]) -> Sequence[Any]:
         """What somebody has listed: the user, the schema, its description, the server's resources and results."""
-        table = max((one for one in self._tables if _fits_table(name, one)), key=len, default=None)
+        table = max((one for one in self._tables if fits_table(name, one)), key=len, default=None)
         if table is not None:
             return self._tables[table]
         if "const" in schema:
@@ -183,47 +179,12 @@ class Values:
         return drawn
 
 
-def load_tables(*sources: str | Path) -> dict[str, list[Any]]:
-    """Values by the name of a parameter, from files: JSON that maps names to lists, or text with a value per line for
-    the parameter that the file is called after, or that `NAME=FILE` names. Raises ConfigError."""
-    tables: dict[str, list[Any]] = {}
-    for source in sources:
-        name, _, path = str(source).rpartition("=")
-        file = Path(path)
-        try:
-            text = file.read_text()
-        except OSError as error:
-            raise ConfigError(f"the table {path} cannot be read: {error.strerror}") from None
-        if file.suffix != ".json":
-            lines = [line.strip() for line in text.splitlines()]
-            tables[name or file.stem] = [line for line in lines if line and not line.startswith("#")]
-            continue
-        try:
-            found = json.loads(text)
-        except ValueError as error:
-            raise ConfigError(f"the table {path} is no JSON: {error}") from None
-        found = {name: found} if name and isinstance(found, list) else found
-        if not isinstance(found, dict) or not all(isinstance(one, list) for one in found.values()):
-            raise ConfigError(f"the table {path} must map names of parameters to lists of values")
-        tables |= found
-    for name, values in tables.items():
-        if not values:
-            raise ConfigError(f"the table of {name!r} has no values")
-    return tables
-
-
 def _others(arguments: Mapping[str, Any], name: str) -> list[Any]:
     return [value for other, value in arguments.items() if other != name]
 
 
 def _properties(tool: CatalogTool) -> dict[str, Any]:
     return dict(tool.input_schema.get("properties") or {})
-
-
-def _fits_table(parameter: str, table: str) -> bool:
-    """`timezone` is for `source_timezone` too."""
-    wanted, have = words(table), words(parameter)
-    return parameter.casefold() == table or (bool(wanted) and have[-len(wanted) :] == wanted)
 
 
 def _plain(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:

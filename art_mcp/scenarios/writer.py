@@ -12,8 +12,9 @@ from typing import Any
 
 from art_langgraph.llm.llm import LLM
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
-from art_mcp.scenarios.plan import Dropped, MCPScenario, Plan, Step
+from art_mcp.scenarios.plan import MCPScenario, Plan, Step
 from art_mcp.scenarios.proposals import Proposal, Proposals, unfit
+from art_mcp.scenarios.scenario_set import Dropped
 from trainer_server.wire import LLMError
 
 BATCH = 6

@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from art_mcp.scenarios.canonical import canonical
+from art_mcp.canonical import canonical
 from art_mcp.scenarios.execute import StepFailed, resolved
 from art_mcp.scenarios.observe import leaves, parsed
 from art_mcp.scenarios.plan import MCPScenario, Observation

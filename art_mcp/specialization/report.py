@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from art_langgraph.trajectory import Trajectory
-from art_mcp.scenarios.canonical import canonical
+from art_langgraph.trajectory import Scenario, Trajectory
+from art_mcp.canonical import canonical
 from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.verify import answer, solved
-
-if TYPE_CHECKING:
-    from art_mcp.specialization.specialize import Specialization
 
 EXAMPLES = 3
 """Scenarios of which the report shows both runs."""
@@ -50,24 +49,34 @@ class Example:
 
 
 def write_report(made: Specialization, output: Path) -> None:
-    """Writes report.html, report.md and scenarios.jsonl into a directory."""
+    """Writes report.html, report.md and scenarios.jsonl.
+
+    Args:
+        made: What `specialize` did.
+        output: The directory, created if it is missing.
+    """
     output.mkdir(parents=True, exist_ok=True)
     made.scenarios.save(output / "scenarios.jsonl")
     facts = _facts(made)
     for name, escape in (("report.html", True), ("report.md", False)):
         environment = Environment(
-            loader=PackageLoader("art_mcp.specialization", "."), autoescape=escape, undefined=StrictUndefined,
-            trim_blocks=True, lstrip_blocks=True,
-        )  # fmt: skip
+            loader=PackageLoader("art_mcp.specialization", "."),
+            autoescape=escape,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
         (output / name).write_text(environment.get_template(f"{name}.jinja").render(facts))
 
 
 def _facts(made: Specialization) -> dict[str, Any]:
-    rewards = [(one.step, one.reward) for one in made.steps if one.reward is not None]
+    rewards = [(record.step, record.reward) for record in made.steps if record.reward is not None]
     return {
         "made": made,
-        "by_tool": _rows(made, made.scenarios.coverage, lambda one: one.tools),
-        "by_difficulty": _rows(made, _difficulties(made.scenarios.scenarios), lambda one: (one.plan.difficulty,)),
+        "by_tool": _rows(made, made.scenarios.coverage, _tools),
+        "by_difficulty": _rows(
+            made, _difficulties(made.scenarios.scenarios), lambda scenario: (scenario.plan.difficulty,)
+        ),
         "rewards": rewards,
         "curve": _curve([reward for _, reward in rewards]),
         "examples": list(_examples(made)),
@@ -76,18 +85,32 @@ def _facts(made: Specialization) -> dict[str, Any]:
     }
 
 
-def _rows(made: Specialization, counts: Mapping[Any, int], key: Any) -> list[Row]:
+def _rows(
+    made: Specialization, counts: Mapping[Any, int], facts: Callable[[MCPScenario], Sequence[Hashable]]
+) -> list[Row]:
+    """A row for each fact of the scenarios. counts: how many scenarios have it."""
+
+    def key(scenario: Scenario) -> Sequence[Hashable]:
+        return facts(MCPScenario.of_scenario(scenario))
+
     before, after = made.before.by(key), made.after.by(key)
-    return [Row(str(one), count, _share(before.get(one)), _share(after.get(one))) for one, count in counts.items()]
+    return [Row(str(fact), count, _share(before.get(fact)), _share(after.get(fact))) for fact, count in counts.items()]
+
+
+def _tools(scenario: MCPScenario) -> Sequence[Hashable]:
+    return scenario.tools
+
+
+def _difficulty(scenario: MCPScenario) -> Sequence[Hashable]:
+    return (scenario.plan.difficulty,)
 
 
 def _difficulties(scenarios: Iterable[MCPScenario]) -> dict[int, int]:
-    found = [one.plan.difficulty for one in scenarios]
-    return {one: found.count(one) for one in sorted(set(found))}
+    return dict(sorted(Counter(scenario.plan.difficulty for scenario in scenarios).items()))
 
 
-def _share(found: tuple[int, int] | None) -> str:
-    return f"{found[0]} of {found[1]}" if found else "–"
+def _share(counts: tuple[int, int] | None) -> str:
+    return f"{counts[0]} of {counts[1]}" if counts else "–"
 
 
 def _curve(rewards: Sequence[float], width: int = 600, height: int = 160) -> str:
@@ -102,8 +125,8 @@ def _curve(rewards: Sequence[float], width: int = 600, height: int = 160) -> str
 
 def _examples(made: Specialization) -> Iterable[Example]:
     """Held-out scenarios with both runs, first those that the last version alone solves."""
-    first = {one.scenario.id: one for one in made.before.runs}
-    pairs = [(first[one.scenario.id], one) for one in made.after.runs if one.scenario.id in first]
+    first = {run.scenario.id: run for run in made.before.trajectories}
+    pairs = [(first[run.scenario.id], run) for run in made.after.trajectories if run.scenario.id in first]
     pairs.sort(key=lambda pair: solved(pair[0]) - solved(pair[1]))
     for before, after in pairs[:EXAMPLES]:
         yield Example(MCPScenario.of_scenario(after.scenario).task, _run(before), _run(after))

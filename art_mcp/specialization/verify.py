@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from art_langgraph.trajectory import Scenario, ToolCall, Trajectory
-from art_mcp.scenarios.canonical import canonical
+from art_mcp.canonical import canonical
 from art_mcp.scenarios.observe import leaves, parsed, picked
 from art_mcp.scenarios.plan import MCPScenario, Plan, Step, is_reference
 from trainer_server.wire import MCPError

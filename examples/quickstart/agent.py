@@ -30,11 +30,15 @@ def _demonstration(question: str, tool: str, city: str, value: str, answer: str)
 PROMPT: list[AnyMessage] = [
     SystemMessage(SYSTEM),
     *_demonstration(
-        "What does a taxi cost in Rome?", "get_taxi_fare", "Rome", "23 euros", "A taxi in Rome costs 23 euros.",
+        "What does a taxi cost in Rome?",
+        "get_taxi_fare",
+        "Rome",
+        "23 euros",
+        "A taxi in Rome costs 23 euros.",
     ),
     *_demonstration("How warm is it in Paris?", "get_weather", "Paris", "17 C", "It is 17 C in Paris."),
     *_demonstration("What time is it in Moscow?", "get_time", "Moscow", "09:41", "It is 09:41 in Moscow."),
-]  # fmt: skip
+]
 
 
 def build_agent(model: BaseChatModel, tools: Sequence[BaseTool]) -> Runnable[Any, Any]:

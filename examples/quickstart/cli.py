@@ -14,7 +14,7 @@ def quickstart_command(
     seed: Annotated[
         int | None, typer.Option(help="Seeds the LoRA and the choice of scenarios. Default: 0, or the resumed run's.")
     ] = None,
-    held_out: Annotated[int, typer.Option(help="Held-out scenarios to measure on.", min=1, max=360)] = 120,
+    validation: Annotated[int, typer.Option(help="Held-out scenarios to measure on.", min=1, max=360)] = 120,
     train: Annotated[
         bool, typer.Option("--train/--no-train", help="--no-train only measures the untrained policy.")
     ] = True,
@@ -33,10 +33,11 @@ def quickstart_command(
     from trainer_server.wire import Home
 
     require(*SERVER, "matplotlib", extra="server,quickstart")
-    from art_examples.quickstart.quickstart import Options, run
+    from art_examples.quickstart.quickstart import run
+    from art_examples.quickstart.run_directory import Options
 
     engine_install.install(Home.find().cache, print)
-    options = Options.of(name, seed, resume, steps=steps, held_out=held_out, train=train)
+    options = Options.of(name, seed, resume, steps=steps, validation=validation, train=train)
     try:
         run(options)
     except KeyboardInterrupt:

@@ -1,76 +1,133 @@
-"""What a quickstart run leaves behind: numbers, pictures, and two runs of one scenario to read."""
+"""What a quickstart run shows and leaves behind: a table of steps, numbers, pictures, and two runs of one scenario."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from art_examples.quickstart.agent import PROMPT
-from art_examples.quickstart.reward import parts, success
+from art_examples.quickstart.reward import parts
+from art_examples.quickstart.run_directory import RunDirectory
 from rich.console import Console
 from rich.table import Table
 
-from art_langgraph import Trajectory
-from art_langgraph.loop.intervals import wilson
+from art_langgraph import Evaluation, Trajectory
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """Runs of the held-out scenarios under one version."""
+def write(
+    console: Console,
+    directory: RunDirectory,
+    seed: int,
+    before: Evaluation,
+    after: Evaluation | None,
+    seconds: Mapping[str, float],
+) -> None:
+    """Writes summary.json, curve.png and curve.svg, and shows two runs and the comparison.
 
-    version: int
-    trajectories: list[Trajectory]
+    Args:
+        console: Where to show them.
+        directory: Of the run.
+        seed: Of the run.
+        before: The untrained policy.
+        after: The trained policy; None where it was not trained.
+        seconds: `ready` and `total`, of the whole run.
+    """
+    steps = directory.steps()
+    evaluations = [before] if after is None else [before, after]
+    directory.write_summary(summary(seed, steps, before, after, seconds))
+    draw_curve(directory.path, steps, evaluations)
+    if after is not None:
+        show_trajectories(console, before, after)
+    show_comparison(console, evaluations)
+    console.print(f"summary, curve, metrics and adapter are in {directory.path}/ (also runs/latest)")
 
-    @property
-    def n(self) -> int:
-        return len(self.trajectories)
 
-    @property
-    def successes(self) -> int:
-        return sum(map(success, self.trajectories))
+def summary(
+    seed: int,
+    steps: Sequence[Mapping[str, Any]],
+    before: Evaluation,
+    after: Evaluation | None,
+    seconds: Mapping[str, float],
+) -> dict[str, Any]:
+    """What summary.json has in it. steps: rows of metrics.jsonl."""
+    swaps = [row["seconds"]["swap"] for row in steps]
+    return {
+        "seed": seed,
+        "steps": len(steps),
+        "before": {"success": before.success_rate, "n": before.n},
+        "after": None if after is None else {"success": after.success_rate, "n": after.n},
+        "seconds": {
+            "ready": round(seconds["ready"], 3),
+            "rollout": round(sum(row["seconds"]["rollout"] for row in steps), 3),
+            "train": round(sum(row["seconds"]["train"] for row in steps), 3),
+            "swap_median": round(statistics.median(swaps), 4) if swaps else None,
+            "total": round(seconds["total"], 3),
+        },
+    }
 
-    def summary(self) -> dict[str, Any]:
-        return {"success": self.successes / self.n, "n": self.n}
 
-    def share(self, part: str) -> float:
-        """Mean degree to which runs meet a part of success."""
-        return sum(parts(one)[part] for one in self.trajectories) / self.n
+def show_evaluation(console: Console, evaluation: Evaluation, when: str) -> None:
+    """Success on the held-out scenarios, and what went wrong with runs that raised."""
+    if evaluation.failed:
+        error = next(trajectory.error for trajectory in evaluation.trajectories if trajectory.error)
+        console.print(f"{evaluation.failed} runs raised, the first: {error}", style="red", markup=False)
+    rate = _number(evaluation.success_rate)
+    console.print(f"held-out success {when}: {rate} (n = {evaluation.n}, temperature 0)")
 
 
-def show_comparison(console: Console, measurements: Sequence[Measurement]) -> None:
+def show_steps(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The head of the table of steps, and the steps that are done."""
+    console.print(f"{'step':>4} {'reward':>7} {'success':>8} {'rollout s':>10} {'train s':>8} {'swap s':>7}")
+    for row in rows:
+        show_step(console, row)
+
+
+def show_step(console: Console, row: Mapping[str, Any]) -> None:
+    """A line of the table of steps. row: as in metrics.jsonl."""
+    seconds = row["seconds"]
+    skipped = f"  {row['skipped']}" if row["skipped"] else ""
+    console.print(
+        f"{row['step']:>4} {_number(row['reward']):>7} {_number(row['success']):>8} {seconds['rollout']:>10.1f} "
+        f"{seconds['train']:>8.1f} {seconds['swap']:>7.2f}{skipped}",
+        highlight=False,
+    )
+
+
+def show_comparison(console: Console, evaluations: Sequence[Evaluation]) -> None:
     """Success with 95 % intervals, and its parts."""
     table = Table("", "success", "95 % interval", "right tool", "right arguments", "faithful answer", "n")
-    for name, one in zip(("before", "after"), measurements, strict=False):
-        low, high = wilson(one.successes, one.n)
-        parts = [f"{one.share(part):.3f}" for part in ("right_tool", "right_arguments", "faithful")]
+    for name, evaluation in zip(("before", "after"), evaluations, strict=False):
+        low, high = evaluation.success_interval
         table.add_row(
-            f"{name} (version {one.version})", f"{one.successes / one.n:.3f}", f"{low:.3f} - {high:.3f}", *parts,
-            str(one.n),
-        )  # fmt: skip
+            f"{name} (version {evaluation.version})",
+            _number(evaluation.success_rate),
+            f"{low:.3f} - {high:.3f}",
+            *(_number(_mean_of(evaluation, part)) for part in ("right_tool", "right_arguments", "faithful")),
+            str(evaluation.n),
+        )
     console.print(table)
 
 
-def show_trajectories(console: Console, before: Measurement, after: Measurement) -> None:
+def show_trajectories(console: Console, before: Evaluation, after: Evaluation) -> None:
     """One scenario that failed before and succeeds after, or the first one, in full."""
     pairs = list(zip(before.trajectories, after.trajectories, strict=True))
-    pair = next((pair for pair in pairs if success(pair[1]) and not success(pair[0])), pairs[0])
-    for name, one in zip(("before", "after"), pair, strict=True):
-        console.rule(f"{name}: {'success' if success(one) else 'failure'} (reward {one.reward})", align="left")
-        last = one.completions[-1] if one.completions else None
-        for message in [*last.messages[len(PROMPT) :], last.message or {}] if last else []:
-            calls = [call["function"] for call in message.get("tool_calls") or []]
-            called = " ".join(f"{call['name']}({call['arguments']})" for call in calls)
-            text = f"{message.get('role', ''):>9}: {message.get('content') or ''}{called}"
-            console.print(text, markup=False, highlight=False)
-        if one.error:
-            console.print(f" error: {one.error}", markup=False)
+    learnt = (pair for pair in pairs if after.succeeded(pair[1]) and not before.succeeded(pair[0]))
+    first, last = next(learnt, pairs[0])
+    _show_run(console, "before", first, before.succeeded(first))
+    _show_run(console, "after", last, after.succeeded(last))
     console.rule()
 
 
-def draw_curve(directory: Path, steps: Sequence[dict[str, Any]], measurements: Sequence[Measurement]) -> None:
-    """curve.png and curve.svg: reward and success of training by step, and the held-out success before and after."""
+def draw_curve(directory: Path, steps: Sequence[Mapping[str, Any]], evaluations: Sequence[Evaluation]) -> None:
+    """curve.png and curve.svg: reward and success of training by step, and the held-out success before and after.
+
+    Args:
+        directory: Where to write them.
+        steps: Rows of metrics.jsonl.
+        evaluations: Before training, and after it where it was trained.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -79,17 +136,37 @@ def draw_curve(directory: Path, steps: Sequence[dict[str, Any]], measurements: S
     figure, axes = pyplot.subplots(figsize=(7, 4))
     numbers = [row["step"] for row in steps]
     for key, label in (("reward", "mean reward (training)"), ("success", "success (training)")):
-        points = [(at, row[key]) for at, row in zip(numbers, steps, strict=True) if row[key] is not None]
+        points = [(number, row[key]) for number, row in zip(numbers, steps, strict=True) if row[key] is not None]
         if points:
             axes.plot(*zip(*points, strict=True), label=label, linewidth=1)
-    for at, one in zip((0, numbers[-1] if numbers else 0), measurements, strict=False):
-        low, high = wilson(one.successes, one.n)
-        rate = one.successes / one.n
-        axes.errorbar(at, rate, [[rate - low], [high - rate]], fmt="o", color="black", capsize=3,
-                      label="success (held out, 95 %)" if at == 0 else None)  # fmt: skip
+    for step, evaluation in zip((0, numbers[-1] if numbers else 0), evaluations, strict=False):
+        if (rate := evaluation.success_rate) is not None:
+            low, high = evaluation.success_interval
+            label = "success (held out, 95 %)" if step == 0 else None
+            axes.errorbar(step, rate, [[rate - low], [high - rate]], fmt="o", color="black", capsize=3, label=label)
     axes.set(xlabel="step", ylim=(0, 1.05))
     axes.legend(loc="lower right")
     figure.tight_layout()
     for kind in ("png", "svg"):
         figure.savefig(directory / f"curve.{kind}")
     pyplot.close(figure)
+
+
+def _show_run(console: Console, name: str, run: Trajectory, succeeded: bool) -> None:
+    console.rule(f"{name}: {'success' if succeeded else 'failure'} (reward {run.reward})", align="left")
+    last = run.completions[-1] if run.completions else None
+    for message in [*last.messages[len(PROMPT) :], last.message or {}] if last else []:
+        calls = [call["function"] for call in message.get("tool_calls") or []]
+        called = " ".join(f"{call['name']}({call['arguments']})" for call in calls)
+        text = f"{message.get('role', ''):>9}: {message.get('content') or ''}{called}"
+        console.print(text, markup=False, highlight=False)
+    if run.error:
+        console.print(f" error: {run.error}", markup=False)
+
+
+def _mean_of(evaluation: Evaluation, part: str) -> float | None:
+    return evaluation.mean_of(lambda trajectory: parts(trajectory)[part])
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,4 +1,4 @@
-"""Questions about cities. Held-out ones use cities and phrasings that training never sees."""
+"""Questions about cities. Held-out (validation) ones use cities and phrasings that training never sees."""
 
 from __future__ import annotations
 
@@ -11,18 +11,87 @@ from art_examples.quickstart import cities
 from art_langgraph import Scenario
 
 TRAINING_CITIES = (
-    "London", "Berlin", "Madrid", "Vienna", "Oslo", "Lisbon", "Prague", "Dublin", "Athens", "Warsaw", "Helsinki",
-    "Budapest", "Brussels", "Zurich", "Geneva", "Hamburg", "Munich", "Milan", "Naples", "Turin", "Lyon", "Nice",
-    "Seville", "Valencia", "Porto", "Krakow", "Riga", "Vilnius", "Tallinn", "Bergen", "Tokyo", "Osaka", "Kyoto",
-    "Seoul", "Beijing", "Shanghai", "Mumbai", "Delhi", "Bangkok", "Hanoi", "Manila", "Jakarta", "Sydney", "Perth",
-    "Chicago", "Boston", "Seattle", "Denver",
-)  # fmt: skip
-HELD_OUT_CITIES = (
-    "Stockholm", "Copenhagen", "Amsterdam", "Barcelona", "Florence", "Venice", "Marseille", "Toulouse", "Dresden",
-    "Cologne", "Frankfurt", "Salzburg", "Glasgow", "Edinburgh", "Cairo", "Nairobi", "Lagos", "Accra", "Lima",
-    "Bogota", "Santiago", "Toronto", "Montreal", "Vancouver", "Dallas", "Houston", "Miami", "Phoenix", "Singapore",
+    "London",
+    "Berlin",
+    "Madrid",
+    "Vienna",
+    "Oslo",
+    "Lisbon",
+    "Prague",
+    "Dublin",
+    "Athens",
+    "Warsaw",
+    "Helsinki",
+    "Budapest",
+    "Brussels",
+    "Zurich",
+    "Geneva",
+    "Hamburg",
+    "Munich",
+    "Milan",
+    "Naples",
+    "Turin",
+    "Lyon",
+    "Nice",
+    "Seville",
+    "Valencia",
+    "Porto",
+    "Krakow",
+    "Riga",
+    "Vilnius",
+    "Tallinn",
+    "Bergen",
+    "Tokyo",
+    "Osaka",
+    "Kyoto",
+    "Seoul",
+    "Beijing",
+    "Shanghai",
+    "Mumbai",
+    "Delhi",
+    "Bangkok",
+    "Hanoi",
+    "Manila",
+    "Jakarta",
+    "Sydney",
+    "Perth",
+    "Chicago",
+    "Boston",
+    "Seattle",
+    "Denver",
+)
+VALIDATION_CITIES = (
+    "Stockholm",
+    "Copenhagen",
+    "Amsterdam",
+    "Barcelona",
+    "Florence",
+    "Venice",
+    "Marseille",
+    "Toulouse",
+    "Dresden",
+    "Cologne",
+    "Frankfurt",
+    "Salzburg",
+    "Glasgow",
+    "Edinburgh",
+    "Cairo",
+    "Nairobi",
+    "Lagos",
+    "Accra",
+    "Lima",
+    "Bogota",
+    "Santiago",
+    "Toronto",
+    "Montreal",
+    "Vancouver",
+    "Dallas",
+    "Houston",
+    "Miami",
+    "Phoenix",
+    "Singapore",
     "Melbourne",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +101,7 @@ class Kind:
     tool: str
     value: Callable[[str], str]
     training: tuple[str, ...]
-    held_out: tuple[str, ...]
+    validation: tuple[str, ...]
 
     def scenario(self, city: str, wording: str) -> Scenario:
         return Scenario(
@@ -44,36 +113,42 @@ class Kind:
 
 KINDS = (
     Kind(
-        "get_weather", cities.weather,
+        "get_weather",
+        cities.weather,
         ("How warm is it in {city}?", "What is the temperature in {city}?", "Is it cold in {city} now?"),
         ("What's the weather like in {city}?", "How hot is it in {city} today?"),
     ),
     Kind(
-        "get_time", cities.local_time,
+        "get_time",
+        cities.local_time,
         ("What time is it in {city}?", "Tell me the local time in {city}.", "What do clocks show in {city}?"),
         ("What is the time in {city} now?", "What does the clock say in {city}?"),
     ),
     Kind(
-        "get_population", cities.population,
+        "get_population",
+        cities.population,
         ("How many people live in {city}?", "What is the population of {city}?", "How many inhabitants has {city}?"),
         ("How large is the population of {city}?", "Tell me how many people there are in {city}."),
     ),
     Kind(
-        "get_altitude", cities.altitude,
+        "get_altitude",
+        cities.altitude,
         ("How high above the sea is {city}?", "What is the altitude of {city}?", "At what height does {city} lie?"),
         ("Tell me the altitude of {city}.", "How many metres above the sea does {city} lie?"),
     ),
     Kind(
-        "get_bus_fare", cities.bus_fare,
+        "get_bus_fare",
+        cities.bus_fare,
         ("What does a bus cost in {city}?", "How much is a bus ride in {city}?", "What is the bus fare in {city}?"),
         ("What do I pay for a bus in {city}?", "Tell me the price of a bus ride in {city}."),
     ),
     Kind(
-        "get_taxi_fare", cities.taxi_fare,
+        "get_taxi_fare",
+        cities.taxi_fare,
         ("What does a taxi cost in {city}?", "How much is a taxi ride in {city}?", "What is the taxi fare in {city}?"),
         ("What do I pay for a taxi in {city}?", "Tell me the price of a taxi ride in {city}."),
     ),
-)  # fmt: skip
+)
 
 
 def training_scenarios(seed: int) -> list[Scenario]:
@@ -87,14 +162,14 @@ def training_scenarios(seed: int) -> list[Scenario]:
     ]
 
 
-def held_out_scenarios(n: int = 120) -> list[Scenario]:
+def validation_scenarios(n: int = 120) -> list[Scenario]:
     """The first n of all kinds × held-out wordings × held-out cities, spread evenly over the kinds; n ≤ 360."""
     found = [
         kind.scenario(
-            HELD_OUT_CITIES[(at + 7 * index) % len(HELD_OUT_CITIES)],
-            kind.held_out[(at + at // len(HELD_OUT_CITIES)) % 2],
+            VALIDATION_CITIES[(at + 7 * index) % len(VALIDATION_CITIES)],
+            kind.validation[(at + at // len(VALIDATION_CITIES)) % 2],
         )
-        for at in range(2 * len(HELD_OUT_CITIES))
+        for at in range(2 * len(VALIDATION_CITIES))
         for index, kind in enumerate(KINDS)
     ]
     return found[:n]

@@ -34,9 +34,19 @@ def trainer_server(home: Path, log: Path, progress: Callable[[str], None], *argu
         environment.pop(name, None)
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [
-        sys.executable, "-m", "trainer_server.process.guard", "--",
-        sys.executable, "-m", "trainer_server", "--home", str(home), "--port", "0", *arguments,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "trainer_server.process.guard",
+        "--",
+        sys.executable,
+        "-m",
+        "trainer_server",
+        "--home",
+        str(home),
+        "--port",
+        "0",
+        *arguments,
+    ]
     with log.open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import ConfigurableField
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
@@ -111,3 +112,20 @@ def test_the_client_imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.usefixtures("connected")
+def test_model_is_another_name_of_policy() -> None:
+    assert ChatART(model="agent").policy == ChatART(policy="agent").policy == "agent"
+    assert ChatART(model="agent").model_name == ChatART(model="agent", policy="agent").model_name == "agent"
+    with pytest.raises(ValueError, match="policy='a' and model='b'"):
+        ChatART(policy="a", model="b")
+    with pytest.raises(ValueError, match="ChatART needs policy"):
+        ChatART()
+
+
+@pytest.mark.usefixtures("connected")
+async def test_the_policy_can_be_a_configurable_field() -> None:
+    model = ChatART(policy="nobody", max_tokens=50).configurable_fields(policy=ConfigurableField(id="policy"))
+    answer = await model.ainvoke("say two", {"configurable": {"policy": "agent"}})
+    assert answer.text == "two"

@@ -112,7 +112,7 @@ async def test_evaluation_uses_its_version_and_is_never_trained(connected: Train
         await trainer.create_policy("measured")
         rewards = iter([1.0, 0.0])
         groups = await gather(graph_of("measured"), ["say a"], 2, lambda _: next(rewards), progress=False)
-        assert (await trainer.train("measured", groups, GRPOConfig(lr=1e-3))).version == 1
+        assert (await trainer.train_step("measured", groups, GRPOConfig(lr=1e-3))).version == 1
         rewards = iter([1.0, 0.0, 1.0, 1.0])
         found = await evaluate(
             graph_of("measured"), ["say b", "say c"], lambda _: next(rewards), n=2, version=0, temperature=1.0,
@@ -125,7 +125,7 @@ async def test_evaluation_uses_its_version_and_is_never_trained(connected: Train
             row = await trainer.completion(one.completion_ids[0])
             assert (row.version, row.sampling.temperature) == (0, 1.0)
         groups = TrajectoryGroup.by_scenario(found.trajectories)
-        assert (await trainer.train("measured", groups)).metrics["skipped"]
+        assert (await trainer.train_step("measured", groups)).metrics["skipped"]
 
 
 async def test_single_runs_train_with_a_baseline(connected: TrainerServer) -> None:
@@ -133,7 +133,7 @@ async def test_single_runs_train_with_a_baseline(connected: TrainerServer) -> No
         await trainer.create_policy("single")
         groups = await gather(graph_of("single"), ["say a", "say b"], 1, lambda _: 1.0, progress=False)
         runs = [one for group in groups for one in group.trajectories]
-        assert (await trainer.train("single", groups)).version == 0  # nothing to compare with
+        assert (await trainer.train_step("single", groups)).version == 0  # nothing to compare with
         found = compare(runs[:1], "single", history=[run("x", reward=0.0)])
-        result = await trainer.train("single", found.groups, GRPOConfig(lr=1e-3))
+        result = await trainer.train_step("single", found.groups, GRPOConfig(lr=1e-3))
         assert (result.version, result.metrics["completions"]) == (1, 1)

@@ -6,12 +6,10 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import art_langgraph
-import art_mcp
 
 HEAVY = ("langchain_core", "langgraph", "langchain", "langchain_openai", "litellm", "torch", "transformers", "mcp")
 
@@ -24,31 +22,28 @@ def loaded_by(code: str) -> list[str]:
     return done.stdout.splitlines()[-1].split()
 
 
-@pytest.mark.parametrize("package", [art_langgraph, art_mcp])
-def test_imports_for_type_checkers_agree_with_the_table_and_with_all(package: Any) -> None:
-    tree = ast.parse(Path(package.__file__).read_text())
+def test_imports_for_type_checkers_agree_with_the_table_and_with_all() -> None:
+    tree = ast.parse(Path(art_langgraph.__file__).read_text())
     (checked,) = (one for one in tree.body if isinstance(one, ast.If))
     imports = {
         one.module: tuple(name.name for name in one.names) for one in checked.body if isinstance(one, ast.ImportFrom)
     }
-    assert imports == package._MODULES
-    assert sorted(package.__all__) == sorted(package._MODULE_OF)
+    assert imports == art_langgraph._MODULES
+    assert sorted(art_langgraph.__all__) == sorted(art_langgraph._MODULE_OF)
 
 
-@pytest.mark.parametrize("package", [art_langgraph, art_mcp])
-def test_every_public_name_can_be_imported(package: Any) -> None:
-    for name in package.__all__:
-        assert getattr(package, name).__name__ == name
-    assert set(package.__all__) <= set(dir(package))
+def test_every_public_name_can_be_imported() -> None:
+    for name in art_langgraph.__all__:
+        assert getattr(art_langgraph, name).__name__ == name
+    assert set(art_langgraph.__all__) <= set(dir(art_langgraph))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        package.nothing  # noqa: B018
+        art_langgraph.nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("package", [art_langgraph, art_mcp])
-def test_no_module_has_the_name_of_a_public_name(package: Any) -> None:
+def test_no_module_has_the_name_of_a_public_name() -> None:
     """It would take the name's place as soon as somebody imports it."""
-    modules = {path.stem for path in Path(package.__file__).parent.iterdir()}
-    assert not modules & set(package.__all__)
+    modules = {path.stem for path in Path(art_langgraph.__file__).parent.iterdir()}
+    assert not modules & set(art_langgraph.__all__)
 
 
 def test_public_functions_can_be_called_whatever_was_imported_before() -> None:
@@ -56,5 +51,5 @@ def test_public_functions_can_be_called_whatever_was_imported_before() -> None:
     loaded_by(f"{code}\nassert callable(autorl) and callable(train)")
 
 
-def test_importing_the_packages_loads_nothing_heavy() -> None:
-    assert loaded_by("import art_langgraph, art_mcp") == []
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    assert loaded_by("import art_langgraph") == []

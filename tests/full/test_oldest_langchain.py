@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.environments import environment
+from testbed.environments import environment
 
 ROOT = Path(__file__).parents[2]
 OLDEST = (

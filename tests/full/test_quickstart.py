@@ -21,7 +21,7 @@ COMMAND = str(Path(sys.executable).with_name("art-langgraph"))
 def quickstart(where: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "COLUMNS": "200"}
     return subprocess.Popen(
-        [COMMAND, "quickstart", "--steps", "2", "--held-out", "12", *arguments],
+        [COMMAND, "quickstart", "--steps", "2", "--validation", "12", *arguments],
         cwd=where, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 

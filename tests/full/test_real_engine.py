@@ -43,7 +43,7 @@ async def trained(trainer: TrainerClient, policy: str, seed: int, lr: float = 1e
     prompts = [f"Tell me about the number {number}." for number in range(2)]
     groups = await gather(chat(policy), prompts, n=4, reward=lambda _: rng.random(), progress=False)
     assert [one.error for group in groups for one in group.trajectories] == [None] * 8
-    return (await trainer.train(policy, groups, GRPOConfig(lr=lr))).metrics
+    return (await trainer.train_step(policy, groups, GRPOConfig(lr=lr))).metrics
 
 
 def test_the_token_is_private(real: Real) -> None:

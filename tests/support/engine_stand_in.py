@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import uvicorn
 
-from tests.support.engine_app import make_app
+from testbed.engine_app import make_app
 
 
 def option(name: str) -> str:

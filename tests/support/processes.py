@@ -47,7 +47,7 @@ class Processes:
         died = 0
         if self.engine is None or self.engine.poll() is not None:
             died += self.engine is not None
-            self.engine = self._run(self.engine_fault, "uvicorn", "--factory", "tests.support.engine_app:make_app",
+            self.engine = self._run(self.engine_fault, "uvicorn", "--factory", "testbed.engine_app:make_app",
                                     "--port", str(self._engine_port), "--log-level", "error")  # fmt: skip
         if self.server is None or self.server.poll() is not None:
             died += self.server is not None

@@ -41,9 +41,12 @@ def test_a_file_has_one_conversation_a_line(tmp_path: Path) -> None:
     ("line", "what"),
     [
         ("{", "line 3 is not JSON"),
-        ({"messages": [{"role": "ai", "content": "x"}]}, "line 3: messages: message 0 .* role 'ai' is none of"),
-        ({"prompt": "x", "completion": "y"}, "line 3: messages: Field required"),
-        (["x"], "line 3: .*valid dictionary"),
+        (
+            {"messages": [{"role": "ai", "content": "x"}]},
+            "line 3 is no conversation: messages: message 0 .* 'ai' is none of",
+        ),
+        ({"prompt": "x", "completion": "y"}, "line 3 is no conversation: messages: Field required"),
+        (["x"], "line 3 is no conversation: .*valid dictionary"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: Any, what: str) -> None:

@@ -195,13 +195,13 @@ async def test_groups_train_a_policy() -> None:
         rewards = iter([1.0, 0.0, 0.5, 0.2])
         groups = await gather(graph, ["say a", {"messages": [("user", "say b")]}], n=2, reward=lambda t: next(rewards))
         assert [len(group.trajectories) for group in groups] == [2, 2]
-        result = await trainer.train("trained", groups, GRPOConfig(lr=1e-3))
+        result = await trainer.train_step("trained", groups, GRPOConfig(lr=1e-3))
         assert result.version == 1
         assert result.metrics["trajectories"] == 4
         assert [one.version for one in await trainer.versions("trained")] == [0, 1]
         assert (await trainer.completion(groups[0].trajectories[0].completion_ids[0])).rollout is not None
         nothing = await gather(graph, ["say c"], n=2)
-        result = await trainer.train("trained", nothing)
+        result = await trainer.train_step("trained", nothing)
         assert result.version == 1
         assert result.metrics["trajectories_skipped"] == {"no_reward": 2}
 

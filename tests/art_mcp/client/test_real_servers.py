@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.environments import environment
+from testbed.environments import environment
 from tests.support.mcp.real_servers import HEADER, SERVERS, RealServer, Row, try_out
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(1200)]

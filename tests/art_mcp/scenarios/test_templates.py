@@ -9,7 +9,8 @@ import pytest
 from art_mcp import MCPScenario
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.generate import distinct
-from art_mcp.scenarios.plan import Plan, Step, balanced
+from art_mcp.scenarios.plan import Plan, Step
+from art_mcp.scenarios.scenario_set import balanced
 from art_mcp.scenarios.templates import difficulty, imperative, place, shown
 
 

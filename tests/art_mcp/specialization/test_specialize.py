@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from art_langgraph import GRPOConfig, SFTConfig, TrainerClient
 from art_langgraph.cli.main import build
-from art_mcp import MCPScenario, ScenarioSet, connect, specialize
+from art_mcp import MCPScenario, RunSettings, ScenarioSet, TrainingSettings, WarmStart, connect, specialize
 from art_mcp.scenarios.plan import Observation, Plan, Step
 from art_mcp.specialization.demonstrations import demonstrations
 from tests.conftest import TrainerServer
@@ -23,9 +23,12 @@ SERVER = [sys.executable, str(SUPPORT / "mcp" / "server.py")]
 def adding(a: int, b: int, split: str, *, asks: str = "add") -> MCPScenario:
     """A task that the small engine solves at once, or for another tool never."""
     plan = Plan(
-        server="tested", reference=[Step(tool="add", arguments={"a": a, "b": b})], split=split, facts=[str(a + b)],
+        server="tested",
+        reference=[Step(tool="add", arguments={"a": a, "b": b})],
+        split=split,
+        facts=[str(a + b)],
         observations=[Observation(text=str(a + b), structured={"result": a + b})],
-    )  # fmt: skip
+    )
     return MCPScenario.make(f'call {asks} {{"a": {a}, "b": {b}}}', plan)
 
 
@@ -38,14 +41,20 @@ def scenarios() -> ScenarioSet:
 async def test_a_server_in_and_a_version_with_a_report_out(connected: TrainerServer, tmp_path: Path) -> None:
     told: list[str] = []
     made = await specialize(
-        SERVER, policy="special", scenarios=scenarios(), warm_start="reference", sft=SFTConfig(num_train_epochs=1),
-        measure=2, steps=1, groups_per_step=2, rollouts=2, config=GRPOConfig(lr=1e-3), max_tokens=60,
-        output=tmp_path / "out", progress=False, on_stage=told.append,
-    )  # fmt: skip
+        SERVER,
+        policy="special",
+        scenarios=scenarios(),
+        warm_start=WarmStart(config=SFTConfig(num_train_epochs=1)),
+        training=TrainingSettings(steps=1, groups_per_step=2, n=2, config=GRPOConfig(lr=1e-3), difficulty_runs=2),
+        runs=RunSettings(max_tokens=60),
+        output=tmp_path / "out",
+        progress=False,
+        on_stage=told.append,
+    )
     assert made.server == "tested"
     assert made.model == "special@1"
-    assert (made.before.successes, len(made.before.scored), made.before.version) == (1, 2, 0)
-    assert made.after.rate == 0.5
+    assert (made.before.successes, made.before.n, made.before.version) == (1, 2, 0)
+    assert made.after.success_rate == 0.5
     assert made.warm_start is not None
     assert made.warm_start["rows"] == 4
     assert list(made.seconds) == ["scenarios", "before", "warm start", "difficulty", "train", "after"]
@@ -66,14 +75,19 @@ async def test_the_report_escapes_what_a_server_says(connected: TrainerServer, t
     odd = [adding(n, n, "train") for n in range(2)]
     odd.append(MCPScenario.make("say <script>alert(1)</script>", adding(5, 5, "validation").plan))
     await specialize(
-        SERVER, policy="escaped", scenarios=ScenarioSet(odd), steps=0, measure=0, groups_per_step=2, max_tokens=60,
-        output=tmp_path, progress=False,
-    )  # fmt: skip
+        SERVER,
+        policy="escaped",
+        scenarios=ScenarioSet(odd),
+        training=TrainingSettings(steps=0, groups_per_step=2),
+        runs=RunSettings(max_tokens=60),
+        output=tmp_path,
+        progress=False,
+    )
     assert "<script>" not in (tmp_path / "report.html").read_text()
 
 
 async def test_too_few_scenarios_are_an_error_that_says_what_to_do(connected: TrainerServer) -> None:
-    with pytest.raises(ConfigError, match="take a larger n"):
+    with pytest.raises(ConfigError, match="take more scenarios"):
         await specialize(SERVER, policy="few", scenarios=ScenarioSet([adding(1, 1, "train")]), progress=False)
 
 
@@ -92,6 +106,8 @@ def test_the_commands_say_what_is_wrong_with_their_options() -> None:
     runner = CliRunner()
     for words, why in (
         (["specialize", "x", "--isolation", "none"], "neither shared nor session"),
+        (["specialize", "x", "--scenarios", "0"], "at least one"),
+        (["specialize", "x", "--scenarios", "missing.jsonl"], "neither a number nor a file"),
         (["scenarios", "x", "--header", "secret"], "Name: value"),
     ):
         result = runner.invoke(build(), words)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from art_mcp import ScenarioSet, connect, generate_scenarios
-from tests.support.environments import environment
+from testbed.environments import environment
 from trainer_server.wire import Home
 
 ZONES = ("Europe/Oslo", "Asia/Tokyo", "America/New_York", "Africa/Cairo", "Asia/Kolkata", "Pacific/Auckland",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.engine_app import weights
 from tests.conftest import trainer_server_on
-from tests.support.engine_app import weights
 
 pytestmark = pytest.mark.slow
 

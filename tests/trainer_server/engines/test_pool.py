@@ -22,9 +22,9 @@ from starlette.applications import Starlette
 from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
+from testbed.engine_app import make_app, weights
 from tests.conftest import TOKEN, TrainerServer, trainer_server_over
 from tests.support import SUPPORT
-from tests.support.engine_app import make_app, weights
 from tests.support.serving import serving
 from trainer_server.engines.served_model import BaseModel
 from trainer_server.engines.vllm.command import command, environment, free_port
@@ -53,7 +53,7 @@ class Small:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        line = [sys.executable, "-m", "tests.support.engine_app", str(self.port), "--name", self.name, *self.options]
+        line = [sys.executable, "-m", "testbed.engine_app", str(self.port), "--name", self.name, *self.options]
         self.process = subprocess.Popen(line)
         until(lambda: answers(self.url))
 

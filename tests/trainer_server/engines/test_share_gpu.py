@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
+from testbed.engine_app import make_app
 from tests.conftest import TrainerServer, trainer_server_on, trainer_server_over
-from tests.support.engine_app import make_app
 from tests.support.serving import serving
 from trainer_server.engines.served_model import BaseModel
 from trainer_server.engines.vllm.command import command, environment

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import save_file
 
-from tests.support.engine_app import make_app
+from testbed.engine_app import make_app
 from tests.support.serving import serving
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Key, NoFreeSlot, Slots

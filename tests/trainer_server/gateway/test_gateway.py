@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from testbed.engine_app import UNIFORM
 from tests.conftest import TrainerServer
-from tests.support.engine_app import UNIFORM
 
 
 def chat(server: TrainerServer, content: str, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from testbed.engine_app import END, PARAGRAPH
 from tests.conftest import TrainerServer, trainer_server_on
-from tests.support.engine_app import END, PARAGRAPH
 from tests.trainer_server.server.test_training_api import ask, finish, groups, version_of
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.demonstrations import Row

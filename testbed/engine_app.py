@@ -11,7 +11,7 @@ are in `state["refused"]` are not loaded, nor are those that are no whole safete
 
 With `sleeps` it can be told to rest, and answers nothing while it does.
 
-`python -m tests.support.engine_app PORT` runs it as a process, to be killed; `GET /state` and `POST /state` reach
+`python -m testbed.engine_app PORT` runs it as a process, to be killed; `GET /state` and `POST /state` reach
 its state.
 """
 

@@ -1,0 +1,87 @@
+"""Settings of `specialize`, one class for each part of the story: generation, warm start, training, runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from art_langgraph.llm.llm import LLM
+from art_mcp.scenarios.tables import Resources
+from art_mcp.specialization.agent import SYSTEM
+from trainer_server.wire import GRPOConfig, SFTConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSettings:
+    """How scenarios are generated. See `generate_scenarios`, which has the same arguments.
+
+    Args:
+        model: Language model that writes scenarios ("provider/name", or an LLM). None drafts them from schemas.
+        difficulty: Least and greatest difficulty, from 1 to 5.
+        instructions: What the writer should heed besides the catalog of the server.
+        resources: Values of arguments by the name of the parameter, or files of them.
+        allow_destructive: Whether tools are called that may destroy something.
+        validation: Share of the scenarios that is held out from training.
+    """
+
+    model: str | LLM | None = None
+    difficulty: tuple[int, int] = (1, 5)
+    instructions: str | None = None
+    resources: Resources | None = None
+    allow_destructive: bool = False
+    validation: float = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmStart:
+    """What is imitated (SFT) before the reinforcement learning.
+
+    Args:
+        conversations: A JSONL file of conversations. None takes the references of the training scenarios.
+        config: Settings of the SFT. None takes SFTConfig's defaults with the seed of `specialize`.
+    """
+
+    conversations: str | Path | None = None
+    config: SFTConfig | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """How the policy is trained with GRPO.
+
+    Args:
+        steps: Training steps. 0 trains nothing.
+        groups_per_step: Scenarios in each step.
+        n: Runs of each scenario in a step.
+        config: Settings of every step, or a function from the number of the step to them.
+        difficulty_runs: Runs of each training scenario before training. Scenarios that the policy never or always
+            solves in them are left out. 0 leaves none out.
+        judge: Language model that compares the runs of a scenario (`Ruler`). None takes the reward of `verify` alone.
+        judge_weight: Weight of the judge's score, which is added to the reward of `verify`.
+    """
+
+    steps: int = 8
+    groups_per_step: int = 4
+    n: int = 8
+    config: GRPOConfig | Callable[[int], GRPOConfig] | None = None
+    difficulty_runs: int = 4
+    judge: str | LLM | None = None
+    judge_weight: float = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """How the agent is run, when it is measured and when it is trained.
+
+    Args:
+        system: System prompt of `build_agent`, and of the references that a warm start imitates.
+        max_tokens: Tokens of one answer of the model at most, for `build_agent`.
+        max_concurrency: Runs at once.
+        timeout: Seconds for one run in which the policy is measured.
+    """
+
+    system: str = SYSTEM
+    max_tokens: int = 256
+    max_concurrency: int = 32
+    timeout: float = 120.0

@@ -1,0 +1,111 @@
+"""The directory of one run: what it was started with, what it has measured and trained, so that it can be resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from art_examples.quickstart.reward import success
+
+from art_langgraph import Evaluation
+from art_langgraph.jsonl import read_jsonl, to_line
+from art_langgraph.loop.train import StepRecord
+from trainer_server.process.files import write_atomic
+from trainer_server.wire import ConfigError
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line asked for.
+
+    Args:
+        name: Of the run and its directory.
+        seed: Of the LoRA and of the choice of scenarios.
+        steps: Training steps in all, those of earlier parts of a resumed run included.
+        validation: Held-out scenarios to measure on.
+        train: False measures the untrained policy and stops.
+        resume: Whether the run goes on that was stopped.
+    """
+
+    name: str
+    seed: int
+    steps: int
+    validation: int = 120
+    train: bool = True
+    resume: bool = False
+
+    @classmethod
+    def of(cls, name: str | None, seed: int | None, resume: bool, **others: Any) -> Options:
+        """Fills in what was not given: a new name, or the latest run's, and its seed.
+
+        Raises:
+            ConfigError: There is no run to resume, or it was started with another seed.
+        """
+        if not resume:
+            seed = seed or 0
+            return cls(name=name or f"{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}", seed=seed, **others)
+        directory = RUNS / (name or "latest")
+        try:
+            began_with = int(json.loads((directory / "run.json").read_text())["seed"])
+        except OSError:
+            raise ConfigError(f"{directory} is no run: there is nothing to resume") from None
+        if seed is not None and seed != began_with:
+            raise ConfigError(f"{directory} was started with --seed {began_with}; resume it with the same seed")
+        return cls(name=directory.resolve().name, seed=began_with, resume=True, **others)
+
+
+class RunDirectory:
+    """Files of a run: run.json, metrics.jsonl (a line per step), validation@VERSION.jsonl (the measured runs),
+    summary.json. `runs/latest` points to the run that was started or resumed last."""
+
+    def __init__(self, options: Options) -> None:
+        self.path = RUNS / options.name
+        self._metrics = self.path / "metrics.jsonl"
+        if not options.resume:
+            if self.path.exists():
+                raise ConfigError(f"{self.path} exists: go on with it by --resume, or choose another --name")
+            write_atomic(self.path / "run.json", json.dumps({"seed": options.seed}))
+        link = RUNS / f".latest.{os.getpid()}"
+        link.symlink_to(self.path.name)
+        os.replace(link, RUNS / "latest")
+
+    def steps(self) -> list[dict[str, Any]]:
+        """The rows of the steps that are done, as `add_step` made them."""
+        return list(read_jsonl(self._metrics, dict, what="row of a step")) if self._metrics.exists() else []
+
+    def add_step(self, record: StepRecord) -> dict[str, Any]:
+        """Appends a step to metrics.jsonl. Returns its row."""
+        trajectories = [trajectory for group in record.groups for trajectory in group.trajectories]
+        row = {
+            "step": record.step,
+            "version": record.result.version,
+            "reward": record.reward,
+            "success": sum(map(success, trajectories)) / len(trajectories) if trajectories else None,
+            "seconds": record.seconds,
+            "skipped": record.result.metrics.get("skipped"),
+            "metrics": record.result.metrics,
+        }
+        with self._metrics.open("a", encoding="utf-8") as file:
+            file.write(to_line(row))
+        return row
+
+    def evaluation(self, version: int) -> Evaluation | None:
+        """The measurement of a version, where an earlier part of this run has made it."""
+        path = self._evaluation_path(version)
+        return Evaluation.load(path, version=version, success=success) if path.exists() else None
+
+    def save_evaluation(self, evaluation: Evaluation, version: int) -> None:
+        """Keeps a measurement for `evaluation`."""
+        evaluation.save(self._evaluation_path(version))
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        write_atomic(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def _evaluation_path(self, version: int) -> Path:
+        return self.path / f"validation@{version}.jsonl"
