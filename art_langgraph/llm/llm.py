@@ -24,7 +24,7 @@ from art_langgraph.llm.cache import AnswerCache, question
 from art_langgraph.llm.chat_models import ChatModel
 from art_langgraph.llm.faults import REMEDY, Fault, fault_of
 from art_langgraph.llm.modes import MODES, Message, Mode, T, parse
-from art_langgraph.llm.target import Reply, Target, find_target
+from art_langgraph.llm.target import Reply, Target, find_target, load_litellm
 from trainer_server.wire import ConfigError, LLMError
 
 log = logging.getLogger("art_langgraph")
@@ -254,6 +254,7 @@ class _Dialogue(Generic[T]):
 
     async def _request(self) -> str:
         """What the model says to one request. Raises Fault."""
+        await load_litellm()  # asks, or knows the price; its import must not count against the timeout
         self.usage.calls += 1
         try:
             async with asyncio.timeout(self.timeout):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -142,6 +143,10 @@ async def load_litellm() -> Any:
         import litellm
 
         import_module("openai.resources.chat")  # or the first call would, on the event loop
+        with warnings.catch_warnings():
+            # Pydantic warns once about litellm's types; where warnings are errors, litellm reports a lost connection.
+            warnings.simplefilter("ignore")
+            litellm.ModelResponse()
         litellm.suppress_debug_info = True
         return litellm
 
