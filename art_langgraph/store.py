@@ -18,7 +18,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
-from art_langgraph.trajectory import CompletionCall, Trajectory, TrajectoryGroup, plain
+from art_langgraph.messages import plain
+from art_langgraph.trajectory import CompletionCall, Trajectory, TrajectoryGroup
 from trainer_server.wire import Home
 
 _SCHEMA = """
@@ -259,7 +260,7 @@ def _json(record: BaseModel) -> str:
     try:
         return record.model_dump_json()
     except PydanticSerializationError:  # half a surrogate pair, which models do emit: escaped, as JSON allows
-        return json.dumps(plain(record.model_dump()))
+        return json.dumps(plain(record))
 
 
 def _read(db: sqlite3.Connection, record: str) -> Trajectory:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import time
 import uuid
 from typing import Any, Literal, Self
 
-from langchain_core.load import dumpd
 from langchain_core.messages import BaseMessage
-from pydantic import BaseModel, ConfigDict, Field, field_serializer
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
+
+from art_langgraph.messages import final_text, from_openai, messages_of, plain, revive
 
 
 class Scenario(BaseModel):
@@ -25,9 +25,14 @@ class Scenario(BaseModel):
     input: Any
     metadata: dict[str, Any] = Field(default_factory=dict)
 
+    @field_validator("input", mode="before")
+    @classmethod
+    def _with_messages(cls, value: Any) -> Any:
+        return revive(value)
+
     def model_post_init(self, _context: Any) -> None:
         if not self.id:
-            text = json.dumps(self.input, sort_keys=True, default=str)
+            text = json.dumps(plain(self.input), sort_keys=True)
             self.id = f"sc-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     @classmethod
@@ -142,7 +147,7 @@ class Trajectory(BaseModel):
     tool_calls: list[ToolCall] = Field(default_factory=list)
     nodes: list[NodeRun] = Field(default_factory=list)
     output: Any = None
-    """The graph's final state; None when it raised."""
+    """The graph's final state; None when it raised. What is no message is plain data in a stored run."""
     error: str | None = None
     """What the graph raised. All that happened until then is kept."""
     reward: float | None = None
@@ -174,9 +179,33 @@ class Trajectory(BaseModel):
     started: float = Field(default_factory=time.time)
     seconds: float = 0.0
 
+    @field_validator("output", mode="before")
+    @classmethod
+    def _with_messages(cls, value: Any) -> Any:
+        return revive(value)
+
     @field_serializer("output", "scenario", when_used="json")
     def _plain(self, value: Any) -> Any:
         return plain(value)
+
+    @property
+    def messages(self) -> list[BaseMessage]:
+        """The conversation: the `messages` of the final state.
+
+        Of a run without a final state (it raised, or has not ended), what its last answered model call was given, and
+        that answer. Empty where there is neither. The same for live, stored and imported runs.
+        """
+        if self.output is not None:
+            return messages_of(self.output)
+        for call in reversed(self.completions):
+            if call.message is not None:
+                return from_openai([*call.messages, call.message])
+        return []
+
+    @property
+    def final_text(self) -> str:
+        """Text of the model's last message in `messages`, or the output itself where it is a text; "" when none."""
+        return self.output if isinstance(self.output, str) else final_text(self.messages)
 
     @property
     def versions(self) -> dict[str, list[int]]:
@@ -213,20 +242,3 @@ class TrajectoryGroup(BaseModel):
     @property
     def rewards(self) -> list[float | None]:
         return [one.reward for one in self.trajectories]
-
-
-def plain(value: Any) -> Any:
-    """JSON-safe form of a graph's state: messages as LangChain serialises them, the unknown as text."""
-    if isinstance(value, BaseMessage):
-        return dumpd(value)
-    if isinstance(value, BaseModel):
-        return {key: plain(getattr(value, key)) for key in type(value).model_fields}
-    if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple, set)):
-        return [plain(one) for one in value]
-    if value is None or isinstance(value, (str, int, bool)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    return repr(value)

@@ -34,10 +34,12 @@ from rich.table import Table
 from art_langgraph import ChatART, TrainerClient, TrajectoryStore
 from art_langgraph.capture.process import install, uninstall
 from testbed.tiny_model import tiny_base
+from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import resolve
 from trainer_server.engines.vllm import install as engine_install
 from trainer_server.engines.vllm.command import free_port
-from trainer_server.engines.vllm.engine import Engine
+from trainer_server.engines.vllm.engine import VLLMEngine
+from trainer_server.process.hardware import flavour
 from trainer_server.wire import Home
 
 CALLS = 4
@@ -145,12 +147,13 @@ async def measure_gateway(scratch: Path, options: argparse.Namespace) -> dict[st
     engine_install.install(cache, lambda line: print(line, file=sys.stderr))
     os.environ["ART_CACHE"] = str(cache)
     base = resolve("embedded", cache)
-    cpu = engine_install.flavour() == "cpu"
-    engine = Engine.launch(base, Home(scratch / "vllm"), cpu=cpu, max_loras=2, max_rank=8, kv_cache_gib=2)
+    cpu = flavour() == "cpu"
+    settings = EngineSettings(base=base, home=Home(scratch / "vllm"), cpu=cpu, adapter_slots=2, max_rank=8)
+    engine = VLLMEngine.launched(settings)
     port, key = free_port(), "benchmark"
     try:
         await engine.start(lambda line: print(f"  {line}", file=sys.stderr, flush=True))
-        engine_key = engine.client.headers["Authorization"].removeprefix("Bearer ")
+        engine_key = engine.client.http.headers["Authorization"].removeprefix("Bearer ")
         command = [
             "-m",
             "trainer_server",
@@ -167,7 +170,7 @@ async def measure_gateway(scratch: Path, options: argparse.Namespace) -> dict[st
             await asyncio.to_thread(wait_for, f"{url}/health", lambda answer: bool(answer.json()["ready"]), 120)
             headers = {"Authorization": f"Bearer {key}"}
             async with httpx.AsyncClient(base_url=url, headers=headers, timeout=None) as gateway:
-                return await gateway_rounds(engine.client, gateway, base.name, options)
+                return await gateway_rounds(engine.client.http, gateway, base.name, options)
     finally:
         await engine.stop()
 

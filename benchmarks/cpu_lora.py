@@ -28,9 +28,11 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from trainer_server.engines.served_model import BaseModel, resolve
+from trainer_server.engines.base import EngineSettings
+from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.vllm import install as engine_install
-from trainer_server.engines.vllm.engine import Engine
+from trainer_server.engines.vllm.engine import VLLMEngine
+from trainer_server.process.hardware import flavour
 from trainer_server.wire import Home, PolicySpec
 
 RANK: Literal[8] = 8
@@ -38,7 +40,7 @@ ADAPTERS = 4
 WORKLOADS = ("common prompt", "own prompts", "four adapters", "base")
 
 
-def make_adapters(base: BaseModel, where: Path) -> list[Path]:
+def make_adapters(base: ServedModel, where: Path) -> list[Path]:
     """Adapters with random A and B."""
     import torch
 
@@ -70,11 +72,12 @@ def requests(workload: str, base: str, count: int, repeat: int) -> list[tuple[st
 
 
 async def measure(
-    base: BaseModel, home: Home, adapters: Sequence[Path], plugin: bool, options: argparse.Namespace
+    base: ServedModel, home: Home, adapters: Sequence[Path], plugin: bool, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Seconds by workload on one side."""
     os.environ["ART_CPU_LORA"] = "1" if plugin else "0"
-    engine = Engine.launch(base, home, cpu=True, max_loras=ADAPTERS, max_rank=RANK, kv_cache_gib=2)
+    settings = EngineSettings(base=base, home=home, cpu=True, adapter_slots=ADAPTERS, max_rank=RANK)
+    engine = VLLMEngine.launched(settings)
     seconds: dict[str, float] = {}
     prompt_tokens: dict[str, float] = {}
 
@@ -82,14 +85,14 @@ async def measure(
         body = {
             "model": model, "prompt": prompt, "max_tokens": options.tokens, "temperature": 0.0, "ignore_eos": True,
         }  # fmt: skip
-        answer = (await engine.client.post("/v1/completions", json=body)).raise_for_status().json()
+        answer = (await engine.client.http.post("/v1/completions", json=body)).raise_for_status().json()
         assert answer["usage"]["completion_tokens"] == options.tokens
         return int(answer["usage"]["prompt_tokens"])
 
     try:
         await engine.start(lambda line: print(f"  {line}", file=sys.stderr, flush=True))
         for path in adapters:
-            await engine.load_adapter(path.name, path)
+            await engine.load(path.name, path)
         for workload in WORKLOADS:
             times = []
             for repeat in range(options.repeats + 1):
@@ -112,7 +115,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48, help="tokens to generate for each (48)")
     parser.add_argument("--repeats", type=int, default=2, help="counted repeats, of which the best is taken (2)")
     options = parser.parse_args()
-    if engine_install.flavour() != "cpu":
+    if flavour() != "cpu":
         message = "there is a GPU here: vLLM computes LoRA with its own GPU kernels, the CPU plugin is not used"
         print(json.dumps({"benchmark": "cpu_lora", "skipped": message, "ratio": None}) if options.json else message)
         return

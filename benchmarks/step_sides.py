@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from benchmarks.step_cases import Run
-from trainer_server.training.grpo.loss import Readouts, grpo_loss, shares
+from trainer_server.training.grpo.loss import loss_named
+from trainer_server.training.grpo.objective import Readouts, grpo_loss
 from trainer_server.training.model.head import HeadLogprobs
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.residual import keep_fp32
@@ -52,7 +53,7 @@ def finish(weights: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optimiz
 
 def share_of(runs: Sequence[Run]) -> float:
     sampled = torch.tensor([sum(len(completion) for _, completion in run.calls) for run in runs])
-    return float(shares(sampled, CONFIG)[0])
+    return float(loss_named(CONFIG.loss_type).token_weights(sampled, CONFIG)[0])
 
 
 class Packed:

@@ -20,6 +20,9 @@ def serve_command(
     model: Annotated[
         str, typer.Option(help="`embedded` (SmolLM2-135M-Instruct from its package), a model directory, or a hub id.")
     ] = "embedded",
+    engine: Annotated[
+        str, typer.Option(help="Kind of engine: `vllm`, or `module:factory` of one that you wrote.")
+    ] = "vllm",
     engine_url: Annotated[
         list[str] | None, typer.Option(help="A vLLM server that runs elsewhere; repeatable. Default: launch one here.")
     ] = None,
@@ -77,7 +80,7 @@ def serve_command(
 
     serve(
         ServerConfig(
-            home=Home.find(home), model=model, host=host, port=port, engine_urls=tuple(engine_url or ()),
+            home=Home.find(home), model=model, host=host, port=port, engine=engine, engine_urls=tuple(engine_url or ()),
             engine_api_key=os.environ.get("ART_ENGINE_API_KEY"), engine_args=tuple(shlex.split(engine_args)),
             engine_gpus=tuple(engine_gpus or ()), trainer_gpus=trainer_gpus, share_gpu=share_gpu,
             trainer_processes=trainer_processes, trainer_shard=trainer_shard, accelerate_config=accelerate_config,
@@ -125,7 +128,7 @@ def command_command(
     """
     from trainer_server.engines.served_model import resolve
     from trainer_server.engines.vllm.command import command, environment
-    from trainer_server.engines.vllm.install import flavour
+    from trainer_server.process.hardware import flavour
 
     home = Home.find()
     base, cpu = resolve(model, home.cache), flavour() == "cpu"

@@ -28,8 +28,9 @@ from langchain_core.tracers.context import register_configure_hook
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.release import release
 from art_langgraph.capture.scope import Scope, enclosing_run, explicit
+from art_langgraph.messages import plain
 from art_langgraph.store import Batch, Session, TrajectoryStore
-from art_langgraph.trajectory import CompletionCall, Scenario, Trajectory, plain
+from art_langgraph.trajectory import CompletionCall, Scenario, Trajectory
 
 log = logging.getLogger("art_langgraph")
 

@@ -50,7 +50,7 @@ def policies_command(as_json: JsonOption = False) -> None:
                         "reward of the last step": reward if isinstance(reward, float) else None,
                     }
                 )
-                broken += policy.set_aside.values()
+                broken += policy.quarantined.values()
         if as_json:
             print_json(rows)
             return

@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from art_langgraph.cli.output import cell, shortened
-from art_langgraph.trajectory import CompletionCall, Scenario, ToolCall, Trajectory, plain
+from art_langgraph.messages import plain
+from art_langgraph.trajectory import CompletionCall, Scenario, ToolCall, Trajectory
 
 
 def question(scenario: Scenario) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from art_langgraph.trajectory import CompletionCall, Trajectory, plain
+from art_langgraph.messages import plain
+from art_langgraph.trajectory import CompletionCall, Trajectory
 
 _BYTES_PER_TOKEN = 4
 """A rough measure that needs no tokenizer: judges differ in theirs."""

@@ -67,8 +67,8 @@ async def train(
     many versions a step's completions may be behind; 0 takes turns, with more the rollouts of later steps go on while
     one trains, which pays where the engine and the trainer do not share a processor. nodes, retry_credit: as those
     of TrainerClient.train_step. run: names the run; its steps are then idempotent, and one that was accepted before a
-    crash is not taken again: its record has no groups. Raises ConfigError for fewer scenarios than groups_per_step, without any
-    reward, and for a negative max_staleness.
+    crash is not taken again: its record has no groups. Raises ConfigError for fewer scenarios than
+    groups_per_step, without any reward, and for a negative max_staleness.
     """
     if reward is None and group_reward is None:
         raise ConfigError("train() needs reward=… or group_reward=…: without one there is nothing to learn from")

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from art_langgraph.capture.scope import Scope, current
@@ -18,6 +16,7 @@ from art_mcp.client import sdk
 from art_mcp.client.sdk import Channel, Progress, Stdio, Target
 from art_mcp.client.stderr import Stderr, read_stderr
 from trainer_server.wire import MCPError
+from trainer_server.wire.guard import guarded
 
 log = logging.getLogger("art_mcp")
 
@@ -194,8 +193,6 @@ def _guarded(target: Stdio) -> Stdio:
     program = target.command[0]
     if "/" not in program and shutil.which(program, path=target.env.get("PATH")) is None:
         raise MCPError(f"there is no command {program!r} in PATH: install it, or give its path", failure="closed")
-    spec = find_spec("trainer_server.process.guard")
-    if sys.platform != "linux" or spec is None or spec.origin is None:  # the guard reads /proc
+    if sys.platform != "linux":  # the guard reads /proc
         return target
-    guard = (sys.executable, "-I", "-S", str(Path(spec.origin)), "--")
-    return replace(target, command=(*guard, *target.command))
+    return replace(target, command=tuple(guarded(target.command)))

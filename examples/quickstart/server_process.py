@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 
 from trainer_server.wire import Connection, EngineError, Home
+from trainer_server.wire.guard import guarded
 
 START_TIMEOUT = 600.0
 """Seconds: the first start also downloads and converts the model."""
@@ -33,20 +34,7 @@ def trainer_server(home: Path, log: Path, progress: Callable[[str], None], *argu
     for name in ("ART_BASE_URL", "ART_API_KEY", "ART_HOME"):
         environment.pop(name, None)
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [
-        sys.executable,
-        "-m",
-        "trainer_server.process.guard",
-        "--",
-        sys.executable,
-        "-m",
-        "trainer_server",
-        "--home",
-        str(home),
-        "--port",
-        "0",
-        *arguments,
-    ]
+    command = guarded([sys.executable, "-m", "trainer_server", "--home", str(home), "--port", "0", *arguments])
     with log.open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
     try:

@@ -19,8 +19,8 @@ import pytest
 from langgraph_sdk import get_client
 
 from art_langgraph import TrainerClient, TrajectoryStore
-from tests.conftest import TOKEN, TrainerServer
 from tests.support import SUPPORT
+from tests.support.trainer_server import TOKEN, TrainerServer
 
 pytestmark = pytest.mark.slow
 BIN = Path(sys.executable).parent

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import httpx
 import psutil
 import pytest
 from art_examples.quickstart.server_process import trainer_server
 
-from trainer_server.wire import Connection, Home
-
-
-@dataclass(frozen=True, slots=True)
-class Real:
-    connection: Connection
-    home: Home
-    cache: Path
-    processes: list[psutil.Process]
-
-    def engine(self) -> psutil.Process:
-        """The guard of vLLM."""
-        return psutil.Process(int((self.home.logs / "engine.pid").read_text().split()[0]))
-
-    def http(self, **options: Any) -> httpx.AsyncClient:
-        headers = {"Authorization": f"Bearer {self.connection.api_key}"}
-        return httpx.AsyncClient(base_url=self.connection.url, headers=headers, timeout=120, **options)
+from tests.support.real_server import Real
+from trainer_server.wire import Home
 
 
 @pytest.fixture(scope="session")

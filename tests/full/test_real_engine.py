@@ -20,8 +20,8 @@ from langchain_core.runnables import Runnable
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, gather
-from tests.full.conftest import Real
-from trainer_server.engines.served_model import EMBEDDED, ensure_embedded
+from tests.support.real_server import Real, gap
+from trainer_server.engines.served_model import EMBEDDED
 from trainer_server.wire import Completion
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.usefixtures("found_by_clients")]
@@ -127,28 +127,6 @@ async def test_vllm_says_of_a_new_version_what_the_trainer_computes(real: Real) 
         assert max(gaps) <= 0.03, gaps
         ends = [(await trainer.completion(one)).finish_reason for one in found]
     assert {"stop", "length", "tool_calls"} <= set(ends)
-
-
-_models: dict[str, Any] = {}
-
-
-def gap(real: Real, model: str, completion: Completion) -> float:
-    """Mean |log-prob by transformers and PEFT − log-prob that vLLM reported|, in nats per token."""
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
-    if model not in _models:
-        base = AutoModelForCausalLM.from_pretrained(ensure_embedded(real.cache), dtype=torch.bfloat16)
-        policy, _, version = model.partition("@")
-        adapter = real.home.policies / policy / "versions" / version
-        _models[model] = PeftModel.from_pretrained(base, str(adapter)) if version else base
-    prompt = len(completion.prompt_token_ids)
-    tokens = torch.tensor(completion.prompt_token_ids + completion.token_ids)
-    with torch.no_grad():
-        logits = _models[model](tokens[None]).logits[0, prompt - 1 : -1].float()
-    logp = logits.log_softmax(-1).gather(1, tokens[prompt:, None])[:, 0]
-    return float((logp - torch.tensor(completion.logprobs)).abs().mean())
 
 
 async def test_a_client_that_goes_away_aborts_its_generation(real: Real) -> None:

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from art_langgraph import SFTConfig, TrainerClient
-from tests.full.conftest import Real
+from tests.support.real_server import Real
 from trainer_server.engines.served_model import EMBEDDED, ensure_embedded
 from trainer_server.jobs.board import JobBoard
 from trainer_server.wire import Completion
@@ -81,7 +81,7 @@ async def test_eight_demonstrations_teach_a_tool_call(real: Real) -> None:
     assert rows is not None
     assert rows.turns_skipped == {}
     (row,) = rows.rows
-    (first, first_end), (second, second_end) = row.learnt
+    (first, first_end), (second, second_end) = row.loss_spans
     assert row.ids[:first] == madrid.prompt_token_ids
     assert row.ids[first:first_end] == madrid.token_ids
     assert row.ids[:second] == last.prompt_token_ids
@@ -113,7 +113,7 @@ async def test_a_completion_as_text_is_rendered_to_the_ledgers_prompt(real: Real
     assert rows is not None
     tokenizer = AutoTokenizer.from_pretrained(ensure_embedded(real.cache))
     for row, completion in zip(rows.rows, ledger, strict=True):
-        ((start, _),) = row.learnt
+        ((start, _),) = row.loss_spans
         assert row.ids[:start] == completion.prompt_token_ids
         text = tokenizer.decode(row.ids)
         assert text.endswith("<|im_start|>assistant\n\n\nThe answer.<|im_end|>")

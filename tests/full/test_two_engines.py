@@ -19,8 +19,7 @@ import pytest
 from art_examples.quickstart.server_process import trainer_server
 
 from art_langgraph import TrainerClient
-from tests.full.conftest import Real
-from tests.full.test_real_engine import gap
+from tests.support.real_server import Real, gap
 from trainer_server.engines.served_model import resolve
 from trainer_server.engines.vllm.command import command, environment, free_port
 from trainer_server.wire import Completion, Connection, Home

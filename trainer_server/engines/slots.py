@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from trainer_server.engines.pool import Engines
-from trainer_server.policies.leases import Leases
-from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
 from trainer_server.wire import ARTError
 
@@ -27,23 +26,36 @@ def adapter_name(key: Key) -> str:
 
 
 class Slots:
-    """Keeps each wanted adapter loaded on every engine, at most `capacity` at once.
+    """LRU cache of adapters on the engines: each wanted adapter is loaded on every engine, at most `capacity` at once.
 
-    wait: seconds that a request stands in line for a slot, less what its adapter takes to load and engines that rest
-    take to be back. Requests for adapters that are loaded do not stand in line, and those for one adapter stand in it
-    once. When all slots are in use, the adapter that was asked for longest ago takes no new requests and drains, so
-    that more policies than slots take turns. patience: seconds after which the next one drains too: the first may be
-    in the middle of a long answer.
+    Requests for adapters that are loaded do not wait. When all slots are in use, the adapter that was asked for longest
+    ago takes no new requests and drains, so that more policies than slots take turns.
+
+    Args:
+        engines: Where adapters are loaded.
+        capacity: Adapters that are loaded at once.
+        directory: Where the files of a version are.
+        pinned: The versions that rollouts hold now. Their slots are taken only when no other one is idle.
+        is_newest: Whether a policy's name means this version. Slots of older versions are taken first.
+        wait: Seconds that a request waits for a slot, less what its adapter takes to load and what resting engines take
+            to be back. Requests for one adapter count as one.
+        patience: Seconds after which the next adapter drains too: the first may be in the middle of a long answer.
     """
 
     def __init__(
-        self, store: AdapterStore, engines: Engines, leases: Leases, capacity: int, *, wait: float = 60.0,
+        self,
+        *,
+        engines: Engines,
+        capacity: int,
+        directory: Callable[[str, int], Path],
+        pinned: Callable[[], Collection[Key]],
+        is_newest: Callable[[Key], bool],
+        wait: float = 60.0,
         patience: float = 5.0,
-    ) -> None:  # fmt: skip
-        self._store = store
+    ) -> None:
         self._engines = engines
-        self._leases = leases
         self._capacity = capacity
+        self._directory, self._pinned, self._is_newest = directory, pinned, is_newest
         self._wait, self._patience = wait, patience
         self._loaded: OrderedDict[Key, None] = OrderedDict()  # least recently used first
         self._in_use: Counter[Key] = Counter()
@@ -53,40 +65,13 @@ class Slots:
         self._loading: Key | None = None
         self._draining: set[Key] = set()
         self._freed = asyncio.Event()
-        self.newest: dict[str, int] = {}
-        """By policy: the version that its name means. Set once the engines hold that version."""
-        self.unserved: dict[str, str] = {}
-        """Policies that this server cannot serve, and why."""
 
     def holds(self, key: Key) -> bool:
         return key in self._loaded
 
-    def explain(self, key: Key) -> str | None:
-        """Why a version cannot be loaded, from its files; None when it is not their fault. A newest version that is
-        broken is set aside: what its policy's name means must not depend on anybody's noticing."""
-        why = self._store.problem(*key)
-        if why is None:
-            return None
-        if self.newest.get(key[0]) != key[1]:
-            return f"{adapter_name(key)} cannot be served: {why}. Ask for another version of it (/v1/models)."
-        if key[1] not in self._store.set_aside(key[0]):
-            why = self._store.put_aside(*key, why)
-        self.step_back(key[0])
-        return why
-
-    def step_back(self, policy: str) -> None:
-        """Where the newest version was set aside, a policy's name means the one before it."""
-        newest = self.newest.get(policy)
-        if newest is not None and newest in self._store.set_aside(policy):
-            before = [number for number in self._store.versions(policy) if number < newest]
-            if before:
-                self.newest[policy] = before[-1]
-            else:
-                del self.newest[policy]
-
     def in_use(self, key: Key) -> bool:
         """Whether a request or a rollout needs a version, or stands in line for it."""
-        return self._in_use[key] > 0 or self._waiting[key] > 0 or key in self._leases.versions()
+        return self._in_use[key] > 0 or self._waiting[key] > 0 or key in self._pinned()
 
     @asynccontextmanager
     async def use(self, key: Key) -> AsyncIterator[str]:
@@ -102,11 +87,6 @@ class Slots:
         finally:
             self._leave(key)
 
-    async def publish(self, key: Key) -> None:
-        """Loads a new version everywhere, then makes the policy's name mean it. Raises NoFreeSlot, EngineError."""
-        async with self.use(key):
-            self.newest[key[0]] = max(key[1], self.newest.get(key[0], 0))
-
     async def forget(self, key: Key) -> None:
         """Unloads a version whose files are about to go. Raises NoFreeSlot when it is in use."""
         in_use = NoFreeSlot(f"{adapter_name(key)} is in use by a rollout; delete it when that has ended")
@@ -119,8 +99,7 @@ class Slots:
             raise in_use from None
 
     async def drop(self, policy: str) -> None:
-        """Lets go of what is held under the name of a policy that is new: of one that was deleted by hand."""
-        self.newest.pop(policy, None)
+        """Unloads everything of a policy: it is made anew, after its files were deleted by hand."""
         async with self._line:
             for key in [key for key in self._loaded if key[0] == policy]:
                 await self._unload(key)
@@ -170,7 +149,7 @@ class Slots:
         self._loading = key
         try:
             faults.point("loading")
-            await self._engines.load(adapter_name(key), self._store.directory(*key))
+            await self._engines.load(adapter_name(key), self._directory(*key))
             faults.point("loaded")
             self._loaded[key] = None
         finally:
@@ -207,6 +186,6 @@ class Slots:
         """Of the adapters in no request: rather one that no rollout has pinned, rather an old version, and the one that
         was used least recently. A pinned one is loaded again at its rollout's next call: a pin is on files, not slots.
         """
-        pinned = self._leases.versions()
+        pinned = self._pinned()
         idle = [key for key in self._loaded if not self._in_use[key]]
-        return min(idle, key=lambda key: (key in pinned, self.newest.get(key[0]) == key[1]), default=None)
+        return min(idle, key=lambda key: (key in pinned, self._is_newest(key)), default=None)

@@ -10,31 +10,47 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from typing import Any
 
-import httpx
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from trainer_server.engines.base import AdapterLost, Engine, EngineLost, Reply, RequestRefused
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Key, NoFreeSlot, Slots
-from trainer_server.engines.vllm.engine import Engine
 from trainer_server.gateway.answer import Answer, as_text
 from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.recorder import Recorder, Source
+from trainer_server.policies.names import PolicyNames
 from trainer_server.wire import Completion, CompletionStatus, EngineError
 
 
 class Call:
-    """One chat request: asked of vLLM, recorded, answered.
+    """One chat request: asked of an engine, recorded, answered.
 
-    who: the rollout, or what stands for the conversation, see Engines. engine_wait: seconds to wait for an engine when
-    none is ready.
+    Args:
+        chat: The request.
+        source: The version that answers, and the rollout that asks.
+        affinity_key: The rollout, or a digest of the conversation's beginning; see Engines.route.
+        engines: Who can answer.
+        slots: Has the version's adapter loaded.
+        names: Which versions are in service.
+        recorder: Writes the answer into the ledger.
+        engine_wait: Seconds to wait for an engine when none is ready.
     """
 
     def __init__(
-        self, chat: ChatRequest, source: Source, who: str, engines: Engines, slots: Slots, recorder: Recorder,
+        self,
+        chat: ChatRequest,
+        source: Source,
+        *,
+        affinity_key: str,
+        engines: Engines,
+        slots: Slots,
+        names: PolicyNames,
+        recorder: Recorder,
         engine_wait: float,
-    ) -> None:  # fmt: skip
-        self._chat, self._source, self._who, self._engines, self._slots = chat, source, who, engines, slots
+    ) -> None:
+        self._chat, self._source, self._affinity_key = chat, source, affinity_key
+        self._engines, self._slots, self._names = engines, slots, names
         self._recorder, self._engine_wait = recorder, engine_wait
         self._engine: Engine | None = None
         self._tries = self._deaths = 0
@@ -47,15 +63,15 @@ class Call:
         try:
             while True:
                 try:
-                    async with self._ask() as response:
-                        body = json.loads(await response.aread())
+                    async with self._ask() as reply:
+                        body = await reply.whole()
                     break
-                except httpx.TransportError as error:
+                except EngineLost as error:
                     self._engine_died(error)
         except asyncio.CancelledError:
             self._recorder.add_later(self._rows(answers, CompletionStatus.aborted))
             raise
-        except (httpx.HTTPError, ValueError) as error:
+        except (EngineLost, ValueError) as error:
             self._recorder.add_later(self._rows(answers, CompletionStatus.failed))
             raise _lost(error) from error
         for choice in body["choices"]:
@@ -105,9 +121,9 @@ class Call:
                         yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
                         sent = True
             if status != CompletionStatus.complete:
-                raise httpx.RemoteProtocolError("the stream ended without a finish_reason")
+                raise EngineLost("the stream ended without a finish_reason")
             yield b"data: [DONE]\n\n"
-        except (httpx.HTTPError, ValueError) as error:
+        except (EngineLost, ValueError) as error:
             status = CompletionStatus.failed
             lost = _lost(error)
             if not sent:
@@ -123,66 +139,51 @@ class Call:
                 self._recorder.add_later(self._rows([answer], status))
 
     async def _chunks(self) -> AsyncGenerator[dict[str, Any]]:
-        """vLLM's stream. An engine that dies before it has said anything is replaced by another, or by itself."""
+        """The engine's stream. An engine that dies before it has said anything is replaced by another, or by itself."""
         begun = False
         while True:
             try:
-                async with self._ask() as response:
-                    async for line in response.aiter_lines():
-                        if not line.startswith("data: ") or line == "data: [DONE]":
-                            continue
-                        chunk = json.loads(line.removeprefix("data: "))
-                        if "error" in chunk:
-                            raise httpx.RemoteProtocolError(str(chunk["error"]))
+                async with self._ask() as reply:
+                    async for chunk in reply.chunks():
                         begun = True
                         yield chunk
-                if begun:
-                    return
-                raise httpx.RemoteProtocolError("the stream ended before it began")
-            except httpx.TransportError as error:
+                return
+            except EngineLost as error:
                 self._engine_died(error, again=not begun)
 
-    def _engine_died(self, error: httpx.TransportError, *, again: bool = True) -> None:
+    def _engine_died(self, error: EngineLost, *, again: bool = True) -> None:
         """Raises the error where the request must not be asked again: a part of the answer has left, or it reached an
         engine that died for the second time, and may be the cause. An engine that cannot be connected to got nothing.
         """
-        if self._engine:
-            self._engine.suspect()
         self._tries += 1
-        self._deaths += not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+        self._deaths += error.reached
         if not again or self._deaths > 1 or self._tries > len(self._engines) + 1:
             raise error
 
     @asynccontextmanager
-    async def _ask(self) -> AsyncIterator[httpx.Response]:
-        """An engine's answer, its headers read. Leaving the context early closes the connection: vLLM aborts.
+    async def _ask(self) -> AsyncIterator[Reply]:
+        """An engine's reply. Leaving the context early aborts the generation.
 
-        Raises APIError for what vLLM refuses, httpx.TransportError when the engine is gone. Asks again where the
-        default length does not fit the context.
+        Raises APIError for what the engine refuses, EngineLost when it is gone. Asks again where the default length
+        does not fit the context.
         """
         async with self._place() as (engine, name):
             self._engine = engine
-            body = self._chat.upstream(name, cpu=engine.cpu)
+            request = self._chat.upstream(name)
             while True:
-                request = engine.client.build_request("POST", "/v1/chat/completions", json=body)
-                response = await engine.client.send(request, stream=True)
                 try:
-                    if response.status_code == 200:
-                        yield response
+                    async with engine.chat(request) as reply:
+                        yield reply
                         return
-                    refusal = _refusal(response.status_code, await response.aread())
-                finally:
-                    await response.aclose()
-                if response.status_code == 404 and self._key:
-                    self._slots.lost(self._key)
-                    raise httpx.RemoteProtocolError(f"{engine.url} does not hold {name}: {refusal.message}")
-                if response.status_code >= 500 and not await engine.answers():
-                    raise httpx.RemoteProtocolError(f"{engine.url} is dying: {refusal.message}")
-                if refusal.code == "context_length_exceeded" and self._chat.default_max_tokens and "max_tokens" in body:
-                    del body["max_tokens"]  # vLLM then takes what the context leaves, if it leaves anything
-                    self._chat.sampling.max_tokens = None
-                    continue
-                raise refusal
+                except AdapterLost:
+                    if self._key:
+                        self._slots.lost(self._key)
+                    raise
+                except RequestRefused as refusal:
+                    if not (refusal.too_long and self._chat.default_max_tokens and "max_tokens" in request):
+                        raise _as_api_error(refusal) from None
+                del request["max_tokens"]  # the engine then takes what the context leaves, if it leaves anything
+                self._chat.sampling.max_tokens = None
 
     @property
     def _key(self) -> Key | None:
@@ -197,12 +198,15 @@ class Call:
             await self._engines.wait_ready(self._engine_wait)
             async with self._slots.use(self._key) if self._key else name as known:
                 await self._engines.wait_ready(self._engine_wait)
-                with self._engines.seat(self._who, loyal=self._source.rollout is not None) as engine:
+                with self._engines.route(self._affinity_key, sticky=self._source.rollout is not None) as engine:
                     yield engine, known
+        except (EngineLost, RequestRefused):
+            raise  # of the request itself, not of its place
         except NoFreeSlot as error:
             raise APIError(503, str(error), code="no_free_slot", retry_after=5) from None
         except EngineError as error:
-            if self._key and (why := self._slots.explain(self._key)):
+            if self._key and (problem := self._names.problem(self._key)):
+                why = self._names.refuse(self._key, problem)
                 raise APIError(404, why, code="version_unusable", param="model") from None
             raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
 
@@ -241,17 +245,10 @@ class Call:
         body["model"] = f"{self._source.policy}@{self._source.version}" if self._source.policy else body.get("model")
 
 
-def _refusal(status: int, body: bytes) -> APIError:
-    """vLLM's error in OpenAI's words."""
-    try:
-        found = json.loads(body)
-        message = str((found.get("error") or found).get("message") or found)
-    except (ValueError, AttributeError):
-        message = body.decode(errors="replace")[:500]
-    lowered = message.lower()
-    if status == 400 and (
-        "context length" in lowered or "maximum model length" in lowered or "max_model_len" in lowered
-    ):
+def _as_api_error(refusal: RequestRefused) -> APIError:
+    """An engine's error in OpenAI's words."""
+    status, message = refusal.status, str(refusal)
+    if refusal.too_long:
         return APIError(400, message, code="context_length_exceeded", param="messages")
     if 400 <= status < 500 and status not in (401, 403, 404):
         return APIError(400, message, code="invalid_request")
@@ -262,4 +259,4 @@ def _lost(error: Exception) -> APIError:
     if isinstance(error, UnicodeEncodeError):
         half = error.object[error.start : error.end]
         return APIError(400, f"the request holds {half!r}, half of a character: cut text between characters")
-    return APIError(503, f"the engine went away during the answer: {error!r}", code="engine_lost", retry_after=5)
+    return APIError(503, f"the engine went away during the answer: {error}", code="engine_lost", retry_after=5)

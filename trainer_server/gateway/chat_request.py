@@ -43,8 +43,8 @@ class ChatRequest:
     wants_usage: bool
     constrained: list[str]
 
-    def upstream(self, adapter: str, *, cpu: bool) -> dict[str, Any]:
-        """vLLM's request: exact tokens always asked for, and no seed on CPUs, where it can kill the engine."""
+    def upstream(self, adapter: str) -> dict[str, Any]:
+        """What an engine is asked (see Engine.chat). Exact tokens are always asked for."""
         asked = {key: value for key, value in self.body.items() if key not in _NOT_FORWARDED and value is not None}
         if _forced(self.body) and asked.get("tools"):
             # vLLM holds a forced call to the tool's schema only where the tool says so.
@@ -59,7 +59,7 @@ class ChatRequest:
             "top_logprobs": self.body.get("top_logprobs") or 0,
             "return_token_ids": True,
             **({"stream_options": {"include_usage": True}} if self.stream else {}),
-            **({"seed": self.sampling.seed} if self.sampling.seed is not None and not cpu else {}),
+            **({"seed": self.sampling.seed} if self.sampling.seed is not None else {}),
         }
 
     def recorded(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from trainer_server.gateway.chat_request import ChatRequest, header_temperature,
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.recorder import Recorder, Source
 from trainer_server.policies.leases import Leases
+from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
@@ -27,11 +28,19 @@ class Gateway:
     """Answers `/v1/chat/completions` and `/v1/models`."""
 
     def __init__(
-        self, config: ServerConfig, recorder: Recorder, store: AdapterStore, slots: Slots, leases: Leases,
+        self,
+        *,
+        config: ServerConfig,
+        recorder: Recorder,
+        store: AdapterStore,
+        names: PolicyNames,
+        slots: Slots,
+        leases: Leases,
         engines: Engines,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._config, self._recorder = config, recorder
-        self._store, self._slots, self._leases, self._engines = store, slots, leases, engines
+        self._store, self._names, self._slots = store, names, slots
+        self._leases, self._engines = leases, engines
         self._base = recorder.identity.base.name
         self.requests = 0
 
@@ -62,8 +71,16 @@ class Gateway:
             override = spec.temperature
         chat = parse(body, default_max_tokens=self._config.max_tokens, temperature=override)
         source = Source(policy, version, rollout)
-        who = rollout or _conversation(chat)
-        call = Call(chat, source, who, self._engines, self._slots, self._recorder, self._config.engine_wait)
+        call = Call(
+            chat,
+            source,
+            affinity_key=rollout or _conversation(chat),
+            engines=self._engines,
+            slots=self._slots,
+            names=self._names,
+            recorder=self._recorder,
+            engine_wait=self._config.engine_wait,
+        )
         if chat.stream:
             return await call.stream()
         return await _unless_disconnected(request, call.answer())
@@ -75,18 +92,18 @@ class Gateway:
         if model == self._base:
             return None, None
         name, at, number = model.partition("@")
-        newest = self._slots.newest.get(name)
+        newest = self._names.newest.get(name)
         if newest is not None:
             if not at:
                 return name, self._leases.pin(rollout, name, newest) if rollout else newest
             if number.isdigit() and self._store.version(name, int(number)):
                 return name, int(number)
-            message = self._store.set_aside(name).get(int(number)) if number.isdigit() else None
+            message = self._store.quarantined(name).get(int(number)) if number.isdigit() else None
             message = message or f"policy {name!r} has no version {number!r}"
             raise APIError(404, message, code="model_not_found", param="model")
-        if hindrance := self._slots.unserved.get(name):
+        if hindrance := self._names.unserved.get(name):
             raise APIError(404, hindrance, code="model_not_found", param="model")
-        names = [self._base, *sorted(self._slots.newest)]
+        names = [self._base, *sorted(self._names.newest)]
         raise APIError(
             404,
             f"the model {model!r} does not exist; there are: {', '.join(names)}. "

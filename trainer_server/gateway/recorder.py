@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer_server.engines.served_model import BaseModel
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.gateway.answer import Answer
 from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.errors import APIError
@@ -22,7 +22,7 @@ class Identity:
     """Who answers: stamped on every completion."""
 
     server_id: str
-    base: BaseModel
+    base: ServedModel
     tokenizer: str
 
 

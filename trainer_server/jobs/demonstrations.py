@@ -1,4 +1,4 @@
-"""What a warm start imitates, as the trainer gets it: rows of token ids, of which some are learnt."""
+"""What a warm start imitates, as the trainer gets it: rows of token ids, and the spans that have a loss."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Turn:
 
 
 class Row(BaseModel):
-    """Token ids in one piece, and which of them are learnt."""
+    """One sequence of token ids, and which of them have a loss; the others are context."""
 
     ids: list[int]
-    learnt: list[tuple[int, int]]
-    """Spans of places, [start, stop), ascending and apart."""
+    loss_spans: list[tuple[int, int]]
+    """[start, stop) of the tokens with a loss; ascending, without overlap."""
 
     @property
-    def tokens(self) -> int:
-        """How many are learnt."""
-        return sum(stop - start for start, stop in self.learnt)
+    def loss_tokens(self) -> int:
+        """How many tokens have a loss."""
+        return sum(stop - start for start, stop in self.loss_spans)
 
 
 class Demonstrations(BaseModel):
-    """Everything that one warm start imitates, and what it leaves out, by reason."""
+    """Everything that one warm start imitates, and how much it leaves out, by reason."""
 
     rows: list[Row]
     turns: int
@@ -47,7 +47,7 @@ class Demonstrations(BaseModel):
 
 @dataclass(slots=True)
 class Collection:
-    """Takes turns, conversation by conversation and trajectory by trajectory; `whole` is what came together."""
+    """Collects turns, conversation by conversation and trajectory by trajectory; `whole` gives the result."""
 
     config: SFTConfig
     rows: list[Row] = field(default_factory=list)
@@ -57,19 +57,27 @@ class Collection:
     trajectories_skipped: Counter[str] = field(default_factory=Counter)
 
     def add(self, turns: Iterable[Turn]) -> Self:
-        """Turns of one conversation or trajectory, in their order."""
-        fit = []
+        """Adds the turns of one conversation or trajectory, in their order; skips those above `max_length`."""
+        kept = []
         for turn in turns:
             if len(turn.prompt) + len(turn.answer) > self.config.max_length:
                 self.turns_skipped["too_long"] += 1
             else:
-                fit.append(turn)
-        self.turns += len(fit)
-        self.rows += join(fit)
+                kept.append(turn)
+        self.turns += len(kept)
+        self.rows += join(kept)
         return self
 
-    def add_trajectory(self, trajectory: TrajectoryRef, found: Mapping[str, Completion], *, tokenizer: str) -> None:
-        """A trajectory's completions, with the tokens that the ledger has of them."""
+    def add_trajectory(
+        self, trajectory: TrajectoryRef, completions: Mapping[str, Completion], *, tokenizer: str
+    ) -> None:
+        """Adds the completions of a trajectory whose reward is high enough.
+
+        Args:
+            trajectory: Names its completions by id.
+            completions: By id, as the ledger has them.
+            tokenizer: Fingerprint; completions of others are skipped.
+        """
         least = self.config.min_reward
         if least is not None and (trajectory.reward is None or trajectory.reward < least):
             self.trajectories_skipped["no_reward" if trajectory.reward is None else "low_reward"] += 1
@@ -77,19 +85,24 @@ class Collection:
         if not trajectory.completions:
             self.trajectories_skipped["no_completions"] += 1
         turns = []
-        for one in dict.fromkeys(trajectory.completions):
-            if reason := _unfit(found.get(one), tokenizer):
+        for completion_id in dict.fromkeys(trajectory.completions):
+            if reason := _why_skipped(completions.get(completion_id), tokenizer):
                 self.turns_skipped[reason] += 1
             else:
-                turns.append(Turn(found[one].prompt_token_ids, found[one].token_ids))
+                completion = completions[completion_id]
+                turns.append(Turn(completion.prompt_token_ids, completion.token_ids))
         self.add(turns)
 
     def whole(self, seconds: float) -> Demonstrations:
+        """What was collected. seconds: wall time that this took."""
         return Demonstrations(
-            rows=self.rows, turns=self.turns, turns_skipped=self.turns_skipped,
-            conversations_skipped=self.conversations_skipped, trajectories_skipped=self.trajectories_skipped,
+            rows=self.rows,
+            turns=self.turns,
+            turns_skipped=self.turns_skipped,
+            conversations_skipped=self.conversations_skipped,
+            trajectories_skipped=self.trajectories_skipped,
             seconds=seconds,
-        )  # fmt: skip
+        )
 
 
 def join(turns: Sequence[Turn]) -> list[Row]:
@@ -100,18 +113,18 @@ def join(turns: Sequence[Turn]) -> list[Row]:
     """
     rows: list[Row] = []
     for turn in turns:
-        learnt = (len(turn.prompt), len(turn.prompt) + len(turn.answer))
+        span = (len(turn.prompt), len(turn.prompt) + len(turn.answer))
         ids = turn.prompt + turn.answer
-        for at, row in enumerate(rows):
+        for index, row in enumerate(rows):
             if turn.prompt[: len(row.ids)] == row.ids:
-                rows[at] = Row(ids=ids, learnt=[*row.learnt, learnt])
+                rows[index] = Row(ids=ids, loss_spans=[*row.loss_spans, span])
                 break
         else:
-            rows.append(Row(ids=ids, learnt=[learnt]))
+            rows.append(Row(ids=ids, loss_spans=[span]))
     return rows
 
 
-def _unfit(completion: Completion | None, tokenizer: str) -> str | None:
+def _why_skipped(completion: Completion | None, tokenizer: str) -> str | None:
     """Why a completion cannot be imitated, or None."""
     if completion is None:
         return "missing"

@@ -10,18 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
 
-import httpx
-
-from trainer_server.engines.vllm.engine import Engine
-from trainer_server.gateway.chat_request import parse
+from trainer_server.engines.base import Engine, RequestRefused
 from trainer_server.jobs.demonstrations import Collection, Demonstrations, Turn
 from trainer_server.ledger.sqlite import read_completions
-from trainer_server.wire import Conversation, EngineError, SFTRequest, TrainingError
+from trainer_server.wire import Conversation, SFTRequest, TrainingError
 
-_TIMEOUT = 60.0
-"""Seconds for one text; it is tokenized in milliseconds."""
 _PROBES = ("yes", "no")
 
 
@@ -30,23 +24,26 @@ class NotRendered(Exception):
 
 
 class Renderer:
-    """Renders with one vLLM. `base`: the name it serves the base model by; all policies share its template."""
+    """Renders with one engine; all policies share its base model's template."""
 
-    def __init__(self, engine: Engine, base: str) -> None:
-        self._engine, self._base = engine, base
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     async def demonstrations(self, request: SFTRequest, ledger: Path, tokenizer: str) -> Demonstrations:
-        """Everything that a request wants imitated. Raises EngineError when vLLM is away, TrainingError."""
+        """Everything that a request wants imitated. Raises EngineError when the engine is away, TrainingError."""
         started = time.monotonic()
         collection = Collection(request.config)
-        end = await self._end() if request.conversations else -1
+        try:
+            end = await self._end() if request.conversations else -1
+        except RequestRefused as error:
+            raise TrainingError(str(error)) from None
         for number, conversation in enumerate(request.conversations):
             places = conversation.answers(request.config.train_on)
             if not places:
                 collection.conversations_skipped["no_answer"] += 1
             try:
                 found = await asyncio.gather(*(self._turn(conversation, at, end) for at in places))
-            except TrainingError as error:
+            except (TrainingError, RequestRefused) as error:
                 raise TrainingError(f"conversation {number} (counted from 0): {error}") from None
             collection.turns_skipped.update(one for one in found if isinstance(one, str))
             collection.add(one for one in found if isinstance(one, Turn))
@@ -75,13 +72,13 @@ class Renderer:
 
         Raises NotRendered when the text before the answer is another once there is an answer.
         """
-        before, text = await asyncio.gather(self._text(prompt), self._text(whole))
+        before, text = await asyncio.gather(self._engine.detokenize(prompt), self._engine.detokenize(whole))
         if not text.startswith(before):
             raise NotRendered("template_rewrites_prompt")
-        rest = await self._ask("/tokenize", {"prompt": text[len(before) :], "add_special_tokens": False})
-        if await self._text(prompt + rest["tokens"]) != text:
+        rest = await self._engine.tokenize(text[len(before) :])
+        if await self._engine.detokenize(prompt + rest) != text:
             raise NotRendered("not_tokenizable")
-        return list(rest["tokens"])
+        return rest
 
     async def _end(self) -> int:
         """The token that ends an answer: the first one that the template puts after any answer."""
@@ -98,32 +95,13 @@ class Renderer:
         return first[-same]
 
     async def _chat(self, conversation: Conversation, count: int, *, generation: bool) -> list[int]:
-        """Token ids of the first `count` messages, with the same parameters as a chat request through the gateway."""
+        """Token ids of the first `count` messages. The gateway passes these parameters of a chat request on as they
+        are, and so does this."""
         messages = [{k: v for k, v in one.items() if k != "weight"} for one in conversation.messages[:count]]
-        request = {"model": self._base, "messages": messages, "tools": conversation.tools,
-                   "chat_template_kwargs": conversation.chat_template_kwargs}  # fmt: skip
-        chat = parse(request, default_max_tokens=1, temperature=None)
-        asked = chat.upstream(self._base, cpu=self._engine.cpu)
-        body: dict[str, Any] = {
-            key: asked[key] for key in ("messages", "tools", "chat_template_kwargs") if key in asked
+        asked = {
+            "messages": messages,
+            "tools": conversation.tools,
+            "chat_template_kwargs": conversation.chat_template_kwargs,
         }
-        found = await self._ask("/tokenize", {**body, "add_generation_prompt": generation})
-        return list(found["tokens"])
-
-    async def _text(self, ids: list[int]) -> str:
-        return str((await self._ask("/detokenize", {"tokens": ids}))["prompt"])
-
-    async def _ask(self, path: str, body: dict[str, Any]) -> Any:
-        """Never through the gateway: vLLM's tokenizer is not among what it offers."""
-        try:
-            answer = await self._engine.client.post(path, json={"model": self._base, **body}, timeout=_TIMEOUT)
-        except httpx.HTTPError as error:
-            self._engine.suspect()
-            raise EngineError(f"vLLM went away while it rendered: {error!r}") from error
-        if answer.status_code == 404:
-            raise TrainingError(f"{self._engine.url}{path} is not found: the engine must be a vLLM that offers it")
-        if answer.status_code in (502, 503, 504):
-            raise EngineError(f"{self._engine.url}{path} answered {answer.status_code}: {answer.text[:200]}")
-        if answer.status_code != 200:
-            raise TrainingError(f"the engine cannot render it: {answer.text[:500]}")
-        return answer.json()
+        body = {key: value for key, value in asked.items() if value is not None}
+        return await self._engine.render(body, generation=generation)

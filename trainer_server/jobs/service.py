@@ -10,15 +10,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
 
+from trainer_server.engines.base import AdapterRefused
 from trainer_server.engines.pool import Engines
-from trainer_server.engines.served_model import BaseModel
-from trainer_server.engines.slots import NoFreeSlot, Slots
-from trainer_server.engines.vllm.engine import AdapterRefused
+from trainer_server.engines.served_model import ServedModel
+from trainer_server.engines.slots import Key, NoFreeSlot, Slots
 from trainer_server.gateway.errors import APIError
 from trainer_server.jobs.board import CANCELLED, JobBoard, JobFile, Trained
 from trainer_server.jobs.rendering import Renderer
 from trainer_server.jobs.supervisor import TrainerProcess
-from trainer_server.policies.retention import Retention
+from trainer_server.ledger.sqlite import sampled_versions
+from trainer_server.policies.names import PolicyNames
+from trainer_server.policies.retention import Needs, Retention
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
 from trainer_server.server.config import ServerConfig
@@ -53,11 +55,18 @@ class Trainer:
     """Accepts jobs, and finishes each once the engine serves its version. Jobs of one server run one after another."""
 
     def __init__(
-        self, config: ServerConfig, base: BaseModel, tokenizer: str, board: JobBoard, slots: Slots,
+        self,
+        *,
+        config: ServerConfig,
+        base: ServedModel,
+        tokenizer: str,
+        board: JobBoard,
+        names: PolicyNames,
+        slots: Slots,
         engines: Engines,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._config, self._base, self._tokenizer = config, base, tokenizer
-        self._board, self._slots, self._engines = board, slots, engines
+        self._board, self._names, self._slots, self._engines = board, names, slots, engines
         self._store = AdapterStore(config.home.policies)
         board.end_turn()  # one that an earlier server gave: its engines are gone
         self._open: list[str] = board.open_ids()
@@ -74,7 +83,9 @@ class Trainer:
         self._wake = asyncio.Event()
         self._finisher: asyncio.Task[None] | None = None
         self.process = TrainerProcess(config, base, tokenizer, board, self._store, self._open)
-        self.retention = Retention(config.keep_versions, self._store, slots, config.home.ledger, self.open_files)
+        self.retention = Retention(
+            keep=config.keep_versions, store=self._store, slots=slots, names=names, needs=self.needs
+        )
 
     async def start(self) -> None:
         await asyncio.to_thread(self._decline)
@@ -182,6 +193,17 @@ class Trainer:
                 found.append(self._board.file(job_id))
         return found
 
+    def needs(self) -> Needs:
+        """What open jobs need of the policies' versions, at this moment."""
+        files = self.open_files()
+
+        def versions() -> set[Key]:
+            ids = [completion for file in files for completion in file.completions]
+            named = {key for file in files for key in file.versions}
+            return named | sampled_versions(self._config.home.ledger, ids)
+
+        return Needs(tuple(file.id for file in files), versions)
+
     def named_completions(self) -> set[str]:
         """Completions that open jobs need: never purged."""
         return {one for file in self.open_files() for one in file.completions}
@@ -198,7 +220,7 @@ class Trainer:
         """Ends open jobs of policies that this server does not serve: it would train them on another base model. One
         that has made its version before is left to be finished as what it is."""
         for file in self.open_files():
-            why = self._slots.unserved.get(file.policy)
+            why = self._names.unserved.get(file.policy)
             if why is None or self._board.trained(file.id) or self._store.made_by(file.policy, file.id):
                 continue
             error = (
@@ -286,6 +308,7 @@ class Trainer:
             faults.point("swapping")
             try:
                 if job.kind == "create":
+                    self._names.forget(job.policy)
                     await self._slots.drop(job.policy)
                 job.seconds["swap"] = await self._swap(job.policy, trained.result.version)
             except TrainingError as error:
@@ -293,7 +316,7 @@ class Trainer:
             faults.point("swapped")
         if job.error or job.result is None:
             job.status, job.result = JobStatus.failed, None
-            self._slots.step_back(job.policy)
+            self._names.step_back(job.policy)
         job.finished = time.time()
         return job
 
@@ -322,7 +345,7 @@ class Trainer:
             engine = next((one for one in self._engines if one.ready), self._engines[0])
             try:
                 await engine.wait_ready(self._config.engine_wait)
-                renderer = Renderer(engine, self._base.name)
+                renderer = Renderer(engine)
                 rows = await renderer.demonstrations(request, self._config.home.ledger, self._tokenizer)
                 await asyncio.to_thread(self._board.write_rows, job_id, rows)
             except EngineError as error:
@@ -339,19 +362,20 @@ class Trainer:
     async def _swap(self, policy: str, version: int) -> float:
         """Puts a version into service, however long the engine takes to be there; returns the seconds it took.
 
-        A version that healthy engines keep refusing is set aside, here and only here: it was made a moment ago, and
+        A version that healthy engines keep refusing is quarantined, here and only here: it was made a moment ago, and
         the one before it is being served by the same engines. Engines that are away have no say. Raises TrainingError
         with their words, or with what became of the version's files meanwhile.
         """
         started, refusals = time.monotonic(), 0
-        while self._slots.newest.get(policy, -1) < version:
-            if reason := self._store.set_aside(policy).get(version):
+        while self._names.newest.get(policy, -1) < version:
+            if reason := self._store.quarantined(policy).get(version):
                 raise TrainingError(reason)
-            if policy in self._slots.unserved:  # made under an earlier server: one on its base model will serve it
+            if policy in self._names.unserved:  # made under an earlier server: one on its base model will serve it
                 break
             asked = self._engines.live
             try:
-                await self._slots.publish((policy, version))
+                async with self._slots.use((policy, version)):
+                    self._names.serve((policy, version))
             except (EngineError, NoFreeSlot) as error:
                 log.warning("%s@%d waits for the engine: %s", policy, version, error)
                 before = [engine.restarts for engine in asked]
@@ -363,7 +387,7 @@ class Trainer:
                 if why is None and refusals == _REFUSALS:
                     why = f"the engine does not take it ({error})"
                 if why:
-                    raise TrainingError(await asyncio.to_thread(self._store.put_aside, policy, version, why)) from None
+                    raise TrainingError(await asyncio.to_thread(self._store.quarantine, policy, version, why)) from None
         return time.monotonic() - started
 
 

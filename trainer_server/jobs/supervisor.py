@@ -12,11 +12,11 @@ from pathlib import Path
 
 import yaml
 
-from trainer_server.engines.served_model import BaseModel
-from trainer_server.engines.vllm.install import flavour
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.jobs.board import JobBoard, Trained
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child
+from trainer_server.process.hardware import flavour
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import ConfigError
 
@@ -31,7 +31,7 @@ class TrainerProcess:
     stand at any time."""
 
     def __init__(
-        self, config: ServerConfig, base: BaseModel, tokenizer: str, board: JobBoard, store: AdapterStore,
+        self, config: ServerConfig, base: ServedModel, tokenizer: str, board: JobBoard, store: AdapterStore,
         open_ids: Sequence[str],
     ) -> None:  # fmt: skip
         self._board, self._store, self._open = board, store, open_ids
@@ -39,9 +39,9 @@ class TrainerProcess:
         line = command(config, base, tokenizer)
         if config.accelerate_config:
             log.info("the trainer is started by %s; other machines of it by the same line", shlex.join(line))
-        variables = environment(base, config.trainer_gpus)
+        variables = base.process_environment(config.trainer_gpus)
         # On cores that the engine uses too, answers come first: when both compute, each waits for the other's threads.
-        self._child = Child("trainer", line, config.home.logs, variables, stand_back=flavour() == "cpu")
+        self._child = Child("trainer", line, config.home.logs, variables, low_priority=flavour() == "cpu")
         self._watch: asyncio.Task[None] | None = None
         self.restarts = 0
         self.in_vain = 0
@@ -103,7 +103,7 @@ class TrainerProcess:
         self._board.report(job_id, Trained(error=error))
 
 
-def command(config: ServerConfig, base: BaseModel, tokenizer: str) -> list[str]:
+def command(config: ServerConfig, base: ServedModel, tokenizer: str) -> list[str]:
     """The command line of the trainer: one process, several here, or what accelerate's configuration says. Raises
     ConfigError for one that accelerate would not follow."""
     launcher: list[str] = []
@@ -132,12 +132,3 @@ def _check(path: Path) -> None:
             f"--accelerate-config {path} has distributed_type {kind}, with which accelerate starts one process: take "
             "MULTI_GPU (where there is no GPU, the processes meet over gloo), or FSDP to divide the base model too"
         )
-
-
-def environment(base: BaseModel, gpus: str | None = None) -> dict[str, str]:
-    """Of the trainer process. TRL would tell its makers of each run, transformers ask the hub about local models."""
-    return {
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        **({"HF_HUB_OFFLINE": "1"} if base.local else {}),
-        **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),
-    }

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trainer_server.planning.model_shape import ModelShape
-from trainer_server.planning.plan import ENGINE_OVERHEAD, GIB, Item, Plan, Wish, make_plan, remedies
+from trainer_server.planning.plan import ENGINE_OVERHEAD, GIB, Item, Plan, Workload, make_plan, remedies
 
 
 def plan_command(
@@ -24,8 +24,8 @@ def plan_command(
     concurrency: Annotated[int, typer.Option(help="Requests at once.", min=1)] = 64,
 ) -> None:
     """Say what a model needs on these GPUs, and how to serve it there. Asks no network and no GPU."""
-    wish = Wish(model, ModelShape.find(model), gpus, gpu_memory, context, rank, policies, concurrency)
-    plan = make_plan(wish)
+    workload = Workload(model, ModelShape.find(model), gpus, gpu_memory, context, rank, policies, concurrency)
+    plan = make_plan(workload)
     console = Console(highlight=False, soft_wrap=True)
     engine = f"{plan.engines} engine{'s' if plan.engines > 1 else ''}, each on {plan.tensor} GPU"
     console.print(_table(f"{engine}{'s' if plan.tensor > 1 else ''} (GiB of one GPU)", plan.engine_items, plan.kv_gib))
@@ -34,7 +34,7 @@ def plan_command(
     console.print(_table(f"trainer on {where} (GiB of one GPU)", plan.trainer_items))
     if not plan.fits:
         console.print(f"[red]This does not fit[/red] {gpus} × {gpu_memory:g} GiB. {_why(plan)}")
-        if would := remedies(wish):
+        if would := remedies(workload):
             console.print(f"It would with {', or with '.join(would)}.")
         raise typer.Exit(1)
     if plan.turns:
@@ -44,7 +44,7 @@ def plan_command(
         )
     whole = plan.kv_tokens // context
     console.print(
-        f"KV cache: {wish.shape.kv_bytes_per_token / 1024:.0f} KiB a token, {plan.kv_tokens:,} tokens in all: "
+        f"KV cache: {workload.shape.kv_bytes_per_token / 1024:.0f} KiB a token, {plan.kv_tokens:,} tokens in all: "
         f"{whole} requests of full length at once"
         + (f"; {concurrency} wait for one another, unless they share prefixes." if whole < concurrency else ".")
     )
@@ -66,8 +66,8 @@ def _table(title: str, items: list[Item], kv_gib: float | None = None) -> Table:
 
 def _why(plan: Plan) -> str:
     """Which part does not fit."""
-    wish = plan.wish
-    saved = (wish.shape.weight_bytes - wish.shape.weight_bytes_4bit) / GIB
+    workload = plan.workload
+    saved = (workload.shape.weight_bytes - workload.shape.weight_bytes_4bit) / GIB
     if plan.trainer and not plan.trainer_fits:
         return f"The trainer needs {plan.trainer_gib:.1f} GiB a GPU; 4-bit weights would save {saved:.1f} in all."
     if not plan.trainer_fits:

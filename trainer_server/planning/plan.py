@@ -27,7 +27,7 @@ _SIZES = (16, 24, 32, 40, 48, 64, 80, 96, 141, 192, 288)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Workload:
     """What shall run. gpu_memory: GiB of each GPU. context: tokens. concurrency: requests at once."""
 
     model: str
@@ -59,7 +59,7 @@ class Plan:
     """One layout. tensor: GPUs of an engine. trainer: GPUs of the trainer; 0: it shares the engine's, beside it, or by
     turns (`serve --share-gpu`)."""
 
-    wish: Wish
+    workload: Workload
     engines: int
     tensor: int
     trainer: int
@@ -68,18 +68,18 @@ class Plan:
     @property
     def engine_items(self) -> list[Item]:
         """What an engine needs on each of its GPUs, without the KV cache."""
-        shape, wish = self.wish.shape, self.wish
-        lora = wish.slots * shape.lora_parameters(wish.rank) * BF16
+        shape, workload = self.workload.shape, self.workload
+        lora = workload.slots * shape.lora_parameters(workload.rank) * BF16
         return [
             Item("weights", shape.weight_bytes / self.tensor / GIB, f"{_b(shape.parameters)} × 2 B / {self.tensor}"),
-            Item("adapter slots", lora / GIB, f"{wish.slots} × {_b(shape.lora_parameters(wish.rank))} × 2 B"),
+            Item("adapter slots", lora / GIB, f"{workload.slots} × {_b(shape.lora_parameters(workload.rank))} × 2 B"),
             Item("CUDA, graphs, a batch", ENGINE_OVERHEAD, "allowance"),
         ]
 
     @property
     def trainer_items(self) -> list[Item]:
         """What the trainer needs on each of its GPUs; several divide the layers' weights (FSDP2), and nothing else."""
-        shape, rank, parts = self.wish.shape, self.wish.rank, max(self.trainer, 1)
+        shape, rank, parts = self.workload.shape, self.workload.rank, max(self.trainer, 1)
         short = min(checkpoint_above(shape.layers, shape.hidden), TOKEN_BUDGET)
         row, plain = shape.activation_bytes(TOKEN_BUDGET), shape.activation_bytes(short)
         which = f"{TOKEN_BUDGET:,} tokens, layers twice" if row > plain else f"{short:,} tokens, all kept"
@@ -109,23 +109,23 @@ class Plan:
         if self.trainer:
             return UTILIZATION
         beside = TRAINER_OVERHEAD if self.turns else self.trainer_gib
-        return math.floor(100 * (UTILIZATION - beside / self.wish.gpu_memory)) / 100
+        return math.floor(100 * (UTILIZATION - beside / self.workload.gpu_memory)) / 100
 
     @property
     def kv_gib(self) -> float:
         """What is left for the KV cache on each GPU of an engine; negative: not even the weights fit."""
-        return self.utilization * self.wish.gpu_memory - sum(item.gib for item in self.engine_items)
+        return self.utilization * self.workload.gpu_memory - sum(item.gib for item in self.engine_items)
 
     @property
     def kv_tokens(self) -> int:
         """Tokens that all engines hold at once. Prompts that share a prefix share its tokens."""
-        per_engine = max(self.kv_gib, 0) * GIB * self.tensor / self.wish.shape.kv_bytes_per_token
+        per_engine = max(self.kv_gib, 0) * GIB * self.tensor / self.workload.shape.kv_bytes_per_token
         return int(per_engine) * self.engines
 
     @property
     def main_memory_gib(self) -> float:
         """What rests in main memory while the other one has the GPU: the base model, of each."""
-        return 2 * self.wish.shape.weight_bytes / GIB if self.turns else 0.0
+        return 2 * self.workload.shape.weight_bytes / GIB if self.turns else 0.0
 
     @property
     def trainer_fits(self) -> bool:
@@ -134,21 +134,21 @@ class Plan:
         if not self.trainer and not self.turns:
             return True
         beside = ENGINE_OVERHEAD if self.turns else 0.0
-        return self.trainer_gib + beside <= UTILIZATION * self.wish.gpu_memory
+        return self.trainer_gib + beside <= UTILIZATION * self.workload.gpu_memory
 
     @property
     def fits(self) -> bool:
         """Trainer and engine fit, and each engine holds one request of full length."""
-        return self.trainer_fits and self.engines > 0 and self.kv_tokens >= self.engines * self.wish.context
+        return self.trainer_fits and self.engines > 0 and self.kv_tokens >= self.engines * self.workload.context
 
     @property
     def command(self) -> str:
         """The command line that serves it."""
-        wish = self.wish
-        vllm = f"--max-model-len {wish.context} --gpu-memory-utilization {self.utilization:.2f}"
+        workload = self.workload
+        vllm = f"--max-model-len {workload.context} --gpu-memory-utilization {self.utilization:.2f}"
         if self.tensor > 1:
             vllm += f" --tensor-parallel-size {self.tensor}"
-        line = ["art-langgraph", "serve", "--model", wish.model]
+        line = ["art-langgraph", "serve", "--model", workload.model]
         if self.trainer:
             for at in range(0, self.engines * self.tensor, self.tensor):
                 line += ["--engine-gpus", _span(at, self.tensor)]
@@ -157,39 +157,41 @@ class Plan:
             line += ["--share-gpu"]
         if self.trainer > 1:
             line += ["--trainer-processes", str(self.trainer), "--trainer-shard"]
-        line += ["--adapter-slots", str(wish.slots), "--max-rank", str(wish.rank), "--engine-args", vllm]
+        line += ["--adapter-slots", str(workload.slots), "--max-rank", str(workload.rank), "--engine-args", vllm]
         return shlex.join(line)
 
 
-def make_plan(wish: Wish) -> Plan:
+def make_plan(workload: Workload) -> Plan:
     """The layout with the fewest GPUs for the trainer and the fewest for each engine, or the one that fits nearly."""
-    layouts = list(_layouts(wish))
-    return next((plan for plan in layouts if plan.fits), layouts[-1] if wish.gpus == 1 else layouts[0])
+    layouts = list(_layouts(workload))
+    return next((plan for plan in layouts if plan.fits), layouts[-1] if workload.gpus == 1 else layouts[0])
 
 
-def remedies(wish: Wish) -> list[str]:
-    """What would make a wish that does not fit fit, nearest first."""
+def remedies(workload: Workload) -> list[str]:
+    """What would make a workload that does not fit fit, nearest first."""
     found = []
-    if more := next((n for n in range(wish.gpus + 1, 65) if make_plan(replace(wish, gpus=n)).fits), None):
-        found.append(f"{more} GPUs of {wish.gpu_memory:g} GiB")
-    if larger := next((g for g in _SIZES if g > wish.gpu_memory and make_plan(replace(wish, gpu_memory=g)).fits), None):
-        found.append(f"{wish.gpus} of {larger} GiB")
-    halves = (wish.context >> shift for shift in range(1, 6))
-    if shorter := next((c for c in halves if c >= 1024 and make_plan(replace(wish, context=c)).fits), None):
+    if more := next((n for n in range(workload.gpus + 1, 65) if make_plan(replace(workload, gpus=n)).fits), None):
+        found.append(f"{more} GPUs of {workload.gpu_memory:g} GiB")
+    if larger := next(
+        (g for g in _SIZES if g > workload.gpu_memory and make_plan(replace(workload, gpu_memory=g)).fits), None
+    ):
+        found.append(f"{workload.gpus} of {larger} GiB")
+    halves = (workload.context >> shift for shift in range(1, 6))
+    if shorter := next((c for c in halves if c >= 1024 and make_plan(replace(workload, context=c)).fits), None):
         found.append(f"--context {shorter}")
     return found
 
 
-def _layouts(wish: Wish) -> Iterator[Plan]:
-    if wish.gpus == 1:
-        yield Plan(wish, engines=1, tensor=1, trainer=0)
-        yield Plan(wish, engines=1, tensor=1, trainer=0, turns=True)
+def _layouts(workload: Workload) -> Iterator[Plan]:
+    if workload.gpus == 1:
+        yield Plan(workload, engines=1, tensor=1, trainer=0)
+        yield Plan(workload, engines=1, tensor=1, trainer=0, turns=True)
         return
-    for trainer in range(1, wish.gpus):
+    for trainer in range(1, workload.gpus):
         for tensor in (1, 2, 4, 8, 16):
-            engines = (wish.gpus - trainer) // tensor
-            if engines and wish.shape.heads % tensor == 0:
-                yield Plan(wish, engines, tensor, wish.gpus - engines * tensor)
+            engines = (workload.gpus - trainer) // tensor
+            if engines and workload.shape.heads % tensor == 0:
+                yield Plan(workload, engines, tensor, workload.gpus - engines * tensor)
 
 
 def _span(start: int, count: int) -> str:

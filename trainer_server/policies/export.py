@@ -12,20 +12,26 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer_server.engines.served_model import BaseModel
-from trainer_server.engines.vllm.install import flavour
-from trainer_server.gateway.errors import APIError
-from trainer_server.jobs.supervisor import environment
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.policies.model_card import model_card
 from trainer_server.policies.retention import Retention
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child
-from trainer_server.wire import ExportFormat, Home
+from trainer_server.process.hardware import flavour
+from trainer_server.wire import ARTError, ExportFormat, Home
 
 _BLOCK = 512
 _CHUNK = 1 << 20
 _LOOK = 0.5
 """Seconds between looks whether the client is still there."""
+
+
+class ExportFailed(ARTError):
+    """A version cannot be exported in this format, or was deleted meanwhile."""
+
+
+class ExportAbandoned(ARTError):
+    """The client left before its export was ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class Export:
 class Exports:
     """Makes exports under `home/exports`. Merging needs the base model in memory: one after another."""
 
-    def __init__(self, home: Home, base: BaseModel, store: AdapterStore, retention: Retention) -> None:
+    def __init__(self, home: Home, base: ServedModel, store: AdapterStore, retention: Retention) -> None:
         self._base, self._store, self._retention, self._logs = base, store, retention, home.logs
         self._root = home.root / "exports"
         self._turn = asyncio.Lock()
@@ -69,7 +75,19 @@ class Exports:
     async def make(
         self, policy: str, version: int, format: ExportFormat, gone: Callable[[], Awaitable[bool]]
     ) -> Export:
-        """Puts a version together. gone: whether the client has left. Raises APIError 422 for what cannot be."""
+        """Puts a version together.
+
+        Args:
+            policy: The policy.
+            version: Its version.
+            format: What to make of it.
+            gone: Whether the client has left; asked while a merge is under way.
+
+        Raises:
+            ExportFailed: The format cannot hold this model, or the version was deleted meanwhile.
+            ExportAbandoned: The client has left.
+            OSError: The disk is full.
+        """
         scratch = self._root / secrets.token_hex(8)
         try:
             with self._retention.hold((policy, version)):
@@ -77,12 +95,9 @@ class Exports:
             made = Export(adapter)
             if format != "peft":
                 async with self._turn:
-                    made = Export(await self._merge(adapter, scratch / format, format, gone))
+                    made = Export(await self._merge(adapter, scratch / format, f"{policy}@{version}", format, gone))
             (made.directory / "README.md").write_text(self._card(policy, version, format), encoding="utf-8")
             return made
-        except OSError as error:
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise APIError(507, f"{policy}@{version} could not be exported: {error}", code="disk") from None
         except BaseException:
             shutil.rmtree(scratch, ignore_errors=True)
             raise
@@ -96,24 +111,24 @@ class Exports:
         (out / "adapter_config.json").write_text(json.dumps(config, indent=2))
         return out
 
-    async def _merge(self, adapter: Path, out: Path, format: str, gone: Callable[[], Awaitable[bool]]) -> Path:
-        line = [
-            sys.executable, "-m", "trainer_server.training.export.merge", "--model", self._base.path,
-            "--adapter", str(adapter), "--out", str(out), "--format", format,
-        ]  # fmt: skip
-        child = Child("export", line, self._logs, environment(self._base), stand_back=flavour() == "cpu")
+    async def _merge(
+        self, adapter: Path, out: Path, name: str, format: str, gone: Callable[[], Awaitable[bool]]
+    ) -> Path:
+        line = [sys.executable, "-m", "trainer_server.training.export.merge", "--model", self._base.path]
+        line += ["--adapter", str(adapter), "--out", str(out), "--format", format, "--name", name]
+        child = Child("export", line, self._logs, self._base.process_environment(), low_priority=flavour() == "cpu")
         child.log.unlink(missing_ok=True)
         await child.start()
         try:
             ended = asyncio.ensure_future(child.wait())
             while not (await asyncio.wait({ended}, timeout=_LOOK))[0]:
                 if await gone():
-                    raise APIError(499, "the client went away")
+                    raise ExportAbandoned("the client went away")
             if ended.result():
                 reason = child.tail(1).removeprefix("error: ")
                 if "No space left" in reason:
                     raise OSError(reason)
-                raise APIError(422, f"the export failed: {reason or child.log}", code="export_failed", param="format")
+                raise ExportFailed(f"the export failed: {reason or child.log}")
         finally:
             await child.stop()
         return out
@@ -121,7 +136,7 @@ class Exports:
     def _card(self, policy: str, version: int, format: ExportFormat) -> str:
         found, record = self._store.policy(policy), self._store.version(policy, version)
         if found is None or record is None:
-            raise APIError(404, f"{policy}@{version} was deleted meanwhile", code="not_found")
+            raise ExportFailed(f"{policy}@{version} was deleted meanwhile")
         numbers = [number for number in self._store.versions(policy) if number <= version]
         history = [one for number in numbers if (one := self._store.version(policy, number))]
         return model_card(found, record, history, self._base.hub_id, format)

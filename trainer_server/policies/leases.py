@@ -21,6 +21,7 @@ class Leases:
         version, expiry = self._held.get((rollout, policy), (newest, 0.0))
         if expiry < now:
             version = newest
+            self._held = {key: held for key, held in self._held.items() if held[1] >= now}
         self._held[rollout, policy] = (version, now + self._seconds)
         return version
 
@@ -29,7 +30,6 @@ class Leases:
         self._held = {key: held for key, held in self._held.items() if key[0] not in rollouts}
 
     def versions(self) -> set[tuple[str, int]]:
-        """(policy, version) pairs that somebody holds; forgets those that have expired."""
+        """(policy, version) pairs that a rollout holds."""
         now = self._clock()
-        self._held = {key: held for key, held in self._held.items() if held[1] >= now}
-        return {(policy, version) for (_, policy), (version, _) in self._held.items()}
+        return {(policy, version) for (_, policy), (version, expiry) in self._held.items() if expiry >= now}

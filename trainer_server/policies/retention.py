@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 
 from trainer_server.engines.slots import Key, NoFreeSlot, Slots, adapter_name
-from trainer_server.jobs.board import JobFile
-from trainer_server.ledger.sqlite import sampled_versions
+from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import ARTError, EngineError, Version
 
@@ -25,15 +24,40 @@ class VersionInUse(ARTError):
     """A version cannot be deleted now."""
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What open jobs need, at one moment.
+
+    Args:
+        jobs: Ids of the open jobs.
+        versions: Versions that they name, or whose log-probabilities they must compute anew. Slow: it reads the ledger.
+    """
+
+    jobs: tuple[str, ...]
+    versions: Callable[[], set[Key]]
+
+
 class Retention:
-    """Deletes versions: those that a client names, and after each job those beyond `keep` (None: none)."""
+    """Deletes versions: those that a client names, and after each job those beyond `keep`.
+
+    Args:
+        keep: The newest versions of a policy that stay; None: all.
+        store: Where versions are.
+        slots: Which versions are in use.
+        names: Which versions the policies' names mean.
+        needs: What open jobs need now.
+    """
 
     def __init__(
-        self, keep: int | None, store: AdapterStore, slots: Slots, ledger: Path,
-        open_files: Callable[[], Sequence[JobFile]],
-    ) -> None:  # fmt: skip
-        self._keep, self._store, self._slots, self._ledger = keep, store, slots, ledger
-        self._open_files = open_files
+        self,
+        *,
+        keep: int | None,
+        store: AdapterStore,
+        slots: Slots,
+        names: PolicyNames,
+        needs: Callable[[], Needs],
+    ) -> None:
+        self._keep, self._store, self._slots, self._names, self._needs = keep, store, slots, names, needs
         self._held: Counter[Key] = Counter()
 
     @contextmanager
@@ -49,15 +73,15 @@ class Retention:
         """Raises VersionInUse for the newest version and for one that is in use."""
         key = policy, version
         while True:
-            files = self._open_files()
-            named = await asyncio.to_thread(self._named, files)
+            needs = self._needs()
+            named = await asyncio.to_thread(needs.versions)
             self._refuse(key, named)
             try:
                 await self._slots.forget(key)
             except NoFreeSlot as error:
                 raise VersionInUse(str(error)) from None
             self._refuse(key, named)
-            if [file.id for file in self._open_files()] == [file.id for file in files]:
+            if self._needs().jobs == needs.jobs:
                 break
         self._store.delete(policy, version)  # no waiting since the last look: nobody can have begun to use it
 
@@ -77,7 +101,7 @@ class Retention:
                         gone.append(number)
                     except (VersionInUse, EngineError) as error:
                         log.info("%s@%d stays for now: %s", policy, number, error)
-            named = await asyncio.to_thread(self._named, self._open_files())
+            named = await asyncio.to_thread(self._needs().versions)
             for number in self._store.versions(policy)[: -min(self._keep, STATES)]:
                 if number != best and (policy, number) not in named:
                     self._store.delete_state(policy, number)
@@ -110,14 +134,9 @@ class Retention:
             log.warning("%s has no score: its record is damaged: %s", adapter_name((policy, version)), error)
             return None
 
-    def _named(self, files: Sequence[JobFile]) -> set[Key]:
-        """Versions that open jobs need: they name them, or must compute anew what those sampled."""
-        ids = [one for file in files for one in file.completions]
-        return {key for file in files for key in file.versions} | sampled_versions(self._ledger, ids)
-
     def _refuse(self, key: Key, named: set[Key]) -> None:
         policy, version = key
-        if version in (self._store.versions(policy)[-1], self._slots.newest.get(policy)):
+        if version in (self._store.versions(policy)[-1], self._names.newest.get(policy)):
             raise VersionInUse(f"{adapter_name(key)} is the newest version and cannot be deleted")
         if key in named:
             raise VersionInUse(f"{adapter_name(key)} is named by a job that is not done; delete it when that has ended")

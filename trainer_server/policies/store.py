@@ -8,7 +8,7 @@ policies/<name>/versions/<N>/       adapter_config.json, adapter_model.safetenso
                                     version.json: Version
                                     optimizer.safetensors, trainer.json: what the next step goes on from
                                     score.json: how good the version is, once that is known
-                                    set_aside.json: why the version is not used; without it, it would be
+                                    quarantined.json: why the version is not used; without it, it would be
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class AdapterStore:
             return None
         return Policy(
             name=policy, spec=file.spec, base_model=file.base_model, created=file.created, latest=versions[-1],
-            set_aside=self.set_aside(policy),
+            quarantined=self.quarantined(policy),
         )  # fmt: skip
 
     def policies(self) -> Iterator[Policy]:
@@ -99,13 +99,13 @@ class AdapterStore:
         return sorted(
             int(path.parent.name)
             for path in found
-            if path.parent.name.isdigit() and not (path.parent / "set_aside.json").exists()
+            if path.parent.name.isdigit() and not (path.parent / "quarantined.json").exists()
         )
 
     def version(self, policy: str, version: int) -> Version | None:
-        """None as well for a version that is set aside."""
+        """None as well for a version in quarantine."""
         directory = self.directory(policy, version)
-        if not (directory / "version.json").exists() or (directory / "set_aside.json").exists():
+        if not (directory / "version.json").exists() or (directory / "quarantined.json").exists():
             return None
         found = Version.model_validate_json((directory / "version.json").read_text())
         if (score := directory / "score.json").exists():
@@ -121,7 +121,7 @@ class AdapterStore:
         return None
 
     def next_number(self, policy: str) -> int:
-        """The number of the version that is made next: above all that were ever made, also those set aside."""
+        """The number of the version that is made next: above all that were ever made, also those in quarantine."""
         taken = (int(path.name) for path in (self.root / policy / "versions").glob("*") if path.name.isdigit())
         return 1 + max((self._highest(policy), *taken))
 
@@ -174,7 +174,7 @@ class AdapterStore:
     def problem(self, policy: str, version: int) -> str | None:
         """Why a version cannot be used, from its files; None if it can."""
         directory = self.directory(policy, version)
-        if (reason := directory / "set_aside.json").exists():
+        if (reason := directory / "quarantined.json").exists():
             return str(json.loads(reason.read_text())["reason"])
         if not directory.exists():
             return "its directory is gone"
@@ -190,34 +190,35 @@ class AdapterStore:
             return f"its files are damaged: {error}"
         return None
 
-    def set_aside(self, policy: str) -> dict[int, str]:
+    def quarantined(self, policy: str) -> dict[int, str]:
         """Versions that are not used, and why."""
-        found = (self.root / policy / "versions").glob("*/set_aside.json")
+        found = (self.root / policy / "versions").glob("*/quarantined.json")
         return {int(path.parent.name): str(json.loads(path.read_text())["reason"]) for path in sorted(found)}
 
-    def put_aside(self, policy: str, version: int, why: str) -> str:
+    def quarantine(self, policy: str, version: int, why: str) -> str:
         """Takes a version out of use; its files stay where they are. Returns what to tell the user."""
         directory = self.directory(policy, version)
         before = [number for number in self.versions(policy) if number < version]
         goes_on = f"the policy goes on from {policy}@{before[-1]}" if before else "no earlier version is left"
         reason = (
-            f"{policy}@{version} cannot be used: {why}. It is set aside, and {goes_on}. To have it back, repair "
-            f"policies/{policy}/versions/{version} in the server's home, delete set_aside.json there, and restart."
+            f"{policy}@{version} cannot be used: {why}. It is quarantined, and {goes_on}. To have it back, repair "
+            f"policies/{policy}/versions/{version} in the server's home, delete quarantined.json there, and restart."
         )
-        write_atomic(directory / "set_aside.json", json.dumps({"reason": reason}))
+        write_atomic(directory / "quarantined.json", json.dumps({"reason": reason}))
         return reason
 
-    def inspect(self, policy: str) -> list[str]:
-        """Sets aside what cannot be used at the end of a policy's history; what to tell the user, newest first."""
-        told = []
+    def broken_newest(self, policy: str) -> dict[int, str]:
+        """Versions at the end of a policy's history that cannot be used and are not in quarantine yet, newest first:
+        number → what is wrong. Changes nothing; `quarantine` takes them out of use, in this order."""
+        broken = {}
         highest, versions = self._highest(policy), self.versions(policy)
         for number in sorted({*versions, *([highest] if highest >= 0 else [])}, reverse=True):
-            if number not in versions and number in self.set_aside(policy):
+            if number not in versions and number in self.quarantined(policy):
                 continue
             if (why := self.problem(policy, number)) is None:
                 break
-            told.append(self.put_aside(policy, number, why))
-        return told
+            broken[number] = why
+        return broken
 
     def _highest(self, policy: str) -> int:
         path = self.root / policy / "highest.json"

@@ -5,26 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainer_server.process.files import write_atomic
-from trainer_server.process.guard import GRACE, end_group
+from trainer_server.wire.guard import GRACE, end_group, guarded
 
 
 class Child:
     """Runs a command under the guard.
 
-    name: names the log `logs/<name>.log` and the pid file `logs/<name>.pid`. stand_back: see the guard.
+    name: names the log `logs/<name>.log` and the pid file `logs/<name>.pid`. low_priority: see the guard.
     """
 
     def __init__(
         self, name: str, command: Sequence[str], logs: Path, env: Mapping[str, str] | None = None, *,
-        stand_back: bool = False,
+        low_priority: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
-        self._stand_back = stand_back
+        self._low_priority = low_priority
         self.command = list(command)
         self.log = logs / f"{name}.log"
         self._pid_file = logs / f"{name}.pid"
@@ -35,11 +34,10 @@ class Child:
         """Starts it, after ending what an earlier server of this home left behind."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(self._sweep)
-        options = ["--stand-back"] if self._stand_back else []
-        guard = [sys.executable, "-m", "trainer_server.process.guard", *options, "--", *self.command]
+        line = guarded(self.command, low_priority=self._low_priority)
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *guard, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True
+                *line, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True
             )
         write_atomic(self._pid_file, f"{self._process.pid} {_started(self._process.pid)}")
 

@@ -8,20 +8,18 @@ import logging
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
 
-import httpx
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from trainer_server.engines.base import Engine, EngineLost, EngineSettings
 from trainer_server.engines.pool import Engines
-from trainer_server.engines.served_model import BaseModel, resolve
+from trainer_server.engines.registry import engine_factory
+from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.slots import Slots
-from trainer_server.engines.vllm.engine import Engine
-from trainer_server.engines.vllm.install import flavour
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.gateway import Gateway
 from trainer_server.gateway.recorder import Identity, Recorder
@@ -30,8 +28,10 @@ from trainer_server.jobs.service import Trainer
 from trainer_server.ledger.sqlite import Ledger
 from trainer_server.policies.export import Exports
 from trainer_server.policies.leases import Leases
+from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.files import write_atomic
+from trainer_server.process.hardware import flavour
 from trainer_server.server import dashboard
 from trainer_server.server.auth import BearerAuth
 from trainer_server.server.config import ServerConfig
@@ -57,10 +57,34 @@ class Server:
         self.store = AdapterStore(home.policies)
         self.leases = Leases(config.lease)
         self.engines = Engines(_engines(config, base))
-        self.slots = Slots(self.store, self.engines, self.leases, config.adapter_slots, wait=config.slot_wait)
+        self.names = PolicyNames(self.store)
+        self.slots = Slots(
+            engines=self.engines,
+            capacity=config.adapter_slots,
+            directory=self.store.directory,
+            pinned=self.leases.versions,
+            is_newest=self.names.is_newest,
+            wait=config.slot_wait,
+        )
         self.recorder = Recorder(self.identity, self.ledger)
-        self.gateway = Gateway(config, self.recorder, self.store, self.slots, self.leases, self.engines)
-        self.trainer = Trainer(config, base, self.identity.tokenizer, JobBoard(home.jobs), self.slots, self.engines)
+        self.gateway = Gateway(
+            config=config,
+            recorder=self.recorder,
+            store=self.store,
+            names=self.names,
+            slots=self.slots,
+            leases=self.leases,
+            engines=self.engines,
+        )
+        self.trainer = Trainer(
+            config=config,
+            base=base,
+            tokenizer=self.identity.tokenizer,
+            board=JobBoard(home.jobs),
+            names=self.names,
+            slots=self.slots,
+            engines=self.engines,
+        )
         self._take_up_policies()
         self.exports = Exports(config.home, base, self.store, self.trainer.retention)
         self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -73,9 +97,9 @@ class Server:
         for name in self.store.names():
             if why := self._hindrance(name):
                 log.error("not served: %s", why)
-                self.slots.unserved[name] = why
+                self.names.unserved[name] = why
             elif (version := self.trainer.served(name)) is not None:
-                self.slots.newest[name] = version
+                self.names.newest[name] = version
 
     def _hindrance(self, name: str) -> str | None:
         """Why a policy cannot be served, or None."""
@@ -87,11 +111,11 @@ class Server:
                 f"policy {name!r} has rank {spec.rank}, and the engine is started for {self.config.max_rank}: "
                 f"serve with --max-rank {spec.rank}"
             )
-        for told in self.store.inspect(name):
-            log.error("%s", told)
-        aside = self.store.set_aside(name)
-        if aside and not self.store.versions(name):
-            return f"policy {name!r} has no version that can be used: {' '.join(aside.values())}"
+        for number, problem in self.store.broken_newest(name).items():
+            log.error("%s", self.store.quarantine(name, number, problem))
+        quarantined = self.store.quarantined(name)
+        if quarantined and not self.store.versions(name):
+            return f"policy {name!r} has no version that can be used: {' '.join(quarantined.values())}"
         return None
 
     @property
@@ -139,10 +163,10 @@ async def check_engines(config: ServerConfig) -> None:
     for engine in _engines(config, base) if config.engine_urls else ():
         try:
             await engine.check()
-        except httpx.HTTPError as error:
-            log.warning("the engine at %s does not answer yet: %r", engine.url, error)
+        except EngineLost as error:
+            log.warning("an engine does not answer yet: %s", error)
         finally:
-            await engine.client.aclose()
+            await engine.stop()
 
 
 def create_app(config: ServerConfig, token: str) -> FastAPI:
@@ -206,36 +230,24 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     return app
 
 
-def _engines(config: ServerConfig, base: BaseModel) -> list[Engine]:
-    cpu, shares = flavour() == "cpu", config.share_gpu
-    if shares and (config.trainer_processes > 1 or config.accelerate_config):
+def _engines(config: ServerConfig, base: ServedModel) -> Sequence[Engine]:
+    """The engines that `serve` was asked for, not yet started. Raises ConfigError."""
+    if config.share_gpu and (config.trainer_processes > 1 or config.accelerate_config):
         raise ConfigError("--share-gpu is for a trainer of one process; with more GPUs, give the trainer its own")
-    if config.engine_urls:
-        if config.engine_args or config.engine_gpus:
-            flag = "--engine-args" if config.engine_args else "--engine-gpus"
-            raise ConfigError(f"{flag} is for engines that are started here: give it where {config.engine_urls[0]} is")
-        urls = [_engine_url(url) for url in config.engine_urls]
-        if len(set(urls)) < len(urls):
-            raise ConfigError(f"--engine-url names an engine twice: {', '.join(urls)}")
-        return [Engine(url, config.engine_api_key, base=base.name, cpu=cpu, shares=shares) for url in urls]
-    if shares and cpu:
-        raise ConfigError("--share-gpu needs an NVIDIA GPU: on CPUs engine and trainer share main memory anyway")
-    many = len(config.engine_gpus) > 1
-    return [
-        Engine.launch(
-            base, config.home, cpu=cpu, max_loras=config.adapter_slots, max_rank=config.max_rank,
-            kv_cache_gib=config.kv_cache_gib, extra=config.engine_args, gpus=gpus,
-            name=f"engine-{at}" if many else "engine", shares=shares,
-        )
-        for at, gpus in enumerate(config.engine_gpus or (None,))
-    ]  # fmt: skip
-
-
-def _engine_url(url: str) -> str:
-    found = urlsplit(url)
-    if found.scheme not in ("http", "https") or not found.hostname:
-        raise ConfigError(f"--engine-url {url}: it must look like http://host:8000")
-    return url.rstrip("/").removesuffix("/v1")
+    settings = EngineSettings(
+        base=base,
+        home=config.home,
+        cpu=flavour() == "cpu",
+        urls=config.engine_urls,
+        api_key=config.engine_api_key,
+        gpus=config.engine_gpus,
+        args=config.engine_args,
+        adapter_slots=config.adapter_slots,
+        max_rank=config.max_rank,
+        kv_cache_gib=config.kv_cache_gib,
+        share_gpu=config.share_gpu,
+    )
+    return engine_factory(config.engine)(settings)
 
 
 def _server_id(config: ServerConfig) -> str:

@@ -17,6 +17,8 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8400
     """0: any free port; the one taken is in `home/server.json`."""
+    engine: str = "vllm"
+    """The kind of engine: a name in `engines.registry.ENGINES`, or `module:factory`."""
     engine_urls: tuple[str, ...] = ()
     """vLLM servers that run elsewhere; empty: launched here."""
     engine_api_key: str | None = None

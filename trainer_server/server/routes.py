@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from trainer_server.gateway.errors import APIError
 from trainer_server.jobs.service import NotCancellable
 from trainer_server.ledger.sqlite import read_completions
-from trainer_server.policies.export import Export
+from trainer_server.policies.export import Export, ExportAbandoned, ExportFailed
 from trainer_server.policies.retention import VersionInUse
 from trainer_server.wire import (
     Completion,
@@ -142,7 +142,14 @@ async def export(name: str, number: int, request: Request, format: ExportFormat 
     server = request.app.state.server
     _policy(request, name)
     _version(request, name, number)
-    made: Export = await server.exports.make(name, number, format, request.is_disconnected)
+    try:
+        made: Export = await server.exports.make(name, number, format, request.is_disconnected)
+    except ExportFailed as error:
+        raise APIError(422, str(error), code="export_failed", param="format") from None
+    except ExportAbandoned as error:
+        raise APIError(499, str(error)) from None
+    except OSError as error:
+        raise APIError(507, f"{name}@{number} could not be exported: {error}", code="disk") from None
     return StreamingResponse(made.stream(), media_type="application/x-tar", headers={"Content-Length": str(made.size)})
 
 
@@ -246,7 +253,7 @@ async def _train(name: str, body: StepRequest | SFTRequest, request: Request, ke
 
 
 def _refuse_unserved(request: Request, name: str) -> None:
-    why: str | None = request.app.state.server.slots.unserved.get(name)
+    why: str | None = request.app.state.server.names.unserved.get(name)
     if why:
         raise APIError(409, why, code="policy_unserved", param="name")
 
@@ -267,8 +274,8 @@ def _forked(request: Request, spec: PolicySpec, fork: Fork) -> PolicySpec:
 def _policy(request: Request, name: str) -> Policy:
     server = request.app.state.server
     found: Policy | None = server.store.policy(name) if server.valid_name(name) else None
-    if found is None and name in server.slots.unserved:
-        raise APIError(404, server.slots.unserved[name], code="not_found")
+    if found is None and name in server.names.unserved:
+        raise APIError(404, server.names.unserved[name], code="not_found")
     if found is None:
         known: list[Any] = [one.name for one in server.store.policies()]
         raise APIError(404, f"there is no policy {name!r}; there are: {', '.join(known) or 'none'}", code="not_found")
@@ -279,7 +286,7 @@ def _version(request: Request, name: str, number: int) -> Version:
     server = request.app.state.server
     found: Version | None = server.store.version(name, number)
     if found is None:
-        why = server.store.set_aside(name).get(number) or f"policy {name!r} has no version {number}"
+        why = server.store.quarantined(name).get(number) or f"policy {name!r} has no version {number}"
         raise APIError(404, why, code="not_found")
     found.loaded = server.slots.holds((name, number))
     return found

@@ -18,27 +18,30 @@ import torch.distributed as dist
 from trainer_server.training.model.tree import Row
 
 TIMEOUT = timedelta(days=7)
-"""Until a rank gives the others up: they wait between jobs, however long that is. Of a dead one they hear at once."""
+"""How long a rank waits for the others: between jobs, that can be long. A dead rank is noticed at once."""
 
 _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Ranks:
-    """One of `count` processes. By itself a single process, for which everything here is a no-op."""
+    """This process as one of `count`. A single process is the default; everything here is a no-op for it."""
 
-    def __init__(self, index: int = 0, count: int = 1, *, here: int = 1, sharded: bool = False) -> None:
+    def __init__(self, index: int = 0, count: int = 1, *, local_count: int = 1, sharded: bool = False) -> None:
         self.index, self.count = index, count
-        self.here = here
+        self.local_count = local_count
         """How many of them run on this machine."""
         self.sharded = sharded
         """Whether the base model is divided, so that every forward pass needs all ranks."""
 
     @classmethod
     def join(cls, *, shard: bool = False) -> Ranks:
-        """Joins those that the launcher has started with this process, as its environment says; alone without any.
-        shard: divide the base model; accelerate's environment can say so too.
+        """Joins the processes that the launcher has started with this one, as its environment says; alone without any.
 
-        The environment is cleared of it: libraries must not find it, and divide what is theirs as well.
+        The launcher's variables are removed from the environment: libraries that find them would divide their own
+        models as well.
+
+        Args:
+            shard: Divide the base model among the ranks. accelerate's environment can ask for it too.
         """
         count = int(os.environ.get("WORLD_SIZE", "1"))
         if count > 1:
@@ -48,10 +51,10 @@ class Ranks:
                 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
             dist.init_process_group(backend, timeout=TIMEOUT)
         sharded = count > 1 and (shard or os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("true", "1"))
-        index, here = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        index, local_count = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         for name in _LAUNCHED:
             os.environ.pop(name, None)
-        return cls(index, count, here=here, sharded=sharded)
+        return cls(index, count, local_count=local_count, sharded=sharded)
 
     @property
     def first(self) -> bool:
@@ -60,48 +63,52 @@ class Ranks:
 
     @property
     def label(self) -> str:
-        """For its log."""
+        """Prefix of its log lines; empty for a single process."""
         return f"rank {self.index}: " if self.count > 1 else ""
 
     def leave(self) -> None:
+        """Ends the process group."""
         if self.count > 1:
             dist.destroy_process_group()
 
-    def tell(self, text: str | None) -> str | None:
-        """What the first rank says, to all."""
-        said = [text]
+    def broadcast(self, text: str | None) -> str | None:
+        """The text of the first rank, on all ranks; that of the others is ignored."""
+        texts = [text]
         if self.count > 1:
-            dist.broadcast_object_list(said, src=0, device=torch.device("cpu"))
-        return said[0]
+            dist.broadcast_object_list(texts, src=0, device=torch.device("cpu"))
+        return texts[0]
 
-    def mine(self, rows: Sequence[Row]) -> list[tuple[Row, bool]]:
-        """The rows that this rank computes, about as many tokens as any other's, and whether they count: where every
-        pass needs all ranks, a rank with fewer rows repeats one for nothing."""
+    def shard_rows(self, rows: Sequence[Row]) -> list[tuple[Row, bool]]:
+        """The rows that this rank computes, about as many tokens as any other's, and whether they count.
+
+        Where every forward pass needs all ranks (`sharded`), a rank with fewer rows repeats the shortest one, which
+        does not count then.
+        """
         parts: list[list[Row]] = [[] for _ in range(self.count)]
         sizes = [0] * self.count
         for row in sorted(rows, key=lambda row: -len(row.tokens_T)) if self.count > 1 else rows:
             least = sizes.index(min(sizes))
             parts[least].append(row)
             sizes[least] += len(row.tokens_T)
-        found = [(row, True) for row in parts[self.index]]
+        own = [(row, True) for row in parts[self.index]]
         if self.sharded and rows:
             shortest = min(rows, key=lambda row: len(row.tokens_T))
-            found += [(shortest, False)] * (max(map(len, parts)) - len(found))
-        return found
+            own += [(shortest, False)] * (max(map(len, parts)) - len(own))
+        return own
 
-    def add(self, *tensors: torch.Tensor) -> None:
+    def all_reduce(self, *tensors: torch.Tensor) -> None:
         """Sums tensors over all ranks, in place, in one transfer for each dtype and device."""
         if self.count == 1:
             return
-        for kind in dict.fromkeys((one.dtype, one.device) for one in tensors):
-            some = [one for one in tensors if (one.dtype, one.device) == kind]
-            flat = torch.cat([one.detach().reshape(-1) for one in some])
+        for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
+            alike = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
+            flat = torch.cat([tensor.detach().reshape(-1) for tensor in alike])
             dist.all_reduce(flat)
-            for one, part in zip(some, flat.split([one.numel() for one in some]), strict=True):
-                one.detach().copy_(part.view_as(one))
+            for tensor, part in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
+                tensor.detach().copy_(part.view_as(tensor))
 
-    def add_gradients(self, weights: Iterable[torch.nn.Parameter]) -> None:
-        """Sums gradients; a rank without rows has none."""
+    def all_reduce_gradients(self, weights: Iterable[torch.nn.Parameter]) -> None:
+        """Sums the gradients of these weights over all ranks; a rank without rows counts as zero."""
         if self.count == 1:
             return
         gradients = []
@@ -109,16 +116,16 @@ class Ranks:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
             gradients.append(weight.grad)
-        self.add(*gradients)
+        self.all_reduce(*gradients)
 
     def gather(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Values of all ranks, one after another; names that one has, all get."""
+        """The values of all ranks, concatenated in their order; with every name that any rank has."""
         if self.count == 1:
             return values
-        found: list[Any] = [None] * self.count
-        dist.all_gather_object(found, {name: one.cpu() for name, one in values.items()})
-        names = dict.fromkeys(name for each in found for name in each)
-        return {name: torch.cat([each[name] for each in found if name in each]) for name in names}
+        by_rank: list[Any] = [None] * self.count
+        dist.all_gather_object(by_rank, {name: value.cpu() for name, value in values.items()})
+        names = dict.fromkeys(name for given in by_rank for name in given)
+        return {name: torch.cat([given[name] for given in by_rank if name in given]) for name in names}
 
 
 ALONE = Ranks()

@@ -1,4 +1,5 @@
-"""The contract of the trainer server's HTTP API. Imports the standard library and pydantic only."""
+"""What server and clients share: the contract of the HTTP API, errors, where a server leaves its address, the guard of
+child processes. Imports the standard library and pydantic only."""
 
 from trainer_server.wire.completions import Completion, CompletionStatus, Sampling
 from trainer_server.wire.errors import (

@@ -87,7 +87,7 @@ class Policy(BaseModel):
     created: float
     latest: int
     """Newest version, the one that `name` alone means on the gateway."""
-    set_aside: dict[int, str] = Field(default_factory=dict)
+    quarantined: dict[int, str] = Field(default_factory=dict)
     """Versions that cannot be used - damaged, deleted by hand, refused by the engine - and why."""
 
 

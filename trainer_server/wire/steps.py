@@ -34,11 +34,12 @@ class GRPOConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     lr: float = Field(default=1e-4, gt=0, description="learning rate of AdamW")
-    loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo"] = "dapo"
-    """How a token is weighed, and how tokens are averaged. Clipped ratios: averaged per sequence, then over sequences
-    (grpo), over all tokens of the batch (dapo, bnpo), over a constant length (dr_grpo). Capped ratios as weights
-    without a gradient, over all tokens (cispo). A sigmoid instead of a clip, per sequence (sapo). GSPO is grpo with
-    `importance_sampling_level="sequence"`."""
+    loss_type: str = Field(default="dapo", min_length=1)
+    """What is maximised at a token, and how tokens are averaged: grpo, dr_grpo, dapo, bnpo, cispo, sapo, or a loss that
+    `serve --loss` registered. The server refuses other names, and lists those that its trainer knows.
+    Clipped ratios: averaged per sequence, then over sequences (grpo), over all tokens of the batch (dapo, bnpo), over a
+    constant length (dr_grpo). Capped ratios as weights without a gradient, over all tokens (cispo). A sigmoid instead
+    of a clip, per sequence (sapo). GSPO is grpo with `importance_sampling_level="sequence"`."""
     max_completion_length: int = Field(default=1024, gt=0)
     """The constant of dr_grpo, in tokens."""
     epsilon: float = Field(default=0.2, gt=0)

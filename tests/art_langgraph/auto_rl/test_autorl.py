@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from art_langgraph import LLM, GRPOConfig, LLMError, Ruler, TrainerClient, autorl, compare_versions
-from tests.art_langgraph.cli.test_judge import art
-from tests.art_langgraph.judge.test_ruler import counting
-from tests.conftest import TrainerServer
+from tests.support.cli import art
+from tests.support.graphs import counting
 from tests.support.judge_app import Endpoint, Fault, candidates, endpoint, verdict
+from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 pytestmark = pytest.mark.usefixtures("connected")
@@ -119,9 +119,7 @@ async def test_the_command_leaves_a_report(
 ) -> None:
     monkeypatch.setenv("ART_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_graph.py").write_text(
-        "from tests.art_langgraph.judge.test_ruler import counting\ngraph = counting('auto-cli')\n"
-    )
+    (tmp_path / "my_graph.py").write_text("from tests.support.graphs import counting\ngraph = counting('auto-cli')\n")
     with endpoint(writes_and_judges()) as at:
         options = [
             "--policy",

@@ -35,8 +35,8 @@ from art_langgraph import (
     TrajectoryStore,
     rollout,
 )
-from tests.art_langgraph.capture.conftest import MakeModel
-from tests.conftest import TrainerServer
+from tests.support.chat_models import MakeModel
+from tests.support.trainer_server import TrainerServer
 
 
 class Said(TypedDict):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from art_langgraph import TrainerClient, TrajectoryStore, gather
-from art_langgraph.cli.main import build
-from tests.art_langgraph.judge.test_ruler import counting
-from tests.conftest import TrainerServer
+from tests.support.cli import art
+from tests.support.graphs import counting
 from tests.support.judge_app import Fault, candidates, endpoint, scores, verdict
+from tests.support.trainer_server import TrainerServer
 
 
 @pytest.fixture
@@ -21,12 +19,6 @@ def home(tmp_path: Path, connected: TrainerServer, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("ART_HOME", str(tmp_path))
     monkeypatch.setenv("ART_JUDGE_KEY", "secret")
     return tmp_path
-
-
-def art(*words: str) -> Any:
-    """In this process, but in a thread: a command starts an event loop of its own."""
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(CliRunner().invoke, build(), list(words)).result(120)
 
 
 async def test_stored_runs_are_judged_by_scenario(home: Path) -> None:

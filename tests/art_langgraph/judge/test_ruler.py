@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.runnables import Runnable
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import (
@@ -31,8 +30,9 @@ from art_langgraph import (
 from art_langgraph.capture.process import flush, install, uninstall
 from art_langgraph.credit import group_refs
 from art_langgraph.trajectory import CompletionCall
-from tests.conftest import TrainerServer
+from tests.support.graphs import counting
 from tests.support.judge_app import Endpoint, Fault, Step, candidates, endpoint, scores, verdict
+from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 TASK = Scenario(id="sums", input="Two and two?")
@@ -267,16 +267,6 @@ async def test_a_function_that_gives_no_scores_leaves_the_group_unscored(given: 
 def test_votes_are_at_least_one() -> None:
     with pytest.raises(ConfigError, match="votes=0"):
         Ruler(lambda runs: [], votes=0)
-
-
-def counting(policy: str = "agent") -> Runnable[Any, Any]:
-    """A graph that says another number each time it runs."""
-    model, told = ChatART(policy=policy, max_tokens=50), iter(range(100))
-
-    async def node(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [await model.ainvoke([("user", f"say {next(told)}")])]}
-
-    return StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
 
 
 async def test_a_policy_of_our_own_server_judges(connected: TrainerServer) -> None:

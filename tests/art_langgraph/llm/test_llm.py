@@ -17,8 +17,8 @@ from pydantic import BaseModel, SecretStr
 
 from art_langgraph import LLM, ChatART, LLMError, rollout
 from art_langgraph.llm.cache import AnswerCache
-from tests.conftest import TrainerServer
 from tests.support.judge_app import Endpoint, Fault, Step, endpoint
+from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 ASKED = [{"role": "system", "content": "You count."}, {"role": "user", "content": "How many?"}]

@@ -11,7 +11,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, GRPOConfig, Scenario, TrainerClient, Trajectory, TrajectoryGroup, train
 from art_langgraph.loop.batches import Rolled, ahead, informative, informative_groups, pick, spares
-from tests.conftest import TrainerServer
+from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 

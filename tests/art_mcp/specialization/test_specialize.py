@@ -13,8 +13,8 @@ from art_langgraph.cli.main import build
 from art_mcp import MCPScenario, RunSettings, ScenarioSet, TrainingSettings, WarmStart, connect, specialize
 from art_mcp.scenarios.plan import Observation, Plan, Step
 from art_mcp.specialization.demonstrations import demonstrations
-from tests.conftest import TrainerServer
 from tests.support import SUPPORT
+from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 SERVER = [sys.executable, str(SUPPORT / "mcp" / "server.py")]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from testbed.engine_app import weights
-from tests.conftest import trainer_server_on
+from tests.support.trainer_server import trainer_server_on
 
 pytestmark = pytest.mark.slow
 

@@ -23,12 +23,12 @@ from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
 from testbed.engine_app import make_app, weights
-from tests.conftest import TOKEN, TrainerServer, trainer_server_over
 from tests.support import SUPPORT
 from tests.support.serving import serving
-from trainer_server.engines.served_model import BaseModel
+from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_over
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import command, environment, free_port
-from trainer_server.engines.vllm.engine import Engine
+from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.server.app import check_engines, create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import ConfigError, EngineError, Home
@@ -356,7 +356,7 @@ def test_an_engine_that_cannot_read_an_adapter_is_not_used(two: Two) -> None:
     assert f"agent@{version}" in left.state()["loaded"]
 
 
-def test_a_version_that_the_living_engines_refuse_is_set_aside_while_another_is_away(two: Two) -> None:
+def test_a_version_that_the_living_engines_refuse_is_quarantined_while_another_is_away(two: Two) -> None:
     server, left, right = two
     with server.http() as http:
         assert http.post("/api/policies", json={"name": "misfit"}).status_code == 201
@@ -372,7 +372,7 @@ def test_a_version_that_the_living_engines_refuse_is_set_aside_while_another_is_
 def test_an_engine_that_hangs_in_loading_is_left_out_and_the_version_goes_live(
     tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer_server.engines.vllm.engine._LOAD_TIMEOUT", 2.0)
+    monkeypatch.setattr("trainer_server.engines.vllm.dialect._LOAD_TIMEOUT", 2.0)
     with (
         engines(Small("left"), Small("right")) as (left, right),
         trainer_server_over((left.url, right.url), tmp_path, base_model, slot_wait=1.0) as server,
@@ -511,13 +511,13 @@ def test_a_launched_engine_that_does_not_start_at_first_is_started_again(
 
 async def test_an_engine_whose_machine_vanishes_is_noticed_during_a_long_answer(base_model: Path) -> None:
     with serving(make_app()) as url:
-        engine = Engine(url, None, base="base", cpu=True)
-        async with engine.client.stream("GET", "/health") as answer:
+        client = VLLMClient(url, None, base="base", cpu=True)
+        async with client.http.stream("GET", "/health") as answer:
             connection = answer.extensions["network_stream"].get_extra_info("socket")
             assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
-        await engine.client.aclose()
+        await client.close()
 
 
 def test_what_is_passed_on_to_vllm_comes_last(
@@ -527,7 +527,7 @@ def test_what_is_passed_on_to_vllm_comes_last(
     (tmp_path / "engine").mkdir()
     (tmp_path / "engine" / "art-engine.json").write_text('{"flavour": "cuda", "requirement": "vllm"}')
     flags = ("--tensor-parallel-size", "2", "--data-parallel-size", "4")
-    base = BaseModel("base", str(base_model))
+    base = ServedModel("base", str(base_model))
     line = command(base, Home(tmp_path), 8000, max_loras=4, max_rank=8, cpu=False, extra=flags)
     assert line[-4:] == list(flags)
     assert line[line.index("--max-loras") + 1] == "4"

@@ -18,9 +18,9 @@ import httpx
 import pytest
 
 from testbed.engine_app import make_app
-from tests.conftest import TrainerServer, trainer_server_on, trainer_server_over
 from tests.support.serving import serving
-from trainer_server.engines.served_model import BaseModel
+from tests.support.trainer_server import TrainerServer, trainer_server_on, trainer_server_over
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import command, environment
 from trainer_server.jobs.supervisor import command as trainer_command
 from trainer_server.server.app import check_engines, create_app
@@ -249,7 +249,7 @@ def test_without_it_engines_never_sleep(tmp_path: Path, base_model: Path, monkey
         assert http.post("/api/policies", json={"name": "p"}).status_code == 201
         assert final(http, send_step(http))["result"]["version"] == 1
         assert server.engine["naps"] == 0
-    base = BaseModel("base", str(tmp_path))
+    base = ServedModel("base", str(tmp_path))
     awake = command(base, Home(tmp_path), 1, max_loras=2, max_rank=8, cpu=False)
     sleeps = command(base, Home(tmp_path), 1, max_loras=2, max_rank=8, cpu=False, sleeps=True)
     assert set(sleeps) - set(awake) == {"--enable-sleep-mode"}

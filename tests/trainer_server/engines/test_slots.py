@@ -13,12 +13,15 @@ from safetensors.numpy import save_file
 
 from testbed.engine_app import make_app
 from tests.support.serving import serving
+from trainer_server.engines.base import Engine, EngineSettings
 from trainer_server.engines.pool import Engines
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.slots import Key, NoFreeSlot, Slots
-from trainer_server.engines.vllm.engine import Engine
+from trainer_server.engines.vllm.engine import VLLMEngine
 from trainer_server.policies.leases import Leases
+from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import EngineError
+from trainer_server.wire import EngineError, Home
 
 A, B, C, D = ("a", 0), ("b", 0), ("c", 0), ("d", 0)
 
@@ -33,11 +36,25 @@ class Case:
             directory.mkdir(parents=True)
             (directory / "adapter_config.json").write_text("{}")
             save_file({}, directory / "adapter_model.safetensors")
-        self.slots = Slots(self.store, Engines([engine]), self.leases, 2, wait=wait, patience=0.2)
+        self.names = PolicyNames(self.store)
+        self.slots = Slots(
+            engines=Engines([engine]),
+            capacity=2,
+            directory=self.store.directory,
+            pinned=self.leases.versions,
+            is_newest=self.names.is_newest,
+            wait=wait,
+            patience=0.2,
+        )
 
     @property
     def loaded(self) -> set[str]:
         return set(self.state["loaded"])
+
+    async def serve(self, key: Key) -> None:
+        """Loads a version and makes its policy's name mean it."""
+        async with self.slots.use(key):
+            self.names.serve(key)
 
     async def touch(self, *keys: Key) -> None:
         for key in keys:
@@ -59,7 +76,8 @@ class Case:
 async def case(root: Path, wait: float = 20.0) -> AsyncIterator[Case]:
     app = make_app()
     with serving(app) as url:
-        engine = Engine(url, None, base="base", cpu=True)
+        settings = EngineSettings(base=ServedModel("base", str(root)), home=Home(root), cpu=True)
+        engine = VLLMEngine.at(url, settings)
         await engine.start()
         try:
             yield Case(root, engine, app.state.engine, wait)
@@ -82,11 +100,11 @@ async def test_the_one_used_least_recently_makes_room(tmp_path: Path) -> None:
 async def test_an_old_version_goes_before_the_newest_of_an_idle_policy_which_can_go_too(tmp_path: Path) -> None:
     async with case(tmp_path) as it:
         for key in (A, B):
-            await it.slots.publish(key)
-        await it.slots.publish(("a", 1))
+            await it.serve(key)
+        await it.serve(("a", 1))
         assert it.loaded == {"b@0", "a@1"}
-        await it.slots.publish(C)
-        await it.slots.publish(D)
+        await it.serve(C)
+        await it.serve(D)
         assert it.loaded == {"c@0", "d@0"}
         await it.touch(("a", 1))
         assert "a@1" in it.loaded

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from testbed.engine_app import UNIFORM
-from tests.conftest import TrainerServer
+from tests.support.trainer_server import TrainerServer
 
 
 def chat(server: TrainerServer, content: str, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer_server.training.grpo.test_step import completion
+from tests.support.training.worker import completion
 from trainer_server.jobs.demonstrations import Collection, Row, Turn, join
 from trainer_server.wire import CompletionStatus, Sampling, SFTConfig, TrajectoryRef
 
@@ -18,29 +18,29 @@ turns = st.lists(st.builds(Turn, ids, ids), max_size=6)
 
 def test_a_conversation_whose_history_only_grows_is_one_row() -> None:
     assert join([Turn([1, 2], [3, 4]), Turn([1, 2, 3, 4, 5], [6])]) == [
-        Row(ids=[1, 2, 3, 4, 5, 6], learnt=[(2, 4), (5, 6)])
+        Row(ids=[1, 2, 3, 4, 5, 6], loss_spans=[(2, 4), (5, 6)])
     ]
 
 
 def test_a_rewritten_history_has_a_row_of_its_own() -> None:
     rows = join([Turn([1, 2], [3, 4]), Turn([1, 9, 3, 4, 5], [6])])
     assert [row.ids for row in rows] == [[1, 2, 3, 4], [1, 9, 3, 4, 5, 6]]
-    assert [row.tokens for row in rows] == [2, 1]
+    assert [row.loss_tokens for row in rows] == [2, 1]
 
 
 @given(turns)
 def test_every_answer_is_learnt_once_after_exactly_its_prompt(found: list[Turn]) -> None:
     rows = join(found)
-    learnt = [(tuple(row.ids[:start]), tuple(row.ids[start:stop])) for row in rows for start, stop in row.learnt]
+    learnt = [(tuple(row.ids[:start]), tuple(row.ids[start:stop])) for row in rows for start, stop in row.loss_spans]
     assert sorted(learnt) == sorted((tuple(turn.prompt), tuple(turn.answer)) for turn in found)
     for row in rows:
-        assert all(stop <= start for (_, stop), (start, _) in zip(row.learnt, row.learnt[1:], strict=False))
+        assert all(stop <= start for (_, stop), (start, _) in zip(row.loss_spans, row.loss_spans[1:], strict=False))
 
 
 def test_an_answer_that_ends_beyond_the_limit_is_left_out_and_earlier_ones_are_kept() -> None:
     collection = Collection(SFTConfig(max_length=4))
     collection.add([Turn([1, 2], [3, 4]), Turn([1, 2, 3, 4, 5], [6])])
-    assert collection.rows == [Row(ids=[1, 2, 3, 4], learnt=[(2, 4)])]
+    assert collection.rows == [Row(ids=[1, 2, 3, 4], loss_spans=[(2, 4)])]
     assert collection.turns_skipped == {"too_long": 1}
 
 
@@ -60,7 +60,7 @@ def test_completions_that_are_not_imitated(changes: dict[str, Any], reason: str)
         TrajectoryRef(id="t", reward=None, completions=["c0", "c1", "c2"]), found, tokenizer="tok"
     )
     assert collection.turns_skipped == {reason: 1, "missing": 1}
-    assert collection.rows == [Row(ids=[1, 2, 3, 6], learnt=[(3, 4)])]
+    assert collection.rows == [Row(ids=[1, 2, 3, 6], loss_spans=[(3, 4)])]
 
 
 def test_greedy_answers_and_those_of_other_policies_can_be_imitated() -> None:

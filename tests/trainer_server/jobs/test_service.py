@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.versions import publish
+from tests.support.versions import publish, slots_over
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.served_model import resolve
-from trainer_server.engines.slots import Slots
 from trainer_server.jobs.board import JobBoard, JobFile, Trained
 from trainer_server.jobs.service import NotCancellable, Trainer
-from trainer_server.policies.leases import Leases
+from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Conversation, Home, JobKind, JobStatus, PolicySpec, SFTRequest, StepResult
@@ -25,8 +24,16 @@ def trainer_of(board: JobBoard, home: Home, base: Path) -> Trainer:
     """A trainer without engines; what its process would do, the tests do."""
     store, engines = AdapterStore(home.policies), Engines([])
     config = ServerConfig(home=home, model=str(base))
-    slots = Slots(store, engines, Leases(900.0), 4)
-    return Trainer(config, resolve(str(base), home.cache, print), "t", board, slots, engines)
+    names = PolicyNames(store)
+    return Trainer(
+        config=config,
+        base=resolve(str(base), home.cache, print),
+        tokenizer="t",
+        board=board,
+        names=names,
+        slots=slots_over(store, names, engines),
+        engines=engines,
+    )
 
 
 async def test_a_job_that_cannot_be_finished_fails_alone(tmp_path: Path, base_model: Path) -> None:
@@ -34,7 +41,7 @@ async def test_a_job_that_cannot_be_finished_fails_alone(tmp_path: Path, base_mo
     board = JobBoard(home.jobs)
     trainer = trainer_of(board, home, base_model)
     publish(AdapterStore(home.policies), "bad", 0)
-    (home.policies / "bad/versions/0/set_aside.json").write_text("{")  # by hand, between two looks of the server
+    (home.policies / "bad/versions/0/quarantined.json").write_text("{")  # by hand, between two looks of the server
     bad = await trainer.create(PolicySpec(name="bad"))
     lost = await trainer.create(PolicySpec(name="lost"))
     good = await trainer.create(PolicySpec(name="good"))

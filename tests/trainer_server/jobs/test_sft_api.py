@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from testbed.engine_app import END, PARAGRAPH
-from tests.conftest import TrainerServer, trainer_server_on
-from tests.trainer_server.server.test_training_api import ask, finish, groups, version_of
+from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.trainer_server import TrainerServer, trainer_server_on
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.demonstrations import Row
 
@@ -78,7 +78,7 @@ def test_rows_are_what_the_gateway_prompts_with_and_gets_back(server: TrainerSer
     message = {k: v for k, v in one["choices"][0]["message"].items() if v is not None}
     job = start(server, [{"messages": [said("user", question), message], "tools": [TOOL]}])
     (row,) = rows_of(server, job)
-    (span,) = row.learnt
+    (span,) = row.loss_spans
     assert row.ids[: span[0]] == ledger["prompt_token_ids"]
     assert row.ids[span[0] : span[1]] == [*ledger["token_ids"], ord(END)]
     asked = server.engine["tokenized"][-1]
@@ -93,20 +93,20 @@ def test_every_answer_of_a_conversation_is_learnt_or_just_the_last(server: Train
     (row,) = rows_of(server, start(server, [{"messages": messages, "tools": [TOOL]}]))
     text = f"be briefaddcall add {{}}{END}3three{END}"
     assert row.ids == ids(text)
-    assert [text[a:b] for a, b in row.learnt] == [f"call add {{}}{END}", f"three{END}"]
+    assert [text[a:b] for a, b in row.loss_spans] == [f"call add {{}}{END}", f"three{END}"]
     last = start(server, [{"messages": messages}], config={**CONFIG, "train_on": "last"})
     (row,) = rows_of(server, last)
-    assert [text[a:b] for a, b in row.learnt] == [f"three{END}"]
+    assert [text[a:b] for a, b in row.loss_spans] == [f"three{END}"]
     context = [messages[0], messages[1], {**messages[2], "weight": 0}, *messages[3:]]
     (row,) = rows_of(server, start(server, [{"messages": context}]))
-    assert [text[a:b] for a, b in row.learnt] == [f"three{END}"]
+    assert [text[a:b] for a, b in row.loss_spans] == [f"three{END}"]
 
 
 def test_tokens_that_merge_across_the_border_begin_where_sampling_does(server: TrainerServer) -> None:
     """The engine would write the two newlines as one token; the model is prompted with the first and says the other."""
     (row,) = rows_of(server, start(server, [{"messages": [said("user", "hm\n"), said("assistant", "\n\n\nyes")]}]))
     assert row.ids == [*ids("hm\n"), PARAGRAPH, *ids(f"\nyes{END}")]
-    assert row.learnt == [(3, len(row.ids))]
+    assert row.loss_spans == [(3, len(row.ids))]
 
 
 def test_what_cannot_be_imitated_is_counted(server: TrainerServer) -> None:
@@ -145,7 +145,7 @@ def test_completions_are_imitated_with_their_own_tokens(server: TrainerServer) -
     refs = [{"id": name, "reward": rewards[name], "completions": [one]} for name, one in found.items()]
     refs.append({"id": "gone", "reward": 1.0, "completions": ["chatcmpl-gone"]})
     job = start(server, [], trajectories=refs, config={**CONFIG, "min_reward": 0.5})
-    assert rows_of(server, job) == [Row(ids=ids("say goodgood"), learnt=[(8, 12)])]
+    assert rows_of(server, job) == [Row(ids=ids("say goodgood"), loss_spans=[(8, 12)])]
     metrics = job["result"]["metrics"]
     assert metrics["trajectories_skipped"] == {"low_reward": 1, "no_reward": 1}
     assert metrics["turns_skipped"] == {"missing": 1}

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.conftest import TrainerServer, trainer_server_on
-from tests.trainer_server.server.test_training_api import finish, groups
-from trainer_server.engines.served_model import BaseModel
+from tests.support.jobs import finish, groups
+from tests.support.trainer_server import TrainerServer, trainer_server_on
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import free_port
-from trainer_server.engines.vllm.install import flavour
 from trainer_server.jobs.supervisor import command
+from trainer_server.process.hardware import flavour
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import ConfigError, Home
+from trainer_server.wire.guard import guarded
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -86,10 +86,9 @@ def test_two_machines_make_one_trainer(tmp_path: Path, base_model: Path) -> None
         line = server.app.state.server.trainer.process.command
         assert str(first) in line
         log = tmp_path / "second.log"
-        guarded = [sys.executable, "-m", "trainer_server.process.guard", "--", *line]
         with log.open("wb") as out:
             other = subprocess.Popen(
-                [str(second) if one == str(first) else one for one in guarded], stdout=out, stderr=out,
+                [str(second) if one == str(first) else one for one in guarded(line)], stdout=out, stderr=out,
                 start_new_session=True,
             )  # fmt: skip
         try:
@@ -107,11 +106,11 @@ def test_an_accelerate_config_that_starts_one_process_is_refused(tmp_path: Path,
     path = tmp_path / "accelerate.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=words):
-        command(ServerConfig(Home(tmp_path), accelerate_config=path), BaseModel("base", str(tmp_path)), "tok")
+        command(ServerConfig(Home(tmp_path), accelerate_config=path), ServedModel("base", str(tmp_path)), "tok")
 
 
 def test_the_launcher_is_torchrun_or_accelerate(tmp_path: Path) -> None:
-    base = BaseModel("base", str(tmp_path))
+    base = ServedModel("base", str(tmp_path))
     several = command(ServerConfig(Home(tmp_path), trainer_processes=4, trainer_shard=True), base, "tok")
     assert "torch.distributed.run" in several
     assert "--nproc-per-node=4" in several

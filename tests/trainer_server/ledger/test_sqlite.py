@@ -14,16 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ledger_rows import row
 from trainer_server.ledger.sqlite import Ledger, LedgerError, read_completions
-from trainer_server.wire import Completion, CompletionStatus, Sampling
-
-
-def row(one: str, created: float | None = None) -> Completion:
-    return Completion(
-        id=one, created=time.time() if created is None else created, server_id="s", base_model="b", tokenizer="t",
-        policy="agent", version=1, status=CompletionStatus.complete, sampling=Sampling(), prompt_token_ids=[1, 2],
-        token_ids=[3, 4], logprobs=[-0.5, -0.25],
-    )  # fmt: skip
 
 
 async def test_what_is_read_is_what_was_added(tmp_path: Path) -> None:
@@ -106,7 +98,7 @@ async def test_answers_get_in_between_while_much_is_deleted(tmp_path: Path) -> N
 
 _WRITER = """
 import asyncio, sys, pathlib
-from tests.trainer_server.ledger.test_sqlite import row
+from tests.support.ledger_rows import row
 from trainer_server.ledger.sqlite import Ledger
 
 async def main():

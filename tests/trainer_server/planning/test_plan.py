@@ -15,7 +15,15 @@ from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
 from trainer_server.planning.model_shape import KNOWN, ModelShape
-from trainer_server.planning.plan import ALLOCATOR, ENGINE_OVERHEAD, GIB, TRAINER_OVERHEAD, Wish, make_plan, remedies
+from trainer_server.planning.plan import (
+    ALLOCATOR,
+    ENGINE_OVERHEAD,
+    GIB,
+    TRAINER_OVERHEAD,
+    Workload,
+    make_plan,
+    remedies,
+)
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import pack
 from trainer_server.wire import ConfigError, PolicySpec
@@ -105,7 +113,7 @@ def test_a_trained_adapter_has_the_size_that_slots_are_planned_for(
     assert size == pytest.approx(4 * ModelShape.find(str(narrow)).lora_parameters(8), rel=0.02)
 
 
-QWEN = Wish("Qwen/Qwen3-8B", KNOWN["Qwen3-8B"], gpus=1, gpu_memory=80)
+QWEN = Workload("Qwen/Qwen3-8B", KNOWN["Qwen3-8B"], gpus=1, gpu_memory=80)
 
 
 def test_one_gpu_is_shared() -> None:
@@ -139,7 +147,7 @@ def test_many_gpus_are_divided_without_rest() -> None:
 
 
 def test_a_large_model_is_cut_for_engine_and_trainer() -> None:
-    plan = make_plan(Wish("llama", KNOWN["Llama-3.3-70B"], gpus=8, gpu_memory=80))
+    plan = make_plan(Workload("llama", KNOWN["Llama-3.3-70B"], gpus=8, gpu_memory=80))
     assert plan.fits
     assert (plan.tensor, plan.trainer) == (4, 4)
     assert "--tensor-parallel-size 4" in plan.command
@@ -154,13 +162,13 @@ def test_more_concurrency_or_context_needs_no_more_than_is_said() -> None:
 
 
 def test_what_does_not_fit_is_told_what_would() -> None:
-    wish = replace(QWEN, gpu_memory=24)
-    assert not make_plan(wish).fits
-    said = remedies(wish)
+    workload = replace(QWEN, gpu_memory=24)
+    assert not make_plan(workload).fits
+    said = remedies(workload)
     assert said
     more, larger = said[0], said[1]
-    assert make_plan(replace(wish, gpus=int(more.split()[0]))).fits
-    assert make_plan(replace(wish, gpu_memory=float(larger.split()[2]))).fits
+    assert make_plan(replace(workload, gpus=int(more.split()[0]))).fits
+    assert make_plan(replace(workload, gpu_memory=float(larger.split()[2]))).fits
 
 
 def test_4_bit_weights_are_a_third_and_less() -> None:

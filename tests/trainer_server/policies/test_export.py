@@ -28,9 +28,9 @@ from typer.testing import CliRunner
 
 from art_langgraph import TrainerClient
 from art_langgraph.cli.main import build
-from tests.conftest import TrainerServer, trainer_server_on
-from tests.trainer_server.server.test_training_api import finish, groups
-from tests.trainer_server.training.model.test_tree import SIZES
+from tests.support.jobs import finish, groups
+from tests.support.trainer_server import TrainerServer, trainer_server_on
+from tests.support.training.models import SIZES
 from trainer_server.training.export.gguf import write_gguf
 from trainer_server.wire import ConfigError, ExportFormat, ServerError
 

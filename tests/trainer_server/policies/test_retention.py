@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import trainer_server_on
-from tests.support.versions import publish
-from tests.trainer_server.server.test_training_api import ask, finish, groups, version_of
-from tests.trainer_server.training.grpo.test_step import completion
-from trainer_server.engines.slots import Slots
+from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.trainer_server import trainer_server_on
+from tests.support.training.worker import completion
+from tests.support.versions import publish, slots_over
+from trainer_server.engines.pool import Engines
+from trainer_server.engines.slots import Key
 from trainer_server.jobs.board import JobFile
-from trainer_server.ledger.sqlite import Ledger
+from trainer_server.ledger.sqlite import Ledger, sampled_versions
 from trainer_server.policies.leases import Leases
-from trainer_server.policies.retention import Retention, VersionInUse
+from trainer_server.policies.names import PolicyNames
+from trainer_server.policies.retention import Needs, Retention, VersionInUse
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
 from trainer_server.wire import Fork, GroupRef, GRPOConfig, PolicySpec, StepRequest, TrajectoryRef
 
@@ -32,11 +34,21 @@ class House:
         for number in range(count):
             publish(self.store, "p", number)
         self.leases = Leases(900.0)
-        self.slots = Slots(self.store, [], self.leases, 4)
+        self.names = PolicyNames(self.store)
+        self.slots = slots_over(self.store, self.names, Engines([]), self.leases)
         self.jobs: list[JobFile] = []
         self.ledger = Ledger(where / "ledger.sqlite")
         self.ledger.close()
-        self.retention = Retention(keep, self.store, self.slots, self.ledger.path, lambda: self.jobs)
+        self.retention = Retention(keep=keep, store=self.store, slots=self.slots, names=self.names, needs=self.needs)
+
+    def needs(self) -> Needs:
+        files = list(self.jobs)
+
+        def versions() -> set[Key]:
+            ids = [completion for file in files for completion in file.completions]
+            return {key for file in files for key in file.versions} | sampled_versions(self.ledger.path, ids)
+
+        return Needs(tuple(file.id for file in files), versions)
 
     def left(self) -> list[int]:
         return self.store.versions("p")
@@ -135,7 +147,7 @@ async def test_versions_that_open_jobs_need_stay(tmp_path: Path) -> None:
 
 async def test_what_the_name_still_means_stays(tmp_path: Path) -> None:
     house = House(tmp_path, 6, 1)
-    house.slots.newest["p"] = 4  # the engine is not there yet, so 5 is not served
+    house.names.newest["p"] = 4  # the engine is not there yet, so 5 is not served
     await house.retention.sweep("p")
     assert house.left() == [0, 4, 5]
     with pytest.raises(VersionInUse, match="newest"):

@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.jobs import groups
 from tests.support.processes import PATIENCE, Processes, processes, version_files
-from tests.trainer_server.server.test_training_api import groups
 from trainer_server.policies.store import AdapterStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

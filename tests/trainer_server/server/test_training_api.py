@@ -7,41 +7,11 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
-from tests.conftest import TrainerServer, trainer_server_on
-
-
-def ask(http: httpx.Client, content: str, model: str = "p", rollout: str | None = None) -> str:
-    body = {"model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 20}
-    headers = {"X-ART-Rollout": rollout} if rollout else {}
-    answer = http.post("/v1/chat/completions", json=body, headers=headers)
-    assert answer.status_code == 200, answer.text
-    return str(answer.json()["id"])
-
-
-def groups(http: httpx.Client, *rewards: float | None, model: str = "p") -> list[dict[str, Any]]:
-    made = [
-        {"id": f"t{i}", "reward": reward, "completions": [ask(http, f"say {i}{i}{i}", model)]}
-        for i, reward in enumerate(rewards)
-    ]
-    return [{"scenario_id": "s", "trajectories": made}]
-
-
-def finish(http: httpx.Client, answer: httpx.Response) -> dict[str, Any]:
-    assert answer.status_code == 202, answer.text
-    for _ in range(6):
-        job = http.get(f"/api/jobs/{answer.json()['id']}", params={"wait": 50}).json()
-        if job["status"] in ("succeeded", "failed"):
-            return dict(job)
-    raise TimeoutError(job)
-
-
-def version_of(http: httpx.Client, one: str) -> int:
-    return int(http.get(f"/api/completions/{one}").json()["version"])
+from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.trainer_server import TrainerServer, trainer_server_on
 
 
 def test_a_policy_is_created_once(server: TrainerServer) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.trainer_server.training.model.test_tree import ARCHITECTURES, tiny_model
+from tests.support.training.models import ARCHITECTURES, tiny_model
 from trainer_server.training.ranks import Ranks
 
 CASES: dict[str, dict[str, Any]] = {
@@ -36,8 +36,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         found[name].mkdir()
         launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "-m"] if count > 1 else []
         done = subprocess.run(
-            [sys.executable, "-m", *launch, "tests.support.ranked_step", str(where / "model"), str(found[name]),
-             json.dumps(cases)],
+            [sys.executable, "-m", *launch, "tests.support.training.ranked_step", str(where / "model"),
+             str(found[name]), json.dumps(cases)],
             env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_FSDP": str(sharded).lower()},
             capture_output=True, text=True, timeout=240,
         )  # fmt: skip
@@ -66,8 +66,8 @@ def test_alone_there_is_nothing_to_divide(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.delenv(name, raising=False)
     ranks = Ranks.join()
     assert (ranks.index, ranks.count, ranks.first, ranks.sharded) == (0, 1, True, False)
-    assert ranks.tell("job") == "job"
+    assert ranks.broadcast("job") == "job"
     value = torch.ones(2)
-    ranks.add(value)
+    ranks.all_reduce(value)
     assert ranks.gather({"a": value})["a"] is value
     assert value.tolist() == [1.0, 1.0]

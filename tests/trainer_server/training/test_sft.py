@@ -12,19 +12,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.trainer_server.training.grpo.test_step import groups, make_worker, step
+from tests.support.training.worker import groups, make_worker, step
 from trainer_server.jobs.demonstrations import Demonstrations, Row
 from trainer_server.training.model.attention import NAME
 from trainer_server.training.sft import warm_start
 from trainer_server.training.worker import Worker
 from trainer_server.wire import Conversation, PolicySpec, SFTConfig, SFTRequest, TrainingError
 
-ROWS = [Row(ids=[1, 2, 3, 9, 8, 7], learnt=[(3, 6)]), Row(ids=[4, 5, 6, 11, 12, 1, 13, 14], learnt=[(3, 5), (6, 8)])]
+ROWS = [
+    Row(ids=[1, 2, 3, 9, 8, 7], loss_spans=[(3, 6)]),
+    Row(ids=[4, 5, 6, 11, 12, 1, 13, 14], loss_spans=[(3, 5), (6, 8)]),
+]
 CONFIG = SFTConfig(lr=2e-2, num_train_epochs=12, per_device_train_batch_size=2)
 
 
 def given(rows: list[Row] = ROWS) -> Demonstrations:
-    return Demonstrations(rows=rows, turns=sum(len(row.learnt) for row in rows))
+    return Demonstrations(rows=rows, turns=sum(len(row.loss_spans) for row in rows))
 
 
 @pytest.fixture
@@ -74,14 +77,14 @@ def test_what_was_demonstrated_gets_likelier(worker: Worker) -> None:
     worker.model.load(PolicySpec(name="p"), worker.store.directory("p", 1))
     after = [logps(worker, row) for row in ROWS]
     for row, old, new in zip(ROWS, before, after, strict=True):
-        for start, stop in row.learnt:
+        for start, stop in row.loss_spans:
             assert new[start - 1 : stop - 1].sum() > old[start - 1 : stop - 1].sum() + 1.0
 
 
 def test_the_loss_is_that_of_the_learnt_tokens_alone(worker: Worker) -> None:
     """Closed form: the first update's loss is the mean negative log-probability over all spans of all rows."""
     worker.model.load(PolicySpec(name="p"), worker.store.directory("p", 0))
-    found = [logps(worker, row)[start - 1 : stop - 1] for row in ROWS for start, stop in row.learnt]
+    found = [logps(worker, row)[start - 1 : stop - 1] for row in ROWS for start, stop in row.loss_spans]
     metrics = sft(worker).result.metrics
     assert metrics["loss_first"] == pytest.approx(-float(torch.cat(found).mean()), abs=1e-4)  # TRL logs 4 digits
 
@@ -89,14 +92,14 @@ def test_the_loss_is_that_of_the_learnt_tokens_alone(worker: Worker) -> None:
 def test_context_has_no_gradient(worker: Worker, tmp_path: Path) -> None:
     """Other context after the last learnt token changes not one bit."""
     first, second = make_worker(tmp_path / "a"), make_worker(tmp_path / "b")
-    sft(first, [Row(ids=[1, 2, 3, 4, 5], learnt=[(2, 4)])])
-    sft(second, [Row(ids=[1, 2, 3, 4, 9], learnt=[(2, 4)])])
+    sft(first, [Row(ids=[1, 2, 3, 4, 5], loss_spans=[(2, 4)])])
+    sft(second, [Row(ids=[1, 2, 3, 4, 9], loss_spans=[(2, 4)])])
     one, two = adapter(first, 1), adapter(second, 1)
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_one_does_not(tmp_path: Path) -> None:
-    rows = [Row(ids=[n, n + 1, n + 2], learnt=[(1, 3)]) for n in range(6)]
+    rows = [Row(ids=[n, n + 1, n + 2], loss_spans=[(1, 3)]) for n in range(6)]
     found = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         worker = make_worker(tmp_path / name)

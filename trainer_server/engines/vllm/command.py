@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer_server.engines.served_model import BaseModel
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.install import engine_python
 from trainer_server.wire import Home
 
@@ -15,7 +15,7 @@ PLUGINS = Path(__file__).parent / "plugins"
 
 
 def command(
-    base: BaseModel, home: Home, port: int, *, max_loras: int, max_rank: int, cpu: bool, extra: Sequence[str] = (),
+    base: ServedModel, home: Home, port: int, *, max_loras: int, max_rank: int, cpu: bool, extra: Sequence[str] = (),
     host: str = "127.0.0.1", sleeps: bool = False,
 ) -> list[str]:  # fmt: skip
     """The command line of vLLM for a base model. extra: `--engine-args`, last, so that they win. sleeps: see
@@ -35,7 +35,7 @@ def command(
 
 
 def environment(
-    base: BaseModel, api_key: str, *, kv_cache_gib: int, gpus: str | None = None, sleeps: bool = False
+    base: ServedModel, api_key: str, *, kv_cache_gib: int, gpus: str | None = None, sleeps: bool = False
 ) -> dict[str, str]:
     """vLLM's environment: the key stays off the command line, where every user of the machine could read it.
 

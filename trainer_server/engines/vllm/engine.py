@@ -1,29 +1,27 @@
-"""One vLLM server behind the gateway: launched and supervised here, or running elsewhere (`--engine-url`)."""
+"""One life of a vLLM: launched and supervised here, or running elsewhere (`--engine-url`). Its HTTP is dialect.py's."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import secrets
-import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
-
-from trainer_server.engines.served_model import BaseModel
+from trainer_server.engines.base import AdapterRefused, EngineLost, EngineSettings, Reply, readable
 from trainer_server.engines.vllm.command import command, environment, free_port
+from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.process.child import Child
-from trainer_server.wire import EngineError, Home
+from trainer_server.wire import ConfigError, EngineError
 
 log = logging.getLogger("trainer_server")
 
 START_TIMEOUT = 900.0
 """Seconds until vLLM must answer after its start; a large model on a cold disk takes minutes."""
-_LOAD_TIMEOUT = 120.0
 _HEALTH_INTERVAL = 1.0
 _BACKOFF = (0.0, 1.0, 5.0, 15.0, 60.0)
 """Seconds before an engine that died again and again is started again."""
@@ -32,87 +30,94 @@ _REMOTE_BACKOFF = 2.0
 _DRAIN = 300.0
 """Seconds that an engine has for the answers that it is giving before it rests: a client that stopped reading must not
 keep the trainer from its work for ever."""
-_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
-"""A generation may say nothing for as long as it takes, so it is TCP that tells when an engine's machine is gone: after
-15 + 3 * 5 s on a quiet connection, 30,000 ms with unconfirmed bytes. What a platform lacks is left out."""
-_SLEEP_TIMEOUT = 300.0
-"""Seconds for moving an engine's weights between its GPU and main memory."""
 
 
-def readable(adapter: Path) -> bool:
-    """Whether an adapter's files are there, seen from here."""
-    return (adapter / "adapter_config.json").exists()
+def vllm_engines(settings: EngineSettings) -> list[VLLMEngine]:
+    """One engine for each of `settings.urls`, or else one that is started here for each of `settings.gpus`.
 
-
-def _keepalive() -> list[tuple[int, int, int]]:
-    known = {getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)}
+    Raises:
+        ConfigError: Settings that exclude each other, or a URL that is none.
+    """
+    if settings.urls:
+        if settings.args or settings.gpus:
+            flag = "--engine-args" if settings.args else "--engine-gpus"
+            raise ConfigError(f"{flag} is for engines that are started here: give it where {settings.urls[0]} is")
+        urls = [_root(url) for url in settings.urls]
+        if len(set(urls)) < len(urls):
+            raise ConfigError(f"--engine-url names an engine twice: {', '.join(urls)}")
+        return [VLLMEngine.at(url, settings) for url in urls]
+    if settings.share_gpu and settings.cpu:
+        raise ConfigError("--share-gpu needs an NVIDIA GPU: on CPUs engine and trainer share main memory anyway")
+    many = len(settings.gpus) > 1
     return [
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        *((socket.IPPROTO_TCP, option, value) for option, value in known.items()),
+        VLLMEngine.launched(settings, name=f"engine-{at}" if many else "engine", gpus=gpus)
+        for at, gpus in enumerate(settings.gpus or (None,))
     ]
 
 
-class AdapterRefused(EngineError):
-    """vLLM is there, and does not load this adapter."""
+def _root(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"--engine-url {url}: it must look like http://host:8000")
+    return url.rstrip("/").removesuffix("/v1")
 
 
-class Engine:
-    """A vLLM server and the adapters that it should hold.
+class VLLMEngine:
+    """A vLLM server and the adapters that it should hold; see the protocol Engine.
 
-    `wanted` is what the gateway has asked for. An engine that was away holds all of it before it is `ready` again.
+    Args:
+        client: Speaks with it.
+        child: Its process, if it is started here; None: others run it.
+        shares: Whether its GPUs are the trainer's too, by turns; see `rest`.
     """
 
-    def __init__(
-        self, url: str, api_key: str | None, *, base: str, cpu: bool, child: Child | None = None, shares: bool = False
-    ) -> None:
-        """shares: its GPUs are the trainer's too, by turns; see `rest`."""
-        self.url = url
-        self.cpu = cpu
+    def __init__(self, client: VLLMClient, *, child: Child | None = None, shares: bool = False) -> None:
+        self.client = client
+        self.url = client.url
         self.resting = False
         self._shares = shares
         self._changing = asyncio.Lock()  # held while it is started, brought back, or resting
         self.wanted: dict[str, Path] = {}
         self.busy = 0
-        """Requests that it is answering, and adapters that it is loading or giving up."""
         self.restarts = 0
         self.max_model_len: int | None = None
-        self._base = base
         self._child = child
         self._held: set[str] = set()
         self._ready = asyncio.Event()
         self._failure: str | None = None
         self._watch: asyncio.Task[None] | None = None
-        self.client = httpx.AsyncClient(
-            base_url=url,
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            timeout=httpx.Timeout(None, connect=10.0),  # a generation takes as long as it takes; clients bound it
-            transport=httpx.AsyncHTTPTransport(
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
-                socket_options=_keepalive(),
-            ),
-        )
 
     @classmethod
-    def launch(
-        cls,
-        base: BaseModel,
-        home: Home,
-        *,
-        cpu: bool,
-        max_loras: int,
-        max_rank: int,
-        kv_cache_gib: int,
-        extra: Sequence[str] = (),
-        name: str = "engine",
-        gpus: str | None = None,
-        shares: bool = False,
-    ) -> Engine:
-        """An engine that this server starts on a private port. name: of its log. gpus: see `environment`."""
+    def at(cls, url: str, settings: EngineSettings) -> VLLMEngine:
+        """A vLLM that others run."""
+        client = VLLMClient(url, settings.api_key, base=settings.base.name, cpu=settings.cpu)
+        return cls(client, shares=settings.share_gpu)
+
+    @classmethod
+    def launched(cls, settings: EngineSettings, *, name: str = "engine", gpus: str | None = None) -> VLLMEngine:
+        """A vLLM that this server starts on a private port.
+
+        Args:
+            settings: What the server was asked for.
+            name: Names its log.
+            gpus: What CUDA_VISIBLE_DEVICES says; None: all.
+        """
+        base, sleeps = settings.base, settings.share_gpu
         port, key = free_port(), secrets.token_urlsafe(24)
-        line = command(base, home, port, max_loras=max_loras, max_rank=max_rank, cpu=cpu, extra=extra, sleeps=shares)
-        variables = environment(base, key, kv_cache_gib=kv_cache_gib, gpus=gpus, sleeps=shares)
-        child = Child(name, line, home.logs, variables)
-        return cls(f"http://127.0.0.1:{port}", key, base=base.name, cpu=cpu, child=child, shares=shares)
+        line = command(
+            base,
+            settings.home,
+            port,
+            max_loras=settings.adapter_slots,
+            max_rank=settings.max_rank,
+            cpu=settings.cpu,
+            extra=settings.args,
+            sleeps=sleeps,
+        )
+        variables = environment(base, key, kv_cache_gib=settings.kv_cache_gib, gpus=gpus, sleeps=sleeps)
+        child = Child(name, line, settings.home.logs, variables)
+        client = VLLMClient(f"http://127.0.0.1:{port}", key, base=base.name, cpu=settings.cpu)
+        return cls(client, child=child, shares=sleeps)
 
     @property
     def ready(self) -> bool:
@@ -141,7 +146,7 @@ class Engine:
                     await self._child.start()
                 await self._take_in()
             progress(f"vLLM at {self.url} is ready ({time.monotonic() - started:.0f} s)")
-        except (EngineError, httpx.HTTPError, OSError) as error:
+        except (EngineError, OSError) as error:
             self._failure = str(error)
             log.error("not in use: %s", error)
         self._watch = asyncio.create_task(self._supervise(), name="engine-supervisor")
@@ -151,7 +156,7 @@ class Engine:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
         self._ready.clear()
-        await self.client.aclose()
+        await self.client.close()
         if self._child:
             await self._child.stop()
 
@@ -187,37 +192,44 @@ class Engine:
             finally:
                 self.resting = False
 
-    async def load_adapter(self, name: str, path: Path) -> None:
+    async def load(self, name: str, path: Path) -> None:
         """Loads an adapter that is `wanted`. Raises AdapterRefused, or EngineError when vLLM goes away meanwhile."""
-        body = {"lora_name": name, "lora_path": str(path)}
         try:
             with self.occupied():
-                answer = await self.client.post("/v1/load_lora_adapter", json=body, timeout=_LOAD_TIMEOUT)
-                if "already been loaded" in answer.text and (await self._adapters()).get(name) not in (None, str(path)):
-                    # Of another server, or of another home: other weights under our name.
-                    await self.unload_adapter(name)
-                    answer = await self.client.post("/v1/load_lora_adapter", json=body, timeout=_LOAD_TIMEOUT)
-        except httpx.HTTPError as error:
+                await self.client.load(name, path)
+        except EngineLost as error:
             self.suspect()
-            raise EngineError(f"vLLM at {self.url} went away while loading {name}: {error!r}") from error
-        if answer.status_code in (502, 503, 504):
-            raise EngineError(f"{self.url} answered {answer.status_code} to loading {name}: {answer.text[:200]}")
-        if answer.status_code != 200 and "already been loaded" not in answer.text:
-            raise AdapterRefused(f"vLLM at {self.url} refused adapter {name}: {answer.text[:500]}{self._remedy(path)}")
+            raise EngineError(f"vLLM went away while loading {name}: {error}") from error
+        except AdapterRefused as error:
+            raise AdapterRefused(f"{error}{self._remedy(path)}") from None
         self._held.add(name)
 
-    async def unload_adapter(self, name: str) -> None:
+    async def unload(self, name: str) -> None:
         """Raises EngineError when vLLM refuses; what a vanished engine held is gone anyway."""
         self._held.discard(name)
-        body = {"lora_name": name}
         try:
             with self.occupied():
-                answer = await self.client.post("/v1/unload_lora_adapter", json=body, timeout=_LOAD_TIMEOUT)
-        except httpx.HTTPError:
+                await self.client.unload(name)
+        except EngineLost:
             self.suspect()
-            return
-        if answer.status_code not in (200, 404):
-            raise EngineError(f"vLLM at {self.url} did not unload {name}: {answer.text[:500]}")
+
+    @asynccontextmanager
+    async def chat(self, request: Mapping[str, Any]) -> AsyncIterator[Reply]:
+        with self._suspected_when_lost():
+            async with self.client.chat(request) as reply:
+                yield reply
+
+    async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
+        with self._suspected_when_lost():
+            return await self.client.render(chat, generation=generation)
+
+    async def tokenize(self, text: str) -> list[int]:
+        with self._suspected_when_lost():
+            return await self.client.tokenize(text)
+
+    async def detokenize(self, tokens: Sequence[int]) -> str:
+        with self._suspected_when_lost():
+            return await self.client.detokenize(tokens)
 
     def suspect(self, failure: str | None = None) -> None:
         """Something went wrong with it: no more requests until it has been looked at."""
@@ -225,36 +237,17 @@ class Engine:
             self._ready.clear()
             self._failure = failure or self._failure
 
-    async def answers(self) -> bool:
-        """Whether vLLM and the engine loop behind its front end are alive."""
-        try:
-            return (await self.client.get("/health", timeout=10)).status_code == 200
-        except httpx.HTTPError:
-            return False
-
     async def check(self) -> None:
-        """Whether an engine that others run can serve this base model and its policies. Raises EngineError with the
-        remedy when it cannot, httpx.HTTPError when it does not answer."""
-        models = await self._models()
-        served = [one["id"] for one in models if not one.get("parent")]
-        if self._base not in served:
-            raise EngineError(
-                f"the engine at {self.url} serves {', '.join(served) or 'nothing'}, and this server trains "
-                f"{self._base}: start that vLLM on the same model with --served-model-name {self._base}, or take its "
-                "URL away"
-            )
-        # A body that names nothing is refused, where the route exists.
-        if (await self.client.post("/v1/load_lora_adapter", json={}, timeout=30)).status_code in (404, 405):
-            raise EngineError(
-                f"the engine at {self.url} loads no adapters at run time: start that vLLM with --enable-lora and with "
-                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment"
-            )
-        if self._shares and (await self.client.get("/is_sleeping", timeout=30)).status_code == 404:
-            raise EngineError(
-                f"the engine at {self.url} cannot give its GPU memory away for a while, as --share-gpu wants it: start "
-                "that vLLM with --enable-sleep-mode and with VLLM_SERVER_DEV_MODE=1 in its environment"
-            )
-        self.max_model_len = next((one["max_model_len"] for one in models if one.get("max_model_len")), None)
+        """Whether an engine that others run can serve this base model and its policies; see the protocol."""
+        self.max_model_len = await self.client.check(sleeps=self._shares)
+
+    @contextmanager
+    def _suspected_when_lost(self) -> Iterator[None]:
+        try:
+            yield
+        except EngineLost:
+            self.suspect()
+            raise
 
     def _remedy(self, path: Path) -> str:
         if self._child:
@@ -264,40 +257,20 @@ class Engine:
             "path (a shared file system), --enable-lora, and a --max-lora-rank that is large enough"
         )
 
-    async def _models(self) -> list[dict[str, Any]]:
-        """What vLLM serves: base models, and adapters, which have a `parent`."""
-        answer = await self.client.get("/v1/models", timeout=30)
-        if answer.status_code in (401, 403):
-            raise EngineError(
-                f"the engine at {self.url} refuses the key: set ART_ENGINE_API_KEY to what vLLM was given by "
-                "--api-key or VLLM_API_KEY, the same for all engines"
-            )
-        try:
-            return list(answer.json()["data"])
-        except (ValueError, KeyError, TypeError):
-            raise EngineError(
-                f"{self.url}/v1/models answered {answer.status_code} and no list of models: --engine-url must name the "
-                "root of a vLLM server"
-            ) from None
-
-    async def _adapters(self) -> dict[str, str]:
-        """Name and path of what vLLM holds."""
-        return {one["id"]: str(one.get("root")) for one in await self._models() if one.get("parent")}
-
     async def _sound(self) -> bool:
         """Alive, and holding what was loaded: an engine that somebody restarted in between holds nothing."""
-        if (self._child and not self._child.running) or not await self.answers():
+        if (self._child and not self._child.running) or not await self.client.healthy():
             return False
         held = set(self._held)
         try:
-            return held & self._held <= (await self._adapters()).keys()
-        except (EngineError, httpx.HTTPError):
+            return held & self._held <= (await self.client.adapters()).keys()
+        except EngineError:
             return False
 
     async def _take_in(self) -> None:
         """Waits for a child to answer, checks, loads what it should hold, and lets requests in."""
         deadline = time.monotonic() + START_TIMEOUT
-        while not await self.answers():
+        while not await self.client.healthy():
             if not self._child:
                 raise EngineError(f"the engine at {self.url} does not answer")
             if not self._child.running:
@@ -308,15 +281,15 @@ class Engine:
         await self.check()
         if self._shares:
             await self._wake_up()
-        present = await self._adapters()
+        present = await self.client.adapters()
         if self._child:  # what was given up while it could not be told
             for name in present.keys() - self.wanted.keys():
-                await self.unload_adapter(name)
+                await self.unload(name)
         self._held = {name for name, path in self.wanted.items() if present.get(name) == str(path)}
         while missing := [name for name in self.wanted if name not in self._held]:
             name, path = missing[0], self.wanted[missing[0]]
             try:
-                await self.load_adapter(name, path)
+                await self.load(name, path)
             except AdapterRefused as error:
                 if not self._child and readable(path):
                     raise  # there for us and not for it: it would answer with whatever it has instead
@@ -333,23 +306,22 @@ class Engine:
         except TimeoutError:
             log.warning("%s: %d answers are cut off, the trainer has waited for %.0f s", self.url, self.busy, _DRAIN)
         try:
-            how = {"level": "1", "mode": "abort"}
-            (await self.client.post("/sleep", params=how, timeout=_SLEEP_TIMEOUT)).raise_for_status()
-        except httpx.HTTPError as error:
+            await self.client.sleep()
+        except EngineError as error:
             if self._child:
-                log.warning("vLLM does not sleep, and is ended for this step: %r", error)
+                log.warning("vLLM does not sleep, and is ended for this step: %s", error)
                 await self._child.stop()
             else:
-                log.error("the engine at %s does not sleep, and keeps its GPU memory: %r", self.url, error)
+                log.error("the engine at %s does not sleep, and keeps its GPU memory: %s", self.url, error)
 
     async def _wake_up(self) -> None:
         """Also said to one that is awake, which it does not mind."""
         try:
-            (await self.client.post("/wake_up", timeout=_SLEEP_TIMEOUT)).raise_for_status()
-        except httpx.HTTPError as error:
+            await self.client.wake_up()
+        except EngineError as error:
             if self._child:
                 await self._child.stop()
-            raise EngineError(f"vLLM at {self.url} did not wake up: {error!r}") from error
+            raise EngineError(f"vLLM at {self.url} did not wake up: {error}") from error
 
     async def _supervise(self) -> None:
         failures = 0
@@ -365,7 +337,7 @@ class Engine:
     async def _bring_back(self, failures: int) -> int:
         """One try, after so many failures; returns how many there are now."""
         try:
-            if self._child and not (self._child.running and await self.answers()):
+            if self._child and not (self._child.running and await self.client.healthy()):
                 log.warning("vLLM died (restart %d); its log is %s", self.restarts + 1, self._child.log)
                 await self._child.stop()
                 await asyncio.sleep(_BACKOFF[min(failures, len(_BACKOFF) - 1)])
@@ -373,7 +345,7 @@ class Engine:
                 await self._child.start()
             await self._take_in()
             log.info("vLLM at %s is back with %d adapters", self.url, len(self._held))
-        except (EngineError, httpx.HTTPError, OSError) as error:
+        except (EngineError, OSError) as error:
             failures += 1
             if str(error) != self._failure:
                 log.error("vLLM could not be brought back (try %d): %s", failures, error)

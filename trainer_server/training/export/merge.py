@@ -38,17 +38,29 @@ def source(model: str) -> Path:
     return Path(snapshot_download(model, allow_patterns=[*_TOKENIZER, "config.json"]))
 
 
-def export(model: str, adapter: Path, out: Path, format: str) -> None:
-    """Writes `out`. Raises ConfigError for what the format cannot hold."""
+def export(model: str, adapter: Path, out: Path, format: str, *, name: str) -> None:
+    """Writes a version as a model of its own.
+
+    Args:
+        model: Directory or hub id of the base model.
+        adapter: The version's adapter, in PEFT's format.
+        out: The directory to make.
+        format: `merged` or `gguf`.
+        name: What the model is called in its files: policy and version.
+
+    Raises:
+        ConfigError: The format cannot hold the model.
+    """
     whole = merged(model, adapter)
     out.mkdir(parents=True)
     if format == "gguf":
-        write_gguf(whole, source(model), out / "model.gguf")
+        write_gguf(whole, source(model), out / "model.gguf", name=name)
         return
+    whole.config.name_or_path = name
     whole.save_pretrained(out)
-    for name in _TOKENIZER:  # as they are: the same text makes the same tokens
-        if (source(model) / name).exists():
-            shutil.copyfile(source(model) / name, out / name)
+    for file in _TOKENIZER:  # as they are: the same text makes the same tokens
+        if (source(model) / file).exists():
+            shutil.copyfile(source(model) / file, out / file)
 
 
 def main() -> None:
@@ -56,10 +68,11 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="directory or hub id of the base model")
     parser.add_argument("--adapter", type=Path, required=True, help="directory in PEFT's format")
     parser.add_argument("--out", type=Path, required=True, help="directory that is made")
+    parser.add_argument("--name", required=True, help="what the exported model is called: policy@version")
     parser.add_argument("--format", choices=["merged", "gguf"], required=True)
     args = parser.parse_args()
     try:
-        export(args.model, args.adapter, args.out, args.format)
+        export(args.model, args.adapter, args.out, args.format, name=args.name)
     except (ARTError, OSError) as error:
         sys.exit(f"error: {error}")
 

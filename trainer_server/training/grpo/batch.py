@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import statistics
 from collections import Counter
@@ -24,18 +25,22 @@ class Sample:
     """By sampled token: False for those that a grammar forced."""
     group: int = 0
     """Samples of one group stay together in a minibatch, where there are enough groups."""
-    old: Sequence[float] | None = None
-    """Log-probs under the version that sampled it, once recomputed: where the sampler's own are not the policy's."""
+    old_logprobs: Sequence[float] | None = None
+    """By sampled token, under the version that sampled it; recomputed where the sampler's own are not the policy's."""
 
     @property
     def constrained(self) -> bool:
+        """Whether it was sampled from another distribution than the policy's: under a grammar, top_p, penalties, …"""
         return bool(self.completion.constrained)
 
 
 @dataclass(slots=True)
 class Batch:
-    """samples: what is trained. skipped: what is not, by reason. rewards: of all trajectories that have one. version:
-    the newest one, which is trained."""
+    """What one step trains on.
+
+    version: the newest one of the policy, which is trained. samples: what is trained. rewards: of all trajectories that
+    have one. *_skipped: what is not trained, by reason.
+    """
 
     version: int = 0
     samples: list[Sample] = field(default_factory=list)
@@ -46,7 +51,19 @@ class Batch:
     trajectories_skipped: Counter[str] = field(default_factory=Counter)
     completions_skipped: Counter[str] = field(default_factory=Counter)
 
+    def keeping(self, samples: list[Sample], skipped: Counter[str]) -> Batch:
+        """The same batch with these samples only. skipped: the completions that this leaves out, by reason."""
+        return dataclasses.replace(self, samples=samples, completions_skipped=self.completions_skipped + skipped)
+
+    def why_nothing(self) -> str:
+        """Why there is nothing to train, in words."""
+        if self.groups_skipped.total() == self.groups:
+            return "every group has fewer than two rewarded trajectories or rewards that are all the same"
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.completions_skipped.items())
+        return f"no completion can be trained: {reasons or 'the trajectories name none'}"
+
     def metrics(self) -> dict[str, object]:
+        """Figures of rewards, advantages, staleness, and of what is left out; keys are those of a step's metrics."""
         advantages = [sample.advantage for sample in self.samples] or [0.0]
         behind = [self.version - (sample.completion.version or 0) for sample in self.samples] or [0]
         return {
@@ -78,7 +95,17 @@ def gather_batch(
     base_model: str,
     tokenizer: str,
 ) -> Batch:
-    """Looks every completion up and decides what can be learnt from it. version: the newest of the policy."""
+    """Looks every completion up, decides whether it is trained, and gives it its trajectory's advantage.
+
+    Args:
+        groups: Of the request.
+        completions: By id, as the ledger has them.
+        config: Of the step.
+        policy: That is trained.
+        version: Its newest.
+        base_model: Of the trainer; completions of others are skipped.
+        tokenizer: Fingerprint; completions of others are skipped.
+    """
     batch = Batch(version)
     scored_by_group, rewards_by_group = [], []
     for group in groups:
@@ -93,31 +120,37 @@ def gather_batch(
         rewards_by_group.append(rewards)
     baselines = [group.baseline for group in groups]
     values = advantages(rewards_by_group, config.scale_rewards, baselines, config.group_baseline)
-    whole = zip(scored_by_group, rewards_by_group, baselines, strict=True)
-    for number, (scored, rewards, baseline) in enumerate(whole):
+    scored_groups = zip(scored_by_group, rewards_by_group, baselines, strict=True)
+    for number, (scored, rewards, baseline) in enumerate(scored_groups):
         if zero_variance(rewards, baseline):
             alone = len(rewards) == 1 and baseline is None
             batch.groups_skipped["single_reward" if alone else "equal_rewards" if rewards else "no_reward"] += 1
             continue
         for trajectory, advantage in zip(scored, values[number], strict=True):
-            for one in dict.fromkeys(trajectory.completions):
-                found = completions.get(one)
-                if reason := _unfit(found, config, policy, version, base_model, tokenizer):
+            for completion_id in dict.fromkeys(trajectory.completions):
+                completion = completions.get(completion_id)
+                reason = _why_skipped(
+                    completion, config, policy=policy, version=version, base_model=base_model, tokenizer=tokenizer
+                )
+                if reason:
                     batch.completions_skipped[reason] += 1
-                elif found is not None and any(trained := _trained(found)):
-                    batch.samples.append(Sample(found, advantage, trained, number))
+                elif completion is not None and any(trained := _trained(completion)):
+                    batch.samples.append(Sample(completion, advantage, trained, number))
                 else:
                     batch.completions_skipped["forced"] += 1
     return batch
 
 
 def minibatches(samples: Sequence[Sample], count: int, rng: random.Random) -> list[list[int]]:
-    """Indices of samples in `count` parts of about the same number of sampled tokens, none empty; fewer parts for fewer
-    samples. Groups stay whole while there are at least `count` of them: they share a prefix."""
-    whole = len({sample.group for sample in samples}) >= count
+    """Indices of samples in `count` minibatches of about the same number of sampled tokens.
+
+    None is empty: fewer samples make fewer minibatches. Groups stay whole while there are at least `count` of them:
+    their samples share a prefix.
+    """
+    by_group = len({sample.group for sample in samples}) >= count
     by_unit: dict[int, list[int]] = {}
     for index, sample in enumerate(samples):
-        by_unit.setdefault(sample.group if whole else index, []).append(index)
+        by_unit.setdefault(sample.group if by_group else index, []).append(index)
     parts: list[list[int]] = [[] for _ in range(min(count, len(by_unit)))]
     sizes = [0] * len(parts)
     for unit in rng.sample(list(by_unit.values()), len(by_unit)):
@@ -127,8 +160,8 @@ def minibatches(samples: Sequence[Sample], count: int, rng: random.Random) -> li
     return [sorted(part) for part in parts]
 
 
-def _unfit(
-    completion: Completion | None, config: GRPOConfig, policy: str, version: int, base_model: str, tokenizer: str
+def _why_skipped(
+    completion: Completion | None, config: GRPOConfig, *, policy: str, version: int, base_model: str, tokenizer: str
 ) -> str | None:
     """Why a completion cannot be trained, or None."""
     if completion is None:

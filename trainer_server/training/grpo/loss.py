@@ -1,149 +1,134 @@
-"""The GRPO family on flat read-outs, as TRL's `GRPOTrainer._compute_loss` has it on padded rows. Pure.
+"""The losses that a step can have, by `loss_type`: one entry in `LOSSES` each, and nothing else to touch.
 
-Shapes: R read-outs (sampled tokens that are trained), S completions. A completion's read-outs are all in one call.
+A loss says how tokens are weighed and what is maximised at each of them. The rest is the same for all of them and lies
+in `objective.py`: ratios, importance weights, the KL penalty, the entropy term. Pure functions of tensors.
+
+Shapes: R read-outs (sampled tokens that are trained), S completions of an update. Log-probabilities are in nats.
 """
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from trainer_server.wire import GRPOConfig
+from trainer_server.wire import ConfigError, GRPOConfig, TrainingError
 
 
-@dataclass(slots=True)
-class Readouts:
-    """What the loss needs of each read-out besides its log-probability.
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What is maximised at each read-out.
 
-    old_logp_R: log-probs that ratios are taken against; NaN: the current ones (ratio 1).
-    sampled_logp_R: what the sampler said; NaN: unknown, no correction.
-    share_R: weight of the token in the update's loss, see `shares`.
-    completion_R: index of the completion, 0 ≤ · < S.
-    weight_R: 1, or 0 where the policy gradient is left out (`top_entropy_quantile`); None: 1 everywhere.
-    bonus: 1 / tokens of the update whose weight is 1: the entropy bonus is a mean over them.
-    reference_logp_R: of the reference version, when beta > 0.
+    gain_R: differentiable by logp_R.
+    low_R, high_R: where a lower or an upper bound is active (bool); for metrics. None: nowhere.
     """
 
-    old_logp_R: torch.Tensor
-    sampled_logp_R: torch.Tensor
-    advantage_R: torch.Tensor
-    share_R: torch.Tensor
-    completion_R: torch.Tensor
-    weight_R: torch.Tensor | None = None
-    bonus: float = 0.0
-    reference_logp_R: torch.Tensor | None = None
+    gain_R: torch.Tensor
+    low_R: torch.Tensor | None = None
+    high_R: torch.Tensor | None = None
 
 
-@dataclass(slots=True)
-class LossResult:
-    """loss: scalar, to be summed over micro-batches. The rest is for metrics, detached.
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One `loss_type`. The loss of an update is −Σ token_weight · gain over its trained tokens.
 
-    low_R, high_R: whether a lower or an upper bound of the ratio is active. correction_R: 0 where a mask leaves out.
+    token_weights: (lengths_S, config) → weight_S. lengths_S (int) are the trained tokens of every completion of the
+        update; weight_S (float64) is the weight of each token of a completion. It depends on nothing else, so the
+        losses of micro-batches add up to the loss of the update.
+    gain: (ratio_R, logp_R, advantage_R, config) → Gain. ratio_R is π/π_old by token, or by sequence with
+        `importance_sampling_level="sequence"`. Both ratio_R and logp_R have gradients.
     """
 
-    loss: torch.Tensor
-    ratio_R: torch.Tensor
-    low_R: torch.Tensor
-    high_R: torch.Tensor
-    correction_R: torch.Tensor
-    kl_R: torch.Tensor | None
+    token_weights: Callable[[torch.Tensor, GRPOConfig], torch.Tensor]
+    gain: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, GRPOConfig], Gain]
 
 
-def shares(lengths_S: torch.Tensor, config: GRPOConfig) -> torch.Tensor:
-    """Weight of one token of each completion, so that micro-batches add up to the loss of the whole batch.
-
-    lengths_S: trained tokens of every completion of the batch. grpo, sapo: 1/(S·length); dapo, bnpo, cispo: 1/(all
-    tokens); dr_grpo: 1/(S·max_completion_length).
-    """
-    lengths = lengths_S.to(torch.float64).clamp(min=1.0)
-    if config.loss_type in ("grpo", "sapo"):
-        return 1.0 / (lengths * len(lengths))
-    if config.loss_type == "dr_grpo":
-        return torch.full_like(lengths, 1.0 / (len(lengths) * config.max_completion_length))
-    return torch.full_like(lengths, 1.0 / float(max(lengths_S.sum().item(), 1)))
+def by_sequence(lengths_S: torch.Tensor, config: GRPOConfig) -> torch.Tensor:
+    """1 / (S · length): the mean over the tokens of a completion, then over completions."""
+    return 1.0 / (lengths_S.to(torch.float64).clamp(min=1.0) * len(lengths_S))
 
 
-def grpo_loss(
-    logp_R: torch.Tensor, given: Readouts, config: GRPOConfig, entropy_R: torch.Tensor | None = None
-) -> LossResult:
-    """Policy-gradient loss on clipped, capped or softened ratios, corrected for what lies between sampler and trainer.
+def by_token(lengths_S: torch.Tensor, config: GRPOConfig) -> torch.Tensor:
+    """1 / (all tokens): the mean over the tokens of the update."""
+    return torch.full(lengths_S.shape, 1.0 / max(int(lengths_S.sum()), 1), dtype=torch.float64)
 
-    With beta > 0, plus beta times the k3 estimate of KL(policy ‖ reference); with `entropy_coef`, less that times the
-    mean entropy, for which entropy_R has a gradient.
-    """
-    old_R = torch.where(given.old_logp_R.isnan(), logp_R.detach(), given.old_logp_R)
-    log_ratio_R = logp_R - old_R
-    if config.importance_sampling_level == "sequence":
-        log_ratio_R = _by_completion(log_ratio_R, given.completion_R, mean=True)
-    ratio_R = log_ratio_R.exp()
-    gain_R, low_R, high_R = _gain(ratio_R, logp_R, given.advantage_R, config)
-    correction_R = _correction(logp_R.detach(), old_R, given, config)
-    token_loss_R = -gain_R * correction_R
-    if given.weight_R is not None:
-        token_loss_R = token_loss_R * given.weight_R
-    kl_R = None
-    if config.beta > 0:
-        if given.reference_logp_R is None:
-            raise ValueError("beta > 0 needs reference_logp_R")
-        log_gap_R = given.reference_logp_R - logp_R
-        kl_R = log_gap_R.exp() - log_gap_R - 1
-        token_loss_R = token_loss_R + config.beta * (kl_R * ratio_R if config.use_bias_correction_kl else kl_R)
-    loss = (token_loss_R * given.share_R.to(token_loss_R.dtype)).sum()
-    if config.entropy_coef:
-        if entropy_R is None:
-            raise ValueError("entropy_coef needs entropy_R")
-        active_R = entropy_R if given.weight_R is None else entropy_R * given.weight_R
-        loss = loss - config.entropy_coef * given.bonus * active_R.sum()
-    return LossResult(
-        loss, ratio_R.detach(), low_R.float(), high_R.float(), correction_R, None if kl_R is None else kl_R.detach()
+
+def by_constant_length(lengths_S: torch.Tensor, config: GRPOConfig) -> torch.Tensor:
+    """1 / (S · max_completion_length), arXiv:2503.20783: long completions are not discounted."""
+    return torch.full(lengths_S.shape, 1.0 / (len(lengths_S) * config.max_completion_length), dtype=torch.float64)
+
+
+def clipped(ratio_R: torch.Tensor, logp_R: torch.Tensor, advantage_R: torch.Tensor, config: GRPOConfig) -> Gain:
+    """PPO's min(ratio · A, clip(ratio, 1 − ε, 1 + ε_high) · A), arXiv:1707.06347. The unclipped ratio is at most
+    `delta`, arXiv:2505.07291."""
+    high = config.epsilon if config.epsilon_high is None else config.epsilon_high
+    clipped_R = ratio_R.clamp(1 - config.epsilon, 1 + high)
+    bounded_R = ratio_R if config.delta is None else ratio_R.clamp(max=config.delta)
+    return Gain(
+        torch.minimum(bounded_R * advantage_R, clipped_R * advantage_R),
+        (ratio_R < 1 - config.epsilon) & (advantage_R < 0),
+        (ratio_R > 1 + high) & (advantage_R > 0),
     )
 
 
-def _correction(logp_R: torch.Tensor, old_R: torch.Tensor, given: Readouts, config: GRPOConfig) -> torch.Tensor:
-    """Weight of each token for the sampler's not being the policy that ratios are taken against, and 0 for sequences
-    with a negative advantage that the policy has left behind (`off_policy_mask_threshold`)."""
-    correction_R = torch.ones_like(old_R)
-    cap, floor, mode = config.importance_sampling_cap, config.importance_sampling_floor, config.importance_sampling_mode
-    if cap is not None or floor is not None:
-        gap_R = torch.where(given.sampled_logp_R.isnan(), torch.zeros_like(old_R), old_R - given.sampled_logp_R)
-        if mode.startswith("sequence"):
-            gap_R = _by_completion(gap_R, given.completion_R)
-        weight_R = gap_R.exp()
-        bounded_R = weight_R.clamp(floor, cap)
-        correction_R = bounded_R if mode.endswith("truncate") else torch.where(bounded_R == weight_R, weight_R, 0.0)
-    if config.off_policy_mask_threshold is not None:  # arXiv:2512.02556
-        said_R = torch.where(given.sampled_logp_R.isnan(), old_R, given.sampled_logp_R)
-        away_R = _by_completion(said_R - logp_R, given.completion_R, mean=True)
-        kept_R = (given.advantage_R >= 0) | (away_R <= config.off_policy_mask_threshold)
-        correction_R = correction_R * kept_R
-    return correction_R
-
-
-def _gain(
-    ratio_R: torch.Tensor, logp_R: torch.Tensor, advantage_R: torch.Tensor, config: GRPOConfig
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What is maximised at each token, and whether its lower or upper bound is active there."""
+def capped(ratio_R: torch.Tensor, logp_R: torch.Tensor, advantage_R: torch.Tensor, config: GRPOConfig) -> Gain:
+    """CISPO's min(ratio, ε_high) · A · logp, the ratio without a gradient, arXiv:2506.13585: every token keeps its
+    gradient."""
     high = config.epsilon if config.epsilon_high is None else config.epsilon_high
-    none_R = torch.zeros_like(ratio_R, dtype=torch.bool)
-    if config.loss_type == "cispo":  # arXiv:2506.13585: every token keeps its gradient
-        return ratio_R.clamp(max=high).detach() * advantage_R * logp_R, none_R, (ratio_R > high) & (advantage_R > 0)
-    if config.loss_type == "sapo":  # arXiv:2511.20347
-        sharp_R = torch.where(advantage_R > 0, config.sapo_temperature_pos, config.sapo_temperature_neg)
-        soft_R = torch.sigmoid(sharp_R * (ratio_R - 1)) * 4 / sharp_R
-        return soft_R * advantage_R, none_R, none_R
-    clipped_R = ratio_R.clamp(1 - config.epsilon, 1 + high)
-    bounded_R = ratio_R if config.delta is None else ratio_R.clamp(max=config.delta)
-    gain_R = torch.minimum(bounded_R * advantage_R, clipped_R * advantage_R)
-    low_R, high_R = ratio_R < 1 - config.epsilon, ratio_R > 1 + high
-    return gain_R, low_R & (advantage_R < 0), high_R & (advantage_R > 0)
+    return Gain(ratio_R.clamp(max=high).detach() * advantage_R * logp_R, high_R=(ratio_R > high) & (advantage_R > 0))
 
 
-def _by_completion(values_R: torch.Tensor, completion_R: torch.Tensor, *, mean: bool = False) -> torch.Tensor:
-    """Every read-out gets the sum, or the mean, over its completion."""
-    _, index_R = completion_R.unique(return_inverse=True)
-    size = int(index_R.max()) + 1 if len(index_R) else 0
-    sums = values_R.new_zeros(size).index_add(0, index_R, values_R)
-    if mean:
-        sums = sums / values_R.new_zeros(size).index_add(0, index_R, torch.ones_like(values_R))
-    return sums[index_R]
+def softened(ratio_R: torch.Tensor, logp_R: torch.Tensor, advantage_R: torch.Tensor, config: GRPOConfig) -> Gain:
+    """SAPO's 4/τ · sigmoid(τ · (ratio − 1)) · A, arXiv:2511.20347; τ by the sign of the advantage."""
+    tau_R = torch.where(advantage_R > 0, config.sapo_temperature_pos, config.sapo_temperature_neg)
+    return Gain(torch.sigmoid(tau_R * (ratio_R - 1)) * 4 / tau_R * advantage_R)
+
+
+LOSSES: dict[str, Loss] = {
+    "grpo": Loss(by_sequence, clipped),
+    "dr_grpo": Loss(by_constant_length, clipped),
+    "dapo": Loss(by_token, clipped),
+    "bnpo": Loss(by_token, clipped),
+    "cispo": Loss(by_token, capped),
+    "sapo": Loss(by_sequence, softened),
+}
+"""By `loss_type`. GSPO is "grpo" with `importance_sampling_level="sequence"`. In a step, "bnpo" is "dapo": they differ
+in TRL only where the micro-batches of one update are averaged apart."""
+
+
+def loss_named(name: str) -> Loss:
+    """The loss that is registered under a name. Raises TrainingError, with the names that are, for any other."""
+    if name not in LOSSES:
+        raise TrainingError(
+            f"loss_type={name!r} is not known to this trainer, which knows {', '.join(LOSSES)}; "
+            "`art-langgraph serve --loss NAME=MODULE:ATTRIBUTE` registers another"
+        )
+    return LOSSES[name]
+
+
+def register_loss(definition: str) -> None:
+    """Puts a loss from another module into `LOSSES`.
+
+    Args:
+        definition: `NAME=MODULE:ATTRIBUTE`; the attribute is a `Loss`.
+
+    Raises:
+        ConfigError: The definition has another form, the name is taken, or there is no such loss.
+    """
+    name, _, place = definition.partition("=")
+    module, _, attribute = place.partition(":")
+    if not (name and module and attribute):
+        raise ConfigError(f"--loss {definition}: give NAME=MODULE:ATTRIBUTE, such as mine=my_losses:MINE")
+    if name in LOSSES:
+        raise ConfigError(f"--loss {definition}: there is a loss named {name!r} already; choose another name")
+    try:
+        loss = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"--loss {definition}: {error}. Is the module on PYTHONPATH?") from error
+    if not isinstance(loss, Loss):
+        raise ConfigError(
+            f"--loss {definition}: {place} is a {type(loss).__name__}, not a trainer_server.training.grpo.loss.Loss"
+        )
+    LOSSES[name] = loss

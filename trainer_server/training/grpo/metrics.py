@@ -1,4 +1,7 @@
-"""What a step saw at its read-outs, as figures, and whether they say that something is wrong."""
+"""What a step measured at its read-outs, as figures, and whether they say that something is wrong.
+
+Shapes: R read-outs of a row, F sampled tokens of the batch. Log-probabilities and entropies are in nats.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trainer_server.training.grpo.loss import LossResult
+from trainer_server.training.grpo.objective import LossResult
 from trainer_server.training.ranks import Ranks
 from trainer_server.wire import GRPOConfig, TrainingError
 
@@ -21,8 +24,8 @@ RATIO_ALARM = 10.0
 """A ratio of the 99th percentile above this says that the data is from another policy."""
 
 
-class Seen:
-    """Collects what the rows of this rank gave; figures are of all ranks."""
+class StepMetrics:
+    """Collects what the rows of this rank gave. `check_gap` and `summary` are of all ranks, and need all of them."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -30,30 +33,45 @@ class Seen:
         self._compared = False
 
     def compare(self, drift_F: torch.Tensor) -> None:
-        """What was seen before the weights moved, by all ranks together. drift_F: see `add`."""
+        """Takes the trainer's − the sampler's log-probs, measured before the weights moved by all ranks together.
+
+        Args:
+            drift_F: NaN where the two need not agree.
+        """
         self._compared = True
         if self._ranks.first:
-            self._compare(drift_F)
+            self._add_drift(drift_F)
 
     def add(self, result: LossResult, drift_R: torch.Tensor, entropy_R: torch.Tensor) -> None:
-        """drift_R: the trainer's − the sampler's log-prob, NaN where they need not agree; of no use after `compare`."""
-        found = {"ratio": result.ratio_R, "low": result.low_R, "high": result.high_R, "entropy": entropy_R,
-                 "correction": result.correction_R}  # fmt: skip
+        """Takes what one row gave.
+
+        Args:
+            result: Of its loss.
+            drift_R: The trainer's − the sampler's log-probs, NaN where they need not agree; ignored after `compare`.
+            entropy_R: At its trained read-outs.
+        """
+        values = {
+            "ratio": result.ratio_R,
+            "low": result.low_R,
+            "high": result.high_R,
+            "entropy": entropy_R,
+            "importance_weight": result.importance_weight_R,
+        }
         if result.kl_R is not None:
-            found["kl"] = result.kl_R
-        for name, values in found.items():
-            self._values[name].append(values.detach().float())
+            values["kl"] = result.kl_R
+        for name, value_R in values.items():
+            self._values[name].append(value_R.detach().float())
         if not self._compared:
-            self._compare(drift_R)
+            self._add_drift(drift_R)
 
     def check_gap(self, config: GRPOConfig) -> None:
-        """Raises TrainingError where trainer and engine cannot be of one policy."""
+        """Raises TrainingError where the mean |drift| is above `max_logp_gap`: trainer and sampler differ too much."""
         drifts = self._values["drift"]
-        total = torch.tensor(
-            [sum(float(one.abs().sum()) for one in drifts), sum(map(len, drifts))], dtype=torch.float64
+        sum_and_count = torch.tensor(
+            [sum(float(drift.abs().sum()) for drift in drifts), sum(map(len, drifts))], dtype=torch.float64
         )
-        self._ranks.add(total)
-        gap = float(total[0] / total[1]) if total[1] else 0.0
+        self._ranks.all_reduce(sum_and_count)
+        gap = float(sum_and_count[0] / sum_and_count[1]) if sum_and_count[1] else 0.0
         if config.max_logp_gap is not None and not gap <= config.max_logp_gap:
             raise TrainingError(
                 f"trainer and engine differ by {gap:.3f} nats per token on completions of the same version "
@@ -62,15 +80,15 @@ class Seen:
             )
 
     def summary(self) -> dict[str, Any]:
-        """Figures over all updates; `logp_gap` is from before the first."""
-        seen = self._ranks.gather({name: torch.cat(values) for name, values in self._values.items() if values})
-        mean = {name: float(values.mean()) for name, values in seen.items() if len(values)}
-        drift_F = seen.get("drift", torch.empty(0))
+        """Figures over all updates; `logp_gap` and `sampler_ratio_*` are from before the first."""
+        values = self._ranks.gather({name: torch.cat(parts) for name, parts in self._values.items() if parts})
+        mean = {name: float(value.mean()) for name, value in values.items() if len(value)}
+        drift_F = values.get("drift", torch.empty(0))
         return {
             "ratio_mean": mean["ratio"],
-            "ratio_min": float(seen["ratio"].min()),
-            "ratio_max": float(seen["ratio"].max()),
-            "ratio_percentiles": _percentiles(seen["ratio"]),
+            "ratio_min": float(values["ratio"].min()),
+            "ratio_max": float(values["ratio"].max()),
+            "ratio_percentiles": _percentiles(values["ratio"]),
             "clip_fraction": mean["low"] + mean["high"],
             "clip_fraction_low": mean["low"],
             "clip_fraction_high": mean["high"],
@@ -78,12 +96,12 @@ class Seen:
             "logp_gap": float(drift_F.abs().mean()) if len(drift_F) else None,
             "sampler_ratio_mean": float(drift_F.exp().mean()) if len(drift_F) else None,
             "sampler_ratio_percentiles": _percentiles(drift_F.exp()) if len(drift_F) else None,
-            "correction_mean": mean["correction"],
-            "masked_fraction": float((seen["correction"] == 0).float().mean()),
+            "importance_weight_mean": mean["importance_weight"],
+            "masked_fraction": float((values["importance_weight"] == 0).float().mean()),
             **({"kl": mean["kl"]} if "kl" in mean else {}),
         }
 
-    def _compare(self, drift: torch.Tensor) -> None:
+    def _add_drift(self, drift: torch.Tensor) -> None:
         self._values["drift"].append(drift[~drift.isnan()].double())
 
 
@@ -93,12 +111,14 @@ def _percentiles(values: torch.Tensor) -> dict[str, float]:
 
 
 def alarms(metrics: dict[str, Any]) -> list[str]:
-    """What a reader of a summary should look into, in words; usually nothing."""
-    found = []
+    """What a reader of `StepMetrics.summary` should look into, in words; usually nothing."""
+    sentences = []
     if (metrics["logp_gap"] or 0.0) > LOGP_GAP_ALARM:
-        found.append(f"trainer and engine differ by {metrics['logp_gap']:.3f} nats per token, {LOGP_GAP_ALARM} is much")
+        sentences.append(
+            f"trainer and engine differ by {metrics['logp_gap']:.3f} nats per token, {LOGP_GAP_ALARM} is much"
+        )
     if metrics["ratio_percentiles"]["p99"] > RATIO_ALARM:
-        found.append(
+        sentences.append(
             f"1 % of the ratios are above {metrics['ratio_percentiles']['p99']:.1f}: the data is far off policy"
         )
-    return found
+    return sentences

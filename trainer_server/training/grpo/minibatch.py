@@ -1,6 +1,6 @@
 """What one optimizer update trains: rows of a packed prefix tree, and what its tokens weigh in the loss.
 
-Shapes: S samples of the whole batch.
+Shapes: S samples of the whole batch, F sampled tokens of the whole batch.
 """
 
 from __future__ import annotations
@@ -13,39 +13,68 @@ import numpy as np
 import torch
 
 from trainer_server.training.grpo.batch import Sample
-from trainer_server.training.grpo.loss import shares
+from trainer_server.training.grpo.loss import loss_named
 from trainer_server.training.grpo.tokens import Tokens
 from trainer_server.training.model.tree import Packing, Row, pack
 from trainer_server.wire import GRPOConfig
 
 
-@dataclass(slots=True)
-class Part:
-    """rows: of `packing`, but their `source_R` counts in the whole batch. share_S, bonus: see `loss`."""
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """packing: of the minibatch's samples. rows: those of `packing`, but their `source_R` counts in the whole batch.
+    token_weight_S: weight in the loss of each token of a sample; 0 for samples of other minibatches."""
 
     packing: Packing
     rows: list[Row]
-    share_S: torch.Tensor
-    bonus: float
+    token_weight_S: torch.Tensor
 
     @classmethod
     def of(
-        cls, samples: Sequence[Sample], index_S: Sequence[int], tokens: Tokens, config: GRPOConfig, *, share: bool,
+        cls,
+        samples: Sequence[Sample],
+        index_S: Sequence[int],
+        tokens: Tokens,
+        config: GRPOConfig,
+        *,
+        share: bool,
         ranks: int,
-    ) -> Part:  # fmt: skip
-        """index_S: which samples of the batch. share, ranks: see `packed`."""
+    ) -> Minibatch:
+        """index_S: which samples of the batch belong to it. share, ranks: see `packed`."""
         packing = packed([samples[index] for index in index_S], config.token_budget, share=share, ranks=ranks)
         places = np.array(index_S)
         rows = [dataclasses.replace(row, source_R=places[row.source_R]) for row in packing.rows]
-        length = tokens.length_S[places]
-        share_S = torch.zeros(len(samples), dtype=torch.float64)
-        share_S[places] = shares(length, config)
-        return cls(packing, rows, share_S, 1 / max(1, int(length.sum())))
+        token_weight_S = torch.zeros(len(samples), dtype=torch.float64)
+        token_weight_S[places] = loss_named(config.loss_type).token_weights(tokens.length_S[places], config)
+        return cls(packing, rows, token_weight_S)
+
+    def entropy_scale(self, tokens: Tokens) -> float:
+        """1 / active tokens of the minibatch: the entropy term of its loss is a mean over them."""
+        return 1 / max(1.0, float(tokens.active_F[tokens.trained_index(self.rows)].sum()))
+
+
+def highest_entropy(
+    minibatches: Sequence[Minibatch], tokens: Tokens, entropy_F: torch.Tensor, quantile: float
+) -> torch.Tensor:
+    """1 for the share `quantile` of each minibatch's trained tokens that have the highest entropy, 0 for its others;
+    (F,), fp32. arXiv:2506.01939."""
+    active_F = torch.ones_like(entropy_F)
+    for minibatch in minibatches:
+        index = tokens.trained_index(minibatch.rows)
+        least = entropy_F[index].quantile(1 - quantile)
+        active_F[index] = (entropy_F[index] >= least).float()
+    return active_F
 
 
 def packed(samples: Sequence[Sample], budget: int, *, share: bool, ranks: int = 1) -> Packing:
-    """Rows of at most `budget` tokens. share: see `pack`. ranks: where the rows are fewer than the processes that could
-    compute them, they are divided into that many, as equal as can be."""
+    """Rows of at most `budget` tokens.
+
+    Args:
+        samples: What is packed, prompts and answers.
+        budget: Tokens of a row at most.
+        share: Whether samples may share a row, see `pack`.
+        ranks: Where the rows are fewer than the processes that could compute them, they are divided into that many, as
+            equal as can be.
+    """
     prompts = [np.array(sample.completion.prompt_token_ids) for sample in samples]
     answers = [np.array(sample.completion.token_ids) for sample in samples]
     packing = pack(prompts, answers, budget=budget, share=share)
@@ -53,7 +82,7 @@ def packed(samples: Sequence[Sample], budget: int, *, share: bool, ranks: int = 
         return packing
     low = max(len(prompt) + len(answer) - 1 for prompt, answer in zip(prompts, answers, strict=True))
     high = max(low, max(len(row.tokens_T) for row in packing.rows))
-    while low < high:  # the smallest budget that needs no more rows than that
+    while low < high:  # the smallest budget that needs no more rows than there are ranks
         middle = (low + high) // 2
         if len(pack(prompts, answers, budget=middle, share=share).rows) <= ranks:
             high = middle

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.trainer_server.training.grpo.test_step import completion, groups, make_worker, step
-from tests.trainer_server.training.model.test_tree import VOCABULARY
+from tests.support.training.models import VOCABULARY
+from tests.support.training.worker import completion, groups, make_worker, step
 from trainer_server.ledger.sqlite import Ledger, read_completions
 from trainer_server.training.model.tree import pack
 from trainer_server.training.worker import Worker

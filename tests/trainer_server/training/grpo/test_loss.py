@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from trainer_server.training.grpo.loss import Readouts, grpo_loss, shares
+from trainer_server.training.grpo.loss import LOSSES, loss_named
+from trainer_server.training.grpo.objective import Readouts, grpo_loss
 from trainer_server.wire import GRPOConfig
 
 LENGTHS = (5, 1, 4)
-LOSS_TYPES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo")
+LOSS_TYPES = tuple(LOSSES)
 CASES = list(itertools.product(LOSS_TYPES, ("token", "sequence"), (0.0, 0.1), (None, 1.5), (None, 2.0)))
 
 
@@ -88,15 +89,15 @@ def ours(config: GRPOConfig, data: dict[str, torch.Tensor], rows: slice = slice(
     completion_R = torch.cat([torch.full((n,), i) for i, n in enumerate(LENGTHS)])
     keep = torch.isin(completion_R, torch.arange(3)[rows])
     entropy_R = flat(data["entropy"])
-    weight_R = (entropy_R >= entropy_R.detach().quantile(1 - config.top_entropy_quantile)).double()
+    active_R = (entropy_R >= entropy_R.detach().quantile(1 - config.top_entropy_quantile)).double()
     given = Readouts(
         old_logp_R=flat(data["old"])[keep],
         sampled_logp_R=flat(data["sampled"])[keep],
         advantage_R=data["advantages"][completion_R][keep],
-        share_R=shares(lengths, config)[completion_R][keep],
+        token_weight_R=loss_named(config.loss_type).token_weights(lengths, config)[completion_R][keep],
         completion_R=completion_R[keep],
-        weight_R=weight_R[keep],
-        bonus=1 / float(weight_R.sum()),
+        active_R=active_R[keep],
+        entropy_scale=1 / float(active_R.sum()),
         reference_logp_R=flat(data["reference"])[keep],
     )
     return grpo_loss(flat(data["logp"])[keep], given, config, entropy_R[keep]).loss
@@ -219,7 +220,7 @@ def test_a_completion_far_beyond_a_mask_is_left_out_and_nothing_else() -> None:
     sampled = torch.tensor([-100.0, -1.0])
     given = Readouts(torch.full((2,), -1.0), sampled, torch.ones(2), torch.full((2,), 0.5), torch.tensor([0, 1]))
     result = grpo_loss(torch.full((2,), -1.0, requires_grad=True), given, config)
-    assert result.correction_R.tolist() == [0.0, 1.0]
+    assert result.importance_weight_R.tolist() == [0.0, 1.0]
     assert result.loss.item() == pytest.approx(-0.5)
 
 

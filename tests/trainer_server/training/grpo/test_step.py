@@ -13,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.trainer_server.training.model.test_tree import ARCHITECTURES, tiny_model
+from tests.support.training.models import ARCHITECTURES, tiny_model
+from tests.support.training.worker import COMPLETIONS, completion, groups, make_worker, step
 from trainer_server.engines.served_model import ensure_embedded
 from trainer_server.jobs.board import JobBoard
 from trainer_server.ledger.sqlite import Ledger
@@ -22,7 +23,6 @@ from trainer_server.training.grpo.batch import Sample, gather_batch, minibatches
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (
-    Completion,
     CompletionStatus,
     GroupRef,
     GRPOConfig,
@@ -34,47 +34,9 @@ from trainer_server.wire import (
 )
 
 
-def completion(one: str, tokens: list[int], **changes: Any) -> Completion:
-    values: dict[str, Any] = {
-        "id": one, "created": 0.0, "server_id": "srv", "base_model": "tiny", "tokenizer": "tok", "policy": "p",
-        "version": 0, "status": CompletionStatus.complete, "finish_reason": "stop", "sampling": Sampling(),
-        "prompt_token_ids": [1, 2, 3], "token_ids": tokens, "logprobs": [-2.0] * len(tokens),
-    }  # fmt: skip
-    return Completion(**{**values, **changes})
-
-
-def groups(*rewards: float | None, start: int = 0) -> list[GroupRef]:
-    refs = [TrajectoryRef(id=f"t{i}", reward=r, completions=[f"c{start + i}"]) for i, r in enumerate(rewards)]
-    return [GroupRef(scenario_id="s", trajectories=refs)]
-
-
-COMPLETIONS = [completion("c0", [5, 6, 7]), completion("c1", [5, 9]), completion("c2", [8, 6, 7, 1])]
-
-
 @pytest.fixture
 def worker(tmp_path: Path) -> Worker:
     return make_worker(tmp_path)
-
-
-def make_worker(where: Path) -> Worker:
-    home = Home(where / "home")
-    ledger = Ledger(home.ledger)
-    asyncio.run(ledger.add(*COMPLETIONS))
-    ledger.close()
-    model = tiny_model(where / "model", ARCHITECTURES["llama"])
-    made = Worker(home, model, base_model="tiny", tokenizer="tok")
-    made.store.register(PolicySpec(name="p"), "tiny")
-    made.do(made.board.accept("create", "p", spec=PolicySpec(name="p")))
-    return made
-
-
-def step(worker: Worker, refs: list[GroupRef], **config: Any) -> Any:
-    request = StepRequest(groups=refs, config=GRPOConfig(**{"max_logp_gap": None, **config}))  # made-up log-probs
-    job = worker.board.accept("step", "p", request=request)
-    worker.do(job)
-    trained = worker.board.trained(job.id)
-    assert trained is not None
-    return trained
 
 
 def test_rewarded_tokens_get_likelier(worker: Worker) -> None:

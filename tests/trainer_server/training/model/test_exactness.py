@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoModelForCausalLM,
     FalconH1Config,
@@ -39,24 +37,18 @@ from transformers import (
     Qwen3NextConfig,
 )
 
+from tests.support.training.models import PLAIN, SIZES, SPEC, Data, Pair, packed, pair, stock_weights, weight_of
 from trainer_server.training.model import attention, flex
 from trainer_server.training.model.architecture import tried, unpackable
 from trainer_server.training.model.head import HeadLogprobs
 from trainer_server.training.model.policy import PolicyModel
-from trainer_server.training.model.tree import Packing, pack
-from trainer_server.wire import PolicySpec, TrainingError
+from trainer_server.training.model.tree import Packing
+from trainer_server.wire import TrainingError
 
 # PEFT renames targets for fused experts, whether a model has dense layers of those names or not.
 pytestmark = pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")
 
-Data = list[tuple[list[int], list[int]]]
 BAR = 1e-5
-SPEC = PolicySpec(name="tiny")
-PLAIN = {
-    "vocab_size": 32, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.3,
-}  # fmt: skip
-SIZES = {**PLAIN, "head_dim": 8}
 BOTH = ["sliding_attention", "full_attention"]
 LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "factor": 8.0, "short_factor": [1.0] * 4,
         "long_factor": [2.0] * 4, "original_max_position_embeddings": 16}  # fmt: skip
@@ -95,42 +87,6 @@ ALONE: dict[str, tuple[str, PretrainedConfig]] = {
 
 tokens = st.lists(st.integers(0, 3), min_size=1, max_size=12)  # few symbols: many shared prefixes
 trees = st.lists(st.tuples(tokens, tokens), min_size=1, max_size=6)
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Our model and the stock one, with the same weights."""
-
-    ours: PolicyModel
-    stock: Any
-
-
-def pair(config: PretrainedConfig, where: Path) -> Pair:
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(where)
-    ours = PolicyModel(str(where), dtype=torch.float32, device="cpu")
-    ours.initialise(SPEC)
-    lora = LoraConfig(r=SPEC.rank, lora_alpha=int(SPEC.alpha), target_modules=list(SPEC.targets))
-    stock = get_peft_model(AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32), lora)
-    theirs = stock_weights(stock)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, weight in ours.parameters():
-            weight.copy_(torch.randn(weight.shape, generator=generator) * 0.1)
-            theirs[name].copy_(weight)
-    return Pair(ours, stock.train())
-
-
-def stock_weights(stock: Any) -> dict[str, torch.nn.Parameter]:
-    return {name.replace(".default.", "."): w for name, w in sorted(stock.named_parameters()) if "lora_" in name}
-
-
-def packed(data: Data, *, budget: int = 10_000, share: bool = True) -> Packing:
-    return pack([np.array(p) for p, _ in data], [np.array(c) for _, c in data], budget=budget, share=share)
-
-
-def weight_of(i: int, j: int) -> float:
-    return 1.0 + i + 0.1 * j
 
 
 def ours(model: PolicyModel, packing: Packing) -> tuple[dict[tuple[int, int], float], torch.Tensor]:

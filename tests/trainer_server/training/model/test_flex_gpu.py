@@ -10,8 +10,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, Qwen3Config
 
-from tests.trainer_server.training.model.test_exactness import SPEC, Data, stock_weights, weight_of
-from tests.trainer_server.training.model.test_exactness import packed as pack_data
+from tests.support.training.models import SPEC, Data, stock_weights, weight_of
+from tests.support.training.models import packed as pack_data
 from trainer_server.training.model.policy import PolicyModel
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: FlexAttention has no backward on CPUs")

@@ -11,8 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma3Config, LlamaConfig
 
-from tests.trainer_server.training.model.test_exactness import SIZES, pair
-from tests.trainer_server.training.model.test_tree import ARCHITECTURES, tiny_model
+from tests.support.training.models import ARCHITECTURES, SIZES, pair, tiny_model
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import pack
 from trainer_server.wire import PolicySpec, TrainingError

@@ -9,29 +9,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import LlamaConfig, MistralConfig, PretrainedConfig, Qwen3Config
 
+from tests.support.training.models import ARCHITECTURES, packed, tiny_model
 from trainer_server.training.model.policy import PolicyModel
-from trainer_server.training.model.tree import Packing, common_prefix, pack
-from trainer_server.wire import PolicySpec
-
-VOCABULARY = 32
-SIZES = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.3,
-}
-ARCHITECTURES: dict[str, PretrainedConfig] = {
-    "llama": LlamaConfig(**SIZES),
-    "qwen3": Qwen3Config(**SIZES),
-    "mistral_sliding": MistralConfig(**SIZES, sliding_window=5),
-}
+from trainer_server.training.model.tree import Packing, common_prefix
 
 tokens = st.lists(st.integers(0, 3), min_size=1, max_size=12)  # few symbols: many shared prefixes
 pairs = st.lists(st.tuples(tokens, tokens), min_size=1, max_size=8)
@@ -40,24 +21,6 @@ pairs = st.lists(st.tuples(tokens, tokens), min_size=1, max_size=8)
 @pytest.fixture(scope="module", params=sorted(ARCHITECTURES))
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PolicyModel:
     return tiny_model(tmp_path_factory.mktemp(request.param), ARCHITECTURES[request.param])
-
-
-def tiny_model(where: Path, config: PretrainedConfig) -> PolicyModel:
-    from transformers import AutoModelForCausalLM
-
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(where)
-    model = PolicyModel(str(where), dtype=torch.float32, device="cpu")
-    model.initialise(PolicySpec(name="tiny"))
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for _, weight in model.parameters():
-            weight.copy_(torch.randn(weight.shape, generator=generator) * 0.1)
-    return model
-
-
-def packed(data: list[tuple[list[int], list[int]]], *, budget: int = 10_000, share: bool = True) -> Packing:
-    return pack([np.array(p) for p, _ in data], [np.array(c) for _, c in data], budget=budget, share=share)
 
 
 def logps_and_gradients(model: PolicyModel, packing: Packing) -> tuple[dict[tuple[int, int], float], torch.Tensor]:

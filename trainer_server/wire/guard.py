@@ -1,11 +1,13 @@
-"""Runs a command that must not outlive its starter:
-`python -m trainer_server.process.guard [--stand-back] -- COMMAND …`.
+"""Runs a command that must not outlive its starter: `python guard.py [--low-priority] -- COMMAND …`, see `guarded`.
+
+Server and client both start processes and both need it, so it is here. It imports the standard library only and runs as
+a file of its own: a guard starts in milliseconds and costs a few MB.
 
 The guard leads a process group of its own, so that Ctrl-C in a terminal does not reach the command before the server
 has said so. When the starter dies, even by SIGKILL, or SIGTERM comes, the whole group is ended: TERM, then KILL. When
 the command dies, what it left behind in the group is ended too, and its exit status is passed on.
 
-With --stand-back the command gets what others leave of the processor, and all of it when they are idle.
+With --low-priority the command gets what others leave of the processor, and all of it when they are idle.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -22,6 +25,17 @@ from types import FrameType
 GRACE = 10.0
 """Seconds between TERM and KILL."""
 _NICE = 15
+
+
+def guarded(command: Sequence[str], *, low_priority: bool = False) -> list[str]:
+    """The command line that runs a command under the guard.
+
+    Args:
+        command: The command and its arguments.
+        low_priority: Whether the command gets only what others leave of the processor.
+    """
+    options = ["--low-priority"] if low_priority else []
+    return [sys.executable, "-I", "-S", __file__, *options, "--", *command]
 
 
 def members(group: int) -> list[int]:
@@ -54,18 +68,18 @@ def end_group(group: int, *, keep: int | None = None, grace: float = GRACE) -> N
         time.sleep(0.05)
 
 
-def _stand_back() -> None:
+def _low_priority() -> None:
     os.nice(_NICE)
     with suppress(OSError):  # where each session is a group of its own for the scheduler, that is what is weighed
         Path("/proc/self/autogroup").write_text(str(_NICE))
 
 
-def main(command: list[str], *, stand_back: bool = False) -> int:
+def main(command: list[str], *, low_priority: bool = False) -> int:
     starter = os.getppid()
     if os.getpgrp() != os.getpid():
         os.setsid()
-    if stand_back:
-        _stand_back()
+    if low_priority:
+        _low_priority()
     stopping = False
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -89,4 +103,4 @@ def main(command: list[str], *, stand_back: bool = False) -> int:
 
 if __name__ == "__main__":
     at = sys.argv.index("--")
-    sys.exit(main(sys.argv[at + 1 :], stand_back="--stand-back" in sys.argv[1:at]))
+    sys.exit(main(sys.argv[at + 1 :], low_priority="--low-priority" in sys.argv[1:at]))

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 import pytest
 from langchain_openai import ChatOpenAI
 
 from art_langgraph import ChatART
-from tests.conftest import TOKEN, TrainerServer
-
-
-class MakeModel(Protocol):
-    """Makes a chat model that asks a policy."""
-
-    def __call__(self, policy: str = "agent", **options: Any) -> ChatOpenAI: ...
+from tests.support.chat_models import MakeModel
+from tests.support.trainer_server import TOKEN, TrainerServer
 
 
 @pytest.fixture(params=["ChatART", "ChatOpenAI"])

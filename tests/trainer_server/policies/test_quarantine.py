@@ -15,9 +15,9 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from tests.conftest import TrainerServer, trainer_server_on
+from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.trainer_server import TrainerServer, trainer_server_on
 from tests.support.versions import publish
-from tests.trainer_server.server.test_training_api import ask, finish, groups, version_of
 from trainer_server.jobs.board import JobBoard, Trained
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import StepRequest, StepResult
@@ -77,7 +77,7 @@ def truncate(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "missing", "gone"])
-def test_a_newest_version_that_is_broken_at_a_start_is_set_aside(home: Path, base_model: Path, damage: str) -> None:
+def test_a_newest_version_that_is_broken_at_a_start_is_quarantined(home: Path, base_model: Path, damage: str) -> None:
     newest = home / "policies/p/versions/2"
     if damage == "truncated":
         truncate(newest / ADAPTER)
@@ -89,9 +89,9 @@ def test_a_newest_version_that_is_broken_at_a_start_is_set_aside(home: Path, bas
         assert version_of(http, ask(http, "say x")) == 1
         assert version_of(http, ask(http, "say x", "q")) == 0
         assert numbers(http) == [0, 1]
-        (reason,) = http.get("/api/policies/p").json()["set_aside"].values()
+        (reason,) = http.get("/api/policies/p").json()["quarantined"].values()
         assert "goes on from p@1" in reason
-        assert "delete set_aside.json" in reason
+        assert "delete quarantined.json" in reason
         assert refused(http, "p@2") == (404, reason)
         assert http.get("/api/policies/p/versions/2").json()["error"]["message"] == reason
         assert train(http)["result"]["version"] == 3  # a number is never given twice
@@ -105,7 +105,7 @@ def test_a_version_that_was_repaired_is_used_again(home: Path, base_model: Path)
     with trainer_server_on(home, base_model) as server, server.http() as http:
         assert numbers(http) == [0, 1]
     (newest / ADAPTER).write_bytes(whole)
-    (newest / "set_aside.json").unlink()
+    (newest / "quarantined.json").unlink()
     with trainer_server_on(home, base_model) as server, server.http() as http:
         assert version_of(http, ask(http, "say x")) == 2
 
@@ -148,7 +148,7 @@ def test_an_older_version_that_is_broken_is_refused_and_others_are_not(server: T
         assert train(http)["status"] == "succeeded"
 
 
-def test_a_version_that_the_engine_refuses_is_set_aside(home: Path, base_model: Path) -> None:
+def test_a_version_that_the_engine_refuses_is_quarantined(home: Path, base_model: Path) -> None:
     with trainer_server_on(home, base_model) as server, server.http() as http:
         server.engine["refused"].append("p@3")
         assert version_of(http, ask(http, "say x", rollout="r")) == 2
@@ -166,7 +166,7 @@ def test_a_version_that_the_engine_refuses_is_set_aside(home: Path, base_model: 
         assert version_of(http, ask(http, "say x")) == 4
 
 
-def test_a_version_that_is_deleted_while_it_waits_for_the_engine_is_set_aside(server: TrainerServer) -> None:
+def test_a_version_that_is_deleted_while_it_waits_for_the_engine_is_quarantined(server: TrainerServer) -> None:
     with server.http() as http:
         body = {"groups": groups(http, 1.0, 0.0)}
         server.engine["unloadable"] = 1_000_000
@@ -182,7 +182,7 @@ def test_a_version_that_is_deleted_while_it_waits_for_the_engine_is_set_aside(se
         assert train(http)["result"]["version"] == 4
 
 
-def test_an_engine_that_is_merely_away_sets_nothing_aside(server: TrainerServer) -> None:
+def test_an_engine_that_is_merely_away_quarantines_nothing(server: TrainerServer) -> None:
     with server.http() as http:
         body = {"groups": groups(http, 1.0, 0.0)}
         server.engine["unloadable"] = 2  # answers 503 twice
@@ -271,7 +271,7 @@ def test_an_open_job_of_a_policy_that_is_not_served_any_more_fails_and_changes_n
         assert {name.partition("@")[0] for name in server.engine["loaded"]} == {"r"}
     with trainer_server_on(home, base_model) as server, server.http() as http:
         assert numbers(http) == [0, 1, 2]
-        assert http.get("/api/policies/p").json()["set_aside"] == {}
+        assert http.get("/api/policies/p").json()["quarantined"] == {}
         assert train(http)["result"]["version"] == 3
 
 
@@ -350,12 +350,12 @@ def test_no_number_is_given_twice_after_a_trainer_was_killed_at_its_last_note(ho
         assert train(http)["result"]["version"] == 4
 
 
-def test_the_number_of_a_version_that_is_set_aside_is_taken(tmp_path: Path) -> None:
+def test_the_number_of_a_version_that_is_quarantined_is_taken(tmp_path: Path) -> None:
     store = AdapterStore(tmp_path)
     for number in (0, 1):
         publish(store, "p", number)
     (tmp_path / "p" / "highest.json").unlink()
-    store.put_aside("p", 1, "it is broken")
+    store.quarantine("p", 1, "it is broken")
     assert store.next_number("p") == 2
 
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
-from tests.trainer_server.training.grpo.test_step import COMPLETIONS, completion, groups
+from tests.support.training.worker import COMPLETIONS, completion, groups
 from trainer_server.training.checkpoint import make_optimizer
 from trainer_server.training.grpo.batch import gather_batch
 from trainer_server.training.grpo.step import optimise

@@ -1,0 +1,172 @@
+"""Messages of a run: live, stored, imported, and of a run that failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from langgraph.graph import START, MessagesState, StateGraph
+from pydantic import BaseModel
+
+from art_langgraph import Scenario, Trajectory, TrajectoryStore, rollout
+from art_langgraph.messages import plain, revive
+from art_langgraph.trajectory import CompletionCall
+from tests.support.chat_models import MakeModel
+
+TEXTS = st.text(alphabet=st.characters(exclude_categories=()), max_size=20)
+DATA = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+DICTS = st.dictionaries(TEXTS, DATA, max_size=3)
+BLOCKS = st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": TEXTS}) | TEXTS, max_size=3)
+CALLS = st.lists(
+    st.builds(lambda name, args, at: {"name": name, "args": args, "id": at, "type": "tool_call"}, TEXTS, DICTS, TEXTS),
+    max_size=2,
+)
+COMMON: dict[str, Any] = {
+    "content": TEXTS | BLOCKS,
+    "additional_kwargs": DICTS,
+    "response_metadata": DICTS,
+    "id": st.none() | TEXTS,
+    "name": st.none() | TEXTS,
+}
+USAGE = st.none() | st.fixed_dictionaries(
+    {"input_tokens": st.integers(0, 9), "output_tokens": st.integers(0, 9), "total_tokens": st.integers(0, 18)}
+)
+MESSAGES = st.one_of(
+    st.builds(HumanMessage, **COMMON),
+    st.builds(SystemMessage, **COMMON),
+    st.builds(ChatMessage, role=TEXTS, **COMMON),
+    st.builds(AIMessage, tool_calls=CALLS, usage_metadata=USAGE, **COMMON),
+    st.builds(AIMessageChunk, **COMMON),
+    st.builds(ToolMessage, tool_call_id=TEXTS, artifact=DATA, status=st.sampled_from(["success", "error"]), **COMMON),
+    TEXTS.map(lambda at: RemoveMessage(id=at)),
+)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> TrajectoryStore:
+    return TrajectoryStore(tmp_path_factory.mktemp("store") / "s.sqlite")
+
+
+@given(messages=st.lists(MESSAGES, max_size=3), state=DICTS)
+def test_what_is_written_is_read_with_equal_messages(
+    shared: TrajectoryStore, messages: list[BaseMessage], state: dict[str, Any]
+) -> None:
+    output = {**state, "messages": messages}
+    written = Trajectory(scenario=Scenario(id="x", input={"messages": messages}), output=output)
+    shared.add(written)
+    found = shared.get(written.id)
+    assert found is not None
+    assert found.output == output
+    assert found.scenario == written.scenario
+    assert found.messages == written.messages == messages
+    assert found.final_text == written.final_text
+    try:
+        imported = Trajectory.model_validate_json(written.model_dump_json())
+    except ValueError:  # half a surrogate pair
+        return
+    assert imported.output == output
+
+
+def test_only_messages_are_constructed() -> None:
+    fine = plain(HumanMessage("x"))
+    assert revive(fine) == HumanMessage("x")
+    for other in (
+        {**fine, "id": ["langchain_core", "prompts", "prompt", "PromptTemplate"], "kwargs": {"template": "x"}},
+        {**fine, "id": ["langchain_openai", "chat_models", "base", "ChatOpenAI"]},
+        {**fine, "kwargs": {"no": "content"}},
+        {**fine, "type": "secret"},
+    ):
+        assert revive(other) == other
+
+
+class Own(AIMessage):
+    """A message class of a user's."""
+
+
+class State(BaseModel):
+    messages: list[Any]
+
+
+def test_messages_of_states_of_every_kind() -> None:
+    def run(output: Any) -> Trajectory:
+        return Trajectory(scenario=Scenario(input="x"), output=output)
+
+    answer = AIMessage("42")
+    for output in (
+        {"messages": [HumanMessage("q"), answer]},
+        {"messages": [("user", "q"), ("ai", "42")]},
+        {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "42"}]},
+        State(messages=[HumanMessage("q"), answer]),
+        [HumanMessage("q"), answer],
+    ):
+        assert run(output).messages == [HumanMessage("q"), answer], output
+        assert run(output).final_text == "42"
+    assert (run(answer).messages, run(answer).final_text) == ([answer], "42")
+    assert (run("just text").messages, run("just text").final_text) == ([], "just text")
+    for nothing in (None, 3, {"said": ["x"]}, {"messages": 3}, {"messages": [object()]}):
+        assert (run(nothing).messages, run(nothing).final_text) == ([], "")
+    asked = AIMessage("", tool_calls=[{"name": "a", "args": {}, "id": "1"}])
+    assert run({"messages": [answer, asked, ToolMessage("r", tool_call_id="1")]}).final_text == ""
+    assert revive(plain(Own("mine"))) == AIMessage("mine")
+
+
+def test_a_failed_run_has_the_messages_of_its_last_answered_call() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    broken = {"id": "2", "type": "function", "function": {"name": "add", "arguments": '{"a": '}}
+    given = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
+    answered = CompletionCall(
+        id="chatcmpl-1",
+        started=0.0,
+        messages=given,
+        message={"role": "assistant", "content": "thinking", "tool_calls": [call, broken]},
+    )
+    unanswered = CompletionCall(id=None, started=1.0, messages=given, error="TimeoutError: ")
+    found = Trajectory(scenario=Scenario(input="x"), error="ValueError: x", completions=[answered, unanswered])
+    system, user, answer = found.messages
+    assert (system, user) == (SystemMessage("s"), HumanMessage("q"))
+    assert isinstance(answer, AIMessage)
+    assert [(one["name"], one["args"], one["id"]) for one in answer.tool_calls] == [("add", {"a": 1}, "1")]
+    assert [(one["name"], one["args"], one["id"]) for one in answer.invalid_tool_calls] == [("add", '{"a": ', "2")]
+    assert found.final_text == "thinking"
+    assert Trajectory(scenario=Scenario(input="x"), error="ValueError: x").final_text == ""
+
+
+async def test_a_reward_reads_live_stored_imported_and_failed_runs_alike(make: MakeModel, tmp_path: Path) -> None:
+    model, store = make(), TrajectoryStore(tmp_path / "s.sqlite")
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    def fails(state: MessagesState) -> None:
+        raise ValueError("too bad")
+
+    def reward(run: Trajectory) -> float:
+        return float("forty" in run.final_text) + len(run.messages)
+
+    good = StateGraph(MessagesState).add_node("n", node).add_edge(START, "n")
+    bad = StateGraph(MessagesState).add_node("n", node).add_node("f", fails).add_edge(START, "n").add_edge("n", "f")
+    for graph in (good.compile(), bad.compile()):
+        live = await rollout(graph, "say forty", reward, store=store)
+        stored = store.get(live.id)
+        assert stored is not None
+        imported = Trajectory.model_validate(json.loads(live.model_dump_json()))
+        assert [live.reward, reward(stored), reward(imported)] == [3.0, 3.0, 3.0]
+        assert stored.messages == imported.messages == live.messages

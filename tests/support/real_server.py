@@ -1,0 +1,51 @@
+"""The real server as a user starts it: vLLM on the embedded model, and the trainer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from trainer_server.engines.served_model import ensure_embedded
+from trainer_server.wire import Completion, Connection, Home
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    connection: Connection
+    home: Home
+    cache: Path
+    processes: list[psutil.Process]
+
+    def engine(self) -> psutil.Process:
+        """The guard of vLLM."""
+        return psutil.Process(int((self.home.logs / "engine.pid").read_text().split()[0]))
+
+    def http(self, **options: Any) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {self.connection.api_key}"}
+        return httpx.AsyncClient(base_url=self.connection.url, headers=headers, timeout=120, **options)
+
+
+_models: dict[str, Any] = {}
+
+
+def gap(real: Real, model: str, completion: Completion) -> float:
+    """Mean |log-prob by transformers and PEFT − log-prob that vLLM reported|, in nats per token."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    if model not in _models:
+        base = AutoModelForCausalLM.from_pretrained(ensure_embedded(real.cache), dtype=torch.bfloat16)
+        policy, _, version = model.partition("@")
+        adapter = real.home.policies / policy / "versions" / version
+        _models[model] = PeftModel.from_pretrained(base, str(adapter)) if version else base
+    prompt = len(completion.prompt_token_ids)
+    tokens = torch.tensor(completion.prompt_token_ids + completion.token_ids)
+    with torch.no_grad():
+        logits = _models[model](tokens[None]).logits[0, prompt - 1 : -1].float()
+    logp = logits.log_softmax(-1).gather(1, tokens[prompt:, None])[:, 0]
+    return float((logp - torch.tensor(completion.logprobs)).abs().mean())

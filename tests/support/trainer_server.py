@@ -1,0 +1,65 @@
+"""The real trainer server, in this process, over the small engine or over engines that run already."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from testbed.engine_app import make_app
+from tests.support.serving import serving
+from trainer_server.server.app import create_app
+from trainer_server.server.config import ServerConfig
+from trainer_server.wire import Home
+
+TOKEN = "test-token"
+
+
+@dataclass(slots=True)
+class TrainerServer:
+    """A running trainer server, and the engine behind it where that is the small one."""
+
+    url: str
+    home: Home
+    engine: dict[str, Any]
+    app: Any
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {TOKEN}"}
+
+    def http(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, headers=self.headers, timeout=60)
+
+
+@contextmanager
+def trainer_server_on(home: Path, base: Path, **settings: Any) -> Iterator[TrainerServer]:
+    """The real server, trainer process included, over the small engine."""
+    engine = make_app(base=base.name)
+    with serving(engine) as engine_url, trainer_server_over((engine_url,), home, base, **settings) as running:
+        running.engine = engine.state.engine
+        yield running
+
+
+@contextmanager
+def trainer_server_over(urls: tuple[str, ...], home: Path, base: Path, **settings: Any) -> Iterator[TrainerServer]:
+    """The real server over engines that run already."""
+    config = ServerConfig(
+        home=Home(home), model=str(base), engine_urls=urls, trainer_args=("--dtype", "float32"), **settings
+    )
+    app = create_app(config, TOKEN)
+    with serving(app) as url:
+        deadline = time.monotonic() + 30
+        while not httpx.get(f"{url}/health").json()["ready"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (home / "server.json").write_text(json.dumps({"url": url, "pid": os.getpid()}))
+        (home / "token").write_text(TOKEN)
+        yield TrainerServer(url, Home(home), {}, app)

@@ -1,0 +1,168 @@
+"""The house: which package may import which, no circles, folders that a reader can take in at a glance.
+
+import-linter holds the layers (pyproject.toml); the tests here hold what it cannot say, and that its contracts break
+when they should.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("art_langgraph", "art_mcp", "trainer_server")
+MOST_FILES = 12
+"""Python files of a folder, its __init__ not counted."""
+BEING_DIVIDED = {("art_mcp.specialization.report", "art_mcp.specialization.specialize")}
+"""Arrows that still close a circle."""
+CLIENT_ROOM, SERVER_ROOM = "art_langgraph/client/planted.py", "trainer_server/jobs/planted.py"
+
+
+def settings() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+
+
+def folders() -> Iterator[Path]:
+    """Every folder of the packages that holds Python files."""
+    for package in PACKAGES:
+        yield from sorted({path.parent for path in (ROOT / package).rglob("*.py")})
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def modules() -> dict[str, Path]:
+    found = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return {module_name(path): path for path in found if "plugins" not in path.parts}  # those are vLLM's modules
+
+
+def imported(source: str, known: set[str]) -> set[str]:
+    """The modules among `known` that a file imports anywhere: at its top, in functions, under TYPE_CHECKING."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            names.update(name if name in known else node.module for name in inner)
+    return names & known
+
+
+def test_no_import_circle_also_under_type_checking() -> None:
+    found = modules()
+    arrows = {name: imported(path.read_text(), set(found)) - {name} for name, path in found.items()}
+    for name, other in BEING_DIVIDED:
+        arrows[name].discard(other)
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        pytest.fail(f"modules import one another in a circle: {' <- '.join(error.args[1])}")
+
+
+def test_a_circle_under_type_checking_is_seen() -> None:
+    source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from a.b import c\n"
+    assert imported(source, {"a.b.c", "a.b"}) == {"a.b.c"}
+    assert imported(source, {"a.b"}) == {"a.b"}
+
+
+def test_imports_name_their_module_in_full() -> None:
+    """Relative imports would hide from the tests here."""
+    for path in modules().values():
+        relative = [node.lineno for node in ast.walk(ast.parse(path.read_text()))
+                    if isinstance(node, ast.ImportFrom) and node.level]  # fmt: skip
+        assert not relative, f"{path}: lines {relative}"
+
+
+@pytest.mark.parametrize("folder", list(folders()), ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_a_folder_can_be_taken_in_at_a_glance(folder: Path) -> None:
+    files = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert len(files) <= MOST_FILES, f"{folder} lists {len(files)} files: divide it"
+
+
+def test_every_package_says_what_it_is() -> None:
+    for folder in folders():
+        if folder.name == "plugins":
+            continue
+        assert (folder / "__init__.py").exists(), f"{folder} holds Python files and is no package"
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), f"{folder} has no docstring"
+
+
+def test_what_is_installed_is_what_is_there() -> None:
+    listed = set(settings()["setuptools"]["packages"])
+    there = {module_name(path) for path in modules().values() if path.name == "__init__.py"}
+    assert {name for name in listed if not name.startswith("art_examples")} == there
+
+
+def test_contracts_name_every_room_of_the_server() -> None:
+    rooms = {
+        f"trainer_server.{path.stem}"
+        for path in (ROOT / "trainer_server").iterdir()
+        if (path.is_dir() and (path / "__init__.py").exists()) or (path.suffix == ".py" and path.stem != "__init__")
+    }
+    contracts = {contract["name"]: contract for contract in settings()["importlinter"]["contracts"]}
+    client = next(contract for name, contract in contracts.items() if name.startswith("the client knows"))
+    torch = next(contract for name, contract in contracts.items() if name.startswith("torch"))
+    named = {name for name in client["forbidden_modules"] if name.startswith("trainer_server.")}
+    assert named == rooms - {"trainer_server.wire"}
+    assert set(torch["source_modules"]) == rooms - {"trainer_server.training"}
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the packages, to be broken."""
+    where = tmp_path_factory.mktemp("house")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, where / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", where)
+    return where
+
+
+def lint(where: Path) -> tuple[int, str]:
+    code = "import sys; sys.path.insert(0, '.'); from importlinter.cli import lint_imports_command as run; run()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--no-cache"], cwd=where, capture_output=True, text=True, timeout=200
+    )
+    return done.returncode, re.sub(r"\s+", " ", done.stdout + done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "broken"),
+    [
+        (SERVER_ROOM, "import torch", "torch and what is built on it: in the trainer process only BROKEN"),
+        (CLIENT_ROOM, "import trainer_server.jobs", "the client knows the wire contract and nothing else"),
+        (
+            "art_mcp/client/planted.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from trainer_server.process.child import Child",
+            "trainer_server.process",
+        ),
+        ("trainer_server/engines/planted.py", "import trainer_server.policies.store", "trainer_server.policies"),
+    ],
+)
+def test_an_import_that_is_not_allowed_breaks_a_contract(copied: Path, file: str, line: str, broken: str) -> None:
+    planted = copied / file
+    planted.write_text(line + "\n")
+    try:
+        status, said = lint(copied)
+    finally:
+        planted.unlink()
+    assert status == 1, said
+    assert broken in said
+    assert "BROKEN" in said
+    assert file.removesuffix(".py").replace("/", ".") in said.replace(" ", ""), said
+
+
+def test_without_such_an_import_the_contracts_are_kept(copied: Path) -> None:
+    status, said = lint(copied)
+    assert status == 0, said

@@ -1,0 +1,69 @@
+"""Tests are laid out as the packages are, and take what they share from tests/support and testbed."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("art_langgraph", "art_mcp", "trainer_server", "examples")
+OF_THEIR_OWN = ("tests/full", "tests/test_layout.py")
+"""What mirrors no package: programs as a user starts them, over the real vLLM; and this file."""
+NOT_YET = {
+    "tests/art_mcp/client/test_capture.py",
+    "tests/art_mcp/client/test_cassette.py",
+    "tests/art_mcp/scenarios/test_catalog.py",
+    "tests/art_mcp/specialization/test_verify.py",
+}
+"""Import from other tests still."""
+
+FILES = sorted(path for folder in ("tests", "benchmarks", "testbed") for path in (ROOT / folder).rglob("*.py"))
+TESTS = [path for path in FILES if path.name.startswith("test_")]
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(path: Path) -> set[str]:
+    """The modules and names that a file imports, in functions too: `from a.b import c` gives `a.b` and `a.b.c`."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_no_test_imports_from_a_test_or_a_conftest() -> None:
+    """What two tests need is in tests/support."""
+    wrong = set()
+    for path in FILES:
+        modules = [module.split(".") for module in imports(path) if module.startswith((".", "tests"))]
+        if any(part.startswith("test_") or part == "conftest" for module in modules for part in module):
+            wrong.add(relative(path))
+    assert wrong <= NOT_YET
+
+
+def test_benchmarks_import_no_tests() -> None:
+    """What both need is in testbed."""
+    others = [path for path in FILES if not relative(path).startswith("tests/")]
+    assert [relative(path) for path in others if any(one.split(".")[0] == "tests" for one in imports(path))] == []
+
+
+def test_a_test_file_mirrors_a_module_or_a_folder() -> None:
+    """tests/PACKAGE/FOLDER/test_*.py is about PACKAGE/FOLDER, and tests/PACKAGE/test_NAME_*.py about PACKAGE/NAME."""
+    wrong = []
+    for path in TESTS:
+        if relative(path).startswith(OF_THEIR_OWN):
+            continue
+        package, *folders = path.parent.relative_to(ROOT / "tests").parts
+        mirrored = ROOT.joinpath(package, *folders)
+        names = {one.stem for one in mirrored.glob("*") if one.suffix == ".py" or one.is_dir()}
+        words = path.stem.split("_")[1:]
+        about = {"_".join(words[:count]) for count in range(1, len(words) + 1)}
+        if package not in PACKAGES or not mirrored.is_dir() or not (folders or about & names):
+            wrong.append(relative(path))
+    assert wrong == []

@@ -1,0 +1,280 @@
+"""vLLM's HTTP API, and nothing of an engine's life: models, adapters, chat, tokens, sleep, and its errors."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, RequestRefused
+from trainer_server.wire import EngineError
+
+_LOAD_TIMEOUT = 120.0
+_RENDER_TIMEOUT = 60.0
+"""Seconds for one text; vLLM tokenizes it in milliseconds."""
+_SLEEP_TIMEOUT = 300.0
+"""Seconds for moving an engine's weights between its GPU and main memory."""
+_LOOK_TIMEOUT = 30.0
+_AWAY = (502, 503, 504)
+"""Statuses of a proxy in front of vLLM, or of a vLLM that is starting."""
+_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+"""vLLM may say nothing for as long as a generation takes, so TCP must tell when its machine is gone: after 15 + 3 * 5 s
+on a quiet connection, or 30,000 ms with unconfirmed bytes. Options that a platform lacks are left out."""
+
+
+def _keepalive() -> list[tuple[int, int, int]]:
+    known = {getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)}
+    return [
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        *((socket.IPPROTO_TCP, option, value) for option, value in known.items()),
+    ]
+
+
+class VLLMClient:
+    """Speaks with one vLLM.
+
+    Every method raises EngineLost when vLLM does not answer.
+
+    Args:
+        url: Root of the vLLM server, without `/v1`.
+        api_key: Its key, if it has one.
+        base: The name by which it serves the base model.
+        cpu: Whether it computes on the CPU.
+    """
+
+    def __init__(self, url: str, api_key: str | None, *, base: str, cpu: bool) -> None:
+        self.url = url
+        self._base, self._cpu = base, cpu
+        self.http = httpx.AsyncClient(
+            base_url=url,
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            timeout=httpx.Timeout(None, connect=10.0),  # a generation takes as long as it takes; clients bound it
+            transport=httpx.AsyncHTTPTransport(
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+                socket_options=_keepalive(),
+            ),
+        )
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self.http.aclose()
+
+    async def healthy(self) -> bool:
+        """Whether vLLM and the engine loop behind its front end are alive. Never raises."""
+        try:
+            return (await self.http.get("/health", timeout=10)).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    async def check(self, *, sleeps: bool) -> int | None:
+        """Looks whether this vLLM can serve the base model and its policies.
+
+        Args:
+            sleeps: Whether it must be able to sleep.
+
+        Returns:
+            Its context length, where it says so.
+
+        Raises:
+            EngineError: It cannot; the message says how to start it instead.
+        """
+        models = await self._models()
+        served = [model["id"] for model in models if not model.get("parent")]
+        if self._base not in served:
+            raise EngineError(
+                f"the engine at {self.url} serves {', '.join(served) or 'nothing'}, and this server trains "
+                f"{self._base}: start that vLLM on the same model with --served-model-name {self._base}, or take its "
+                "URL away"
+            )
+        # vLLM refuses a body that names nothing, where the route exists.
+        if (await self._post("/v1/load_lora_adapter", {}, _LOOK_TIMEOUT)).status_code in (404, 405):
+            raise EngineError(
+                f"the engine at {self.url} loads no adapters at run time: start that vLLM with --enable-lora and with "
+                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment"
+            )
+        if sleeps and (await self._get("/is_sleeping")).status_code == 404:
+            raise EngineError(
+                f"the engine at {self.url} cannot give its GPU memory away for a while, as --share-gpu wants it: start "
+                "that vLLM with --enable-sleep-mode and with VLLM_SERVER_DEV_MODE=1 in its environment"
+            )
+        return next((model["max_model_len"] for model in models if model.get("max_model_len")), None)
+
+    async def adapters(self) -> dict[str, str]:
+        """Name and path of the adapters that vLLM holds. Raises EngineError for an answer that is no list of models."""
+        return {model["id"]: str(model.get("root")) for model in await self._models() if model.get("parent")}
+
+    async def load(self, name: str, path: Path) -> None:
+        """Loads an adapter. Raises AdapterRefused, or EngineError while vLLM is starting."""
+        body = {"lora_name": name, "lora_path": str(path)}
+        answer = await self._post("/v1/load_lora_adapter", body, _LOAD_TIMEOUT)
+        if "already been loaded" in answer.text and (await self.adapters()).get(name) not in (None, str(path)):
+            # Another server, or another home, loaded other weights under this name.
+            await self.unload(name)
+            answer = await self._post("/v1/load_lora_adapter", body, _LOAD_TIMEOUT)
+        if answer.status_code in _AWAY:
+            raise EngineError(f"{self.url} answered {answer.status_code} to loading {name}: {answer.text[:200]}")
+        if answer.status_code != 200 and "already been loaded" not in answer.text:
+            raise AdapterRefused(f"vLLM at {self.url} refused adapter {name}: {answer.text[:500]}")
+
+    async def unload(self, name: str) -> None:
+        """Unloads an adapter, if it is loaded. Raises EngineError when vLLM refuses."""
+        answer = await self._post("/v1/unload_lora_adapter", {"lora_name": name}, _LOAD_TIMEOUT)
+        if answer.status_code not in (200, 404):
+            raise EngineError(f"vLLM at {self.url} did not unload {name}: {answer.text[:500]}")
+
+    async def sleep(self) -> None:
+        """Moves weights to main memory and drops the KV cache; aborts what is being generated. Raises EngineError."""
+        await self._expect_success("/sleep", {"level": "1", "mode": "abort"})
+
+    async def wake_up(self) -> None:
+        """Ends the sleep; an engine that is awake does not mind. Raises EngineError."""
+        await self._expect_success("/wake_up", {})
+
+    @asynccontextmanager
+    async def chat(self, request: Mapping[str, Any]) -> AsyncIterator[VLLMReply]:
+        """See Engine.chat."""
+        body = dict(request)
+        if self._cpu:
+            body.pop("seed", None)  # with a seed for each request, vLLM on CPUs can die
+        sent = self.http.build_request("POST", "/v1/chat/completions", json=body)
+        response: httpx.Response | None = None
+        refusal = b""
+        try:
+            try:
+                response = await self.http.send(sent, stream=True)
+                if response.status_code != 200:
+                    refusal = await response.aread()
+            except httpx.HTTPError as error:
+                raise self._lost(error) from error
+            if response.status_code != 200:
+                await self._raise_refusal(response.status_code, refusal, body["model"])
+            yield VLLMReply(response, self.url)
+        finally:
+            if response is not None:
+                await response.aclose()
+
+    async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
+        """See Engine.render."""
+        return list((await self._ask("/tokenize", {**chat, "add_generation_prompt": generation}))["tokens"])
+
+    async def tokenize(self, text: str) -> list[int]:
+        """See Engine.tokenize."""
+        return list((await self._ask("/tokenize", {"prompt": text, "add_special_tokens": False}))["tokens"])
+
+    async def detokenize(self, tokens: Sequence[int]) -> str:
+        """See Engine.detokenize."""
+        return str((await self._ask("/detokenize", {"tokens": list(tokens)}))["prompt"])
+
+    async def _models(self) -> list[dict[str, Any]]:
+        """What vLLM serves: base models, and adapters, which have a `parent`."""
+        answer = await self._get("/v1/models")
+        if answer.status_code in (401, 403):
+            raise EngineError(
+                f"the engine at {self.url} refuses the key: set ART_ENGINE_API_KEY to what vLLM was given by "
+                "--api-key or VLLM_API_KEY, the same for all engines"
+            )
+        try:
+            return list(answer.json()["data"])
+        except (ValueError, KeyError, TypeError):
+            raise EngineError(
+                f"{self.url}/v1/models answered {answer.status_code} and no list of models: --engine-url must name the "
+                "root of a vLLM server"
+            ) from None
+
+    async def _raise_refusal(self, status: int, body: bytes, model: str) -> None:
+        """Raises what a chat request's error answer means."""
+        message = _message(body)
+        if status == 404 and model != self._base:
+            raise AdapterLost(f"{self.url} does not hold {model}: {message}")
+        if status >= 500 and not await self.healthy():
+            raise EngineLost(f"{self.url} is dying: {message}")
+        lowered = message.lower()
+        too_long = ("context length", "maximum model length", "max_model_len")
+        raise RequestRefused(
+            message, status=status, too_long=status == 400 and any(words in lowered for words in too_long)
+        )
+
+    async def _ask(self, path: str, body: dict[str, Any]) -> Any:
+        """An answer of vLLM's tokenizer, which is the same for all adapters."""
+        answer = await self._post(path, {"model": self._base, **body}, _RENDER_TIMEOUT)
+        if answer.status_code == 404:
+            raise RequestRefused(f"{self.url}{path} is not found: the engine must be a vLLM that offers it", status=404)
+        if answer.status_code in _AWAY:
+            raise EngineError(f"{self.url}{path} answered {answer.status_code}: {answer.text[:200]}")
+        if answer.status_code != 200:
+            message = f"the engine cannot render it: {answer.text[:500]}"
+            raise RequestRefused(message, status=answer.status_code)
+        return answer.json()
+
+    async def _expect_success(self, path: str, params: dict[str, str]) -> None:
+        try:
+            (await self.http.post(path, params=params, timeout=_SLEEP_TIMEOUT)).raise_for_status()
+        except httpx.HTTPError as error:
+            raise self._lost(error) from error
+
+    async def _get(self, path: str) -> httpx.Response:
+        try:
+            return await self.http.get(path, timeout=_LOOK_TIMEOUT)
+        except httpx.HTTPError as error:
+            raise self._lost(error) from error
+
+    async def _post(self, path: str, body: dict[str, Any], timeout: float) -> httpx.Response:
+        try:
+            return await self.http.post(path, json=body, timeout=timeout)
+        except httpx.HTTPError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: httpx.HTTPError) -> EngineLost:
+        reached = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+        return EngineLost(f"{self.url}: {error!r}", reached=reached)
+
+
+class VLLMReply:
+    """An answer of vLLM whose headers were read; see Reply."""
+
+    def __init__(self, response: httpx.Response, url: str) -> None:
+        self._response, self._url = response, url
+
+    async def whole(self) -> dict[str, Any]:
+        """See Reply.whole."""
+        with self._lost_at_errors():
+            body: dict[str, Any] = json.loads(await self._response.aread())
+            return body
+
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """See Reply.chunks."""
+        begun = False
+        with self._lost_at_errors():
+            async for line in self._response.aiter_lines():
+                if not line.startswith("data: ") or line == "data: [DONE]":
+                    continue
+                chunk: dict[str, Any] = json.loads(line.removeprefix("data: "))
+                if "error" in chunk:
+                    raise EngineLost(str(chunk["error"]))
+                begun = True
+                yield chunk
+        if not begun:
+            raise EngineLost("the stream ended before it began")
+
+    @contextmanager
+    def _lost_at_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.HTTPError as error:
+            raise EngineLost(f"{self._url}: {error!r}") from error
+        except json.JSONDecodeError as error:
+            raise EngineLost(f"{self._url} answered no JSON: {error}") from error
+
+
+def _message(body: bytes) -> str:
+    """The words of vLLM's error answer."""
+    try:
+        answer = json.loads(body)
+        return str((answer.get("error") or answer).get("message") or answer)
+    except (ValueError, AttributeError):
+        return body.decode(errors="replace")[:500]

@@ -1,0 +1,65 @@
+"""What a policy's name means: the version that it stands for now, and the policies that this server cannot serve."""
+
+from __future__ import annotations
+
+from trainer_server.engines.slots import Key, adapter_name
+from trainer_server.policies.store import AdapterStore
+
+
+class PolicyNames:
+    """Name → version, for the life of a server. Questions change nothing; `serve`, `forget` and `quarantine` do."""
+
+    def __init__(self, store: AdapterStore) -> None:
+        self._store = store
+        self.newest: dict[str, int] = {}
+        """By policy: the version that its name means. Engines hold it, or held it."""
+        self.unserved: dict[str, str] = {}
+        """Policies that this server cannot serve, and why."""
+
+    def is_newest(self, key: Key) -> bool:
+        """Whether the policy's name means this version."""
+        return self.newest.get(key[0]) == key[1]
+
+    def problem(self, key: Key) -> str | None:
+        """Why a version cannot be used, from its files; None when nothing is wrong with them."""
+        return self._store.problem(*key)
+
+    def serve(self, key: Key) -> None:
+        """A version is in service: from now on the policy's name means it, unless it means a newer one already."""
+        self.newest[key[0]] = max(key[1], self.newest.get(key[0], 0))
+
+    def forget(self, policy: str) -> None:
+        """The policy is made anew: its name means nothing until a version is in service."""
+        self.newest.pop(policy, None)
+
+    def quarantine(self, key: Key, why: str) -> str:
+        """Takes a version out of use. If its policy's name meant it, the name means the version before it.
+
+        Args:
+            key: The version.
+            why: What is wrong with it.
+
+        Returns:
+            What to tell the user.
+        """
+        policy, version = key
+        reason = self._store.quarantined(policy).get(version) or self._store.quarantine(policy, version, why)
+        self.step_back(policy)
+        return reason
+
+    def refuse(self, key: Key, why: str) -> str:
+        """What a request for a version with a problem is told. A version that the policy's name means is quarantined:
+        what the name means must not depend on who notices the problem."""
+        if self.is_newest(key):
+            return self.quarantine(key, why)
+        return f"{adapter_name(key)} cannot be served: {why}. Ask for another version of it (/v1/models)."
+
+    def step_back(self, policy: str) -> None:
+        """Where the newest version is in quarantine, the policy's name means the one before it."""
+        newest = self.newest.get(policy)
+        if newest is not None and newest in self._store.quarantined(policy):
+            before = [number for number in self._store.versions(policy) if number < newest]
+            if before:
+                self.newest[policy] = before[-1]
+            else:
+                del self.newest[policy]

@@ -1,0 +1,175 @@
+"""What the trainer does for each kind of job: create a policy or fork one, take a GRPO step, take a warm start."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer_server.jobs.board import JobBoard, JobFile
+from trainer_server.ledger.sqlite import read_completions
+from trainer_server.policies.store import OPTIMIZER, AdapterStore
+from trainer_server.process import faults
+from trainer_server.training.checkpoint import load_state, make_optimizer, save_state
+from trainer_server.training.grpo.batch import gather_batch
+from trainer_server.training.grpo.loss import loss_named
+from trainer_server.training.grpo.step import optimise
+from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.publish import Publisher
+from trainer_server.training.ranks import Ranks
+from trainer_server.training.sft import warm_start
+from trainer_server.wire import Fork, Home, PolicySpec, SFTRequest, StepRequest, StepResult, TrainingError
+
+log = logging.getLogger("trainer")
+
+_PROGRESS_EVERY = 0.5
+"""Seconds between two notes of how far a job is."""
+
+
+class JobKinds:
+    """Does one job from its file to its published version. Holds no state between jobs that is not on disk."""
+
+    def __init__(
+        self,
+        *,
+        home: Home,
+        board: JobBoard,
+        store: AdapterStore,
+        model: PolicyModel,
+        base_model: str,
+        tokenizer: str,
+        ranks: Ranks,
+    ) -> None:
+        """base_model, tokenizer: name and fingerprint; completions of others are skipped."""
+        self._home, self._board, self._store, self._model = home, board, store, model
+        self._base_model, self._tokenizer, self._ranks = base_model, tokenizer, ranks
+        self._publisher = Publisher(store, model)
+        self._kinds = {"create": self._create, "step": self._step, "sft": self._sft}
+
+    def do(self, job: JobFile) -> StepResult:
+        """Does a job; one that an earlier process has done already, and not reported, is not done again.
+
+        Raises:
+            TrainingError: It cannot be done.
+            OSError: The disk is full, or a file cannot be read.
+        """
+        return self._publisher.published_by(job) or self._kinds[job.kind](job)
+
+    def compute_step(self, job: JobFile, version: int) -> tuple[dict[str, Any], torch.optim.AdamW]:
+        """Takes a step on top of a version, on every rank; leaves the new weights in place.
+
+        Returns:
+            The step's metrics, and the optimizer with its new state.
+        """
+        request, spec = job.request, self._store.spec(job.policy)
+        if not isinstance(request, StepRequest) or spec is None:
+            raise TrainingError(f"{job.id} says nothing about a step")
+        loss_named(request.config.loss_type)  # before anything is loaded
+        batch = gather_batch(
+            request.groups,
+            read_completions(self._home.ledger, job.completions),
+            request.config,
+            policy=job.policy,
+            version=version,
+            base_model=self._base_model,
+            tokenizer=self._tokenizer,
+        )
+        directory = self._store.directory(job.policy, version)
+        self._model.load(spec, directory)
+        optimizer = make_optimizer(self._model, request.config)
+        if lost := load_state(directory, self._model, optimizer):
+            torch.manual_seed(spec.seed + version)  # the same for all ranks, and however often the job is taken up
+
+        @contextmanager
+        def with_version(other: int) -> Iterator[bool]:
+            path = self._store.directory(job.policy, other)
+            if self._store.problem(job.policy, other):
+                yield False
+                return
+            self._model.load(spec, path)
+            try:
+                yield True
+            finally:
+                self._model.load(spec, directory)
+
+        faults.point("gathered")
+        metrics = optimise(self._model, optimizer, batch, request.config, with_version, self._ranks)
+        if lost and "skipped" not in metrics:
+            log.warning("%s: %s", job.policy, lost)
+            metrics["optimizer"] = lost
+        return metrics, optimizer
+
+    def _create(self, job: JobFile) -> StepResult:
+        """Version 0: an untrained LoRA, or a copy of another policy's version."""
+        if job.spec is None:
+            raise TrainingError(f"{job.id} names no policy to create")
+        if 0 in self._store.versions(job.policy):  # made for a request that was cut off and sent again
+            return StepResult(version=0)
+        if job.spec.fork_of:
+            return self._fork(job, job.spec, job.spec.fork_of)
+        self._model.initialise(job.spec)
+        torch.manual_seed(job.spec.seed)
+        return self._publisher.publish(job, 0, {}, lambda staging: self._publisher.write(staging, None))
+
+    def _fork(self, job: JobFile, spec: PolicySpec, source: Fork) -> StepResult:
+        name = f"{source.policy}@{source.version}"
+        if problem := self._store.problem(source.policy, source.version):
+            raise TrainingError(f"{name} cannot be forked: {problem}")
+        directory = self._store.directory(source.policy, source.version)
+        state = ("trainer.json", OPTIMIZER) if source.optimizer else ()
+        if not all((directory / file).exists() for file in state):
+            state = ()
+            log.warning("%s has no optimizer state any more: %s begins with a fresh one", name, job.policy)
+
+        def copy(staging: Path) -> None:
+            for file in ("adapter_config.json", "adapter_model.safetensors", *state):
+                shutil.copyfile(directory / file, staging / file)
+            if not state:
+                torch.manual_seed(spec.seed)
+                save_state(staging, self._model, None)
+
+        metrics: dict[str, object] = {"fork_of": name, "optimizer": "copied" if state else "fresh"}
+        return self._publisher.publish(job, 0, metrics, copy)
+
+    def _step(self, job: JobFile) -> StepResult:
+        """The next version by policy gradient, or none where there is nothing to learn from."""
+        _, version = self._publisher.newest(job.policy)
+        if self._ranks.count > 1:
+            self._ranks.broadcast(json.dumps({"job": job.id, "version": version}))
+        metrics, optimizer = self.compute_step(job, version)
+        if "skipped" in metrics:
+            return StepResult(version=version, metrics=metrics)
+        return self._publisher.publish_weights(job, metrics, optimizer, made_from=version)
+
+    def _sft(self, job: JobFile) -> StepResult:
+        """The next version by imitation of demonstrations."""
+        spec, version = self._publisher.newest(job.policy)
+        demonstrations = self._board.rows(job.id)
+        if demonstrations is None or not isinstance(job.request, SFTRequest):
+            raise TrainingError(f"{job.id} says nothing about demonstrations")
+        if self._ranks.sharded:
+            raise TrainingError(
+                "a warm start needs the whole base model in one process: serve without --trainer-shard for it"
+            )
+        self._model.load(spec, self._store.directory(job.policy, version))
+        noted = -math.inf
+
+        def note_progress(done: int, updates: int) -> None:
+            nonlocal noted
+            if time.monotonic() - noted >= _PROGRESS_EVERY:
+                self._board.progress(job.id, done / updates)
+                noted = time.monotonic()
+
+        scratch = self._home.jobs / job.id / "trl"
+        metrics = warm_start(self._model, demonstrations, job.request.config, scratch, note_progress)
+        if "skipped" in metrics:
+            return StepResult(version=version, metrics=metrics)
+        return self._publisher.publish_weights(job, metrics, None, made_from=version)
