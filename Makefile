@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 HAS_GPU := $(wildcard /dev/nvidia0)
 CONSTRAINTS := $(if $(HAS_GPU),,-c constraints.txt)
 
+# What computes gains nothing from more processes than cores; what waits for processes, downloads and time limits does.
 FAST := -m "not vllm and not servers and not slow" -n 2 --dist loadfile
+SLOW := -m "(slow or servers) and not vllm" -n 3 --dist loadfile --no-loadscope-reorder --durations=20
+VLLM := tests/full -m vllm --durations=20
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine quickstart test test-fast check format clean
@@ -17,7 +20,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11, or call make PYTHON=python3.12"; exit 1; }
 	@echo "==> setting up $(VENV) (client, server, development tools)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --disable-pip-version-check -q --progress-bar off $(CONSTRAINTS) -e '.[server,quickstart,dev]' \
+	@$(BIN)/python -m pip install --disable-pip-version-check -q --progress-bar off --upgrade pip && \
+	  $(BIN)/python -m pip install -q --progress-bar off --no-compile $(CONSTRAINTS) -e '.[server,quickstart,dev]' \
 	  || { echo "==> pip failed. Is a package registry in reach, and are 3 GB free? Then run make again."; exit 1; }
 	@touch $@
 
@@ -30,8 +34,12 @@ quickstart: engine ## Train the example agent and show that it got better; ARGS=
 	@$(BIN)/art-langgraph quickstart $(ARGS)
 
 test: engine ## All tests, the real vLLM included
+	@echo "==> the fast tests"
 	@$(BIN)/python -m pytest $(FAST)
-	@$(BIN)/python -m pytest -m "vllm or servers or slow" --durations=20
+	@echo "==> the slow tests, three at a time: processes that are killed, other people's servers and versions"
+	@$(BIN)/python -m pytest $(SLOW)
+	@echo "==> the tests on the real vLLM"
+	@$(BIN)/python -m pytest $(VLLM)
 
 test-fast: setup ## The tests that take no minutes: without vLLM, `langgraph dev`, other people's MCP servers, kills
 	@$(BIN)/python -m pytest $(FAST)

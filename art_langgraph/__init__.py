@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from art_langgraph.datasets import load_scenarios, save_scenarios
     from art_langgraph.judge.ruler import Ruler, ruler_score_group
     from art_langgraph.llm.llm import LLM, Usage
-    from art_langgraph.loop.comparison import Versus, compare_versions
+    from art_langgraph.loop.comparison import VersionComparison, compare_versions
     from art_langgraph.loop.evaluate import Evaluation, evaluate
+    from art_langgraph.loop.failures import RolloutsFailed
     from art_langgraph.loop.rollout import gather, rollout
     from art_langgraph.loop.train import train
     from art_langgraph.middleware import ARTMiddleware
@@ -36,8 +37,9 @@ _MODULES = {
     "art_langgraph.datasets": ("load_scenarios", "save_scenarios"),
     "art_langgraph.judge.ruler": ("Ruler", "ruler_score_group"),
     "art_langgraph.llm.llm": ("LLM", "Usage"),
-    "art_langgraph.loop.comparison": ("Versus", "compare_versions"),
+    "art_langgraph.loop.comparison": ("VersionComparison", "compare_versions"),
     "art_langgraph.loop.evaluate": ("Evaluation", "evaluate"),
+    "art_langgraph.loop.failures": ("RolloutsFailed",),
     "art_langgraph.loop.rollout": ("gather", "rollout"),
     "art_langgraph.loop.train": ("train",),
     "art_langgraph.middleware": ("ARTMiddleware",),
@@ -61,6 +63,7 @@ __all__ = [
     "GRPOConfig",
     "LLMError",
     "NodeRewards",
+    "RolloutsFailed",
     "Ruler",
     "SFTConfig",
     "Scenario",
@@ -70,7 +73,7 @@ __all__ = [
     "TrajectoryGroup",
     "TrajectoryStore",
     "Usage",
-    "Versus",
+    "VersionComparison",
     "autorl",
     "compare_versions",
     "evaluate",

@@ -40,4 +40,6 @@ def _scenario(line: Any) -> Scenario:
         given = {"id": str(line["id"])} if line.get("id") else {}
         metadata = {**(line.get("metadata") or {}), "outputs": line.get("outputs")}
         return Scenario(input=line["inputs"], metadata=metadata, **given)
+    if isinstance(line, dict) and "input" in line and line.keys() <= {"id", "input", "metadata"}:
+        return Scenario(**{**line, "id": str(line.get("id") or ""), "metadata": line.get("metadata") or {}})
     return Scenario.of(line)

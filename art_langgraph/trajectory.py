@@ -17,8 +17,11 @@ from art_langgraph.messages import final_text, from_openai, messages_of, plain, 
 class Scenario(BaseModel):
     """One task that a graph can be run on.
 
-    input: what the graph is invoked with. metadata: whatever a reward function needs to know. id: identifies the
-    scenario across runs; by default a hash of the input.
+    Args:
+        input: What the graph is invoked with. A text is what a user says: a graph that takes messages gets it as the
+            first one, a graph that takes a plain text as it is.
+        metadata: Whatever a reward function needs to know, such as the right answer.
+        id: Identifies the scenario across runs; by default a hash of the input.
     """
 
     id: str = ""
@@ -37,13 +40,15 @@ class Scenario(BaseModel):
 
     @classmethod
     def of(cls, given: Any) -> Scenario:
-        """A scenario from itself, a dict with the key `input`, a user message, or whatever the graph takes as input."""
+        """A scenario from itself, from a dict with `id` and `input` (and `metadata`), or from an input of the graph.
+
+        Any other dict is the graph's input, also `{"input": "hello"}`. A text is what a user says; `rollout` makes it
+        the first message of a graph that takes messages.
+        """
         if isinstance(given, Scenario):
             return given
-        if isinstance(given, str):
-            return cls(input={"messages": [("user", given)]})
-        if isinstance(given, dict) and "input" in given and set(given) <= {"id", "input", "metadata"}:
-            return cls(**given)
+        if isinstance(given, dict) and {"id", "input"} <= given.keys() <= {"id", "input", "metadata"}:
+            return cls(**{**given, "id": str(given["id"])})
         return cls(input=given)
 
 

@@ -1,14 +1,44 @@
-"""Real servers for the tests: the trainer server over a small engine (fast lane), or over vLLM (full lane)."""
+"""Fixtures of all tests: the real trainer server over a small engine. Which tests run side by side is decided here."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from testbed.tiny_model import tiny_base
 from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
+
+APART = {"tests/art_mcp/client/test_real_servers.py"}
+"""Files whose tests wait for minutes, and share nothing."""
+
+
+class ByFile(LoadFileScheduling):
+    """The tests of a file run one after another, as its fixtures want it; but those of APART, each for itself."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return nodeid if file in APART else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    return ByFile(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tables that tests recorded: `record_property(HEADER, row)`, for a header as Markdown has it."""
+    tables: defaultdict[str, list[object]] = defaultdict(list)
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name.startswith("| "):
+                tables[name].append(value)
+    for header, rows in tables.items():
+        terminalreporter.write_line("\n" + "\n".join([header, *map(str, rows)]))
 
 
 @pytest.fixture(scope="session")

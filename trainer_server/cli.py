@@ -43,6 +43,9 @@ def serve_command(
     ),
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.", min=0, max=65535)] = 8400,
     home: _HomeOption = None,
+    ledger: Annotated[
+        str, typer.Option(help="Where completions are recorded: `sqlite`, or `module:factory` of your own.")
+    ] = "sqlite",
     engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
     trainer_processes: Annotated[
         int, typer.Option(help="Trainer processes that share each step, a GPU each.", min=1)
@@ -56,6 +59,10 @@ def serve_command(
         typer.Option(
             help="Start the trainer by `accelerate launch` with this configuration.", exists=True, dir_okay=False
         ),
+    ] = None,
+    loss: Annotated[
+        list[str] | None,
+        typer.Option(help="Another loss_type for steps, NAME=MODULE:ATTRIBUTE of a Loss; repeatable. See docs."),
     ] = None,
     trainer_args: Annotated[str, typer.Option(help="Flags passed to the trainer, as one quoted string.")] = "",
     adapter_slots: Annotated[int, typer.Option(help="Adapters held by each engine at once.", min=2)] = 6,
@@ -80,14 +87,28 @@ def serve_command(
 
     serve(
         ServerConfig(
-            home=Home.find(home), model=model, host=host, port=port, engine=engine, engine_urls=tuple(engine_url or ()),
-            engine_api_key=os.environ.get("ART_ENGINE_API_KEY"), engine_args=tuple(shlex.split(engine_args)),
-            engine_gpus=tuple(engine_gpus or ()), trainer_gpus=trainer_gpus, share_gpu=share_gpu,
-            trainer_processes=trainer_processes, trainer_shard=trainer_shard, accelerate_config=accelerate_config,
-            trainer_args=tuple(shlex.split(trainer_args)), adapter_slots=adapter_slots, max_rank=max_rank,
+            home=Home.find(home),
+            ledger=ledger,
+            model=model,
+            host=host,
+            port=port,
+            engine=engine,
+            engine_urls=tuple(engine_url or ()),
+            engine_api_key=os.environ.get("ART_ENGINE_API_KEY"),
+            engine_args=tuple(shlex.split(engine_args)),
+            engine_gpus=tuple(engine_gpus or ()),
+            trainer_gpus=trainer_gpus,
+            share_gpu=share_gpu,
+            trainer_processes=trainer_processes,
+            trainer_shard=trainer_shard,
+            accelerate_config=accelerate_config,
+            losses=tuple(loss or ()),
+            trainer_args=tuple(shlex.split(trainer_args)),
+            adapter_slots=adapter_slots,
+            max_rank=max_rank,
             keep_versions=keep_versions,
         )
-    )  # fmt: skip
+    )
 
 
 engine_app = typer.Typer(help="vLLM's own environment.", no_args_is_help=True)

@@ -10,7 +10,7 @@ from art_langgraph.auto_rl.inputs import input_schema, invent
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.judge.ruler import RUBRIC, Ruler
 from art_langgraph.llm.llm import LLM, Model, Usage, total_cost
-from art_langgraph.loop.comparison import Versus, compare_versions
+from art_langgraph.loop.comparison import VersionComparison, compare_versions
 from art_langgraph.loop.rollout import Graph, ScenarioLike
 from art_langgraph.loop.stages import Stages
 from art_langgraph.loop.train import StepRecord, train
@@ -30,7 +30,7 @@ class AutoRLReport:
     """Scenarios that the policy was trained on."""
     validation: list[Scenario]
     """Held-out scenarios, on which versions were compared."""
-    comparison: Versus
+    comparison: VersionComparison
     """First and last version on the held-out scenarios."""
     steps: list[StepRecord]
     """One record per training step."""

@@ -90,7 +90,8 @@ class TrainerClient:
     ) -> Policy:
         """Creates a policy, a LoRA on the server's base model, or returns the existing one of that name.
 
-        What is left out takes the server's default for a new policy, and is not compared with an existing one.
+        What is left out takes its default, or in a fork the value of the source. An existing policy must have the same
+        values.
 
         Args:
             name: Letters, digits, `.`, `_` and `-`; not the base model's name.

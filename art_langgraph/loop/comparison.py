@@ -22,10 +22,13 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Versus:
-    """Two versions in comparison. groups: one per scenario, with the runs of both; `requested_version` tells which.
+class VersionComparison:
+    """Two versions in comparison. A scenario that could not be judged counts in `unscored` alone.
 
-    A scenario that could not be judged counts in `unscored` alone.
+    Args:
+        policy: The policy.
+        versions: The earlier version and the later one.
+        groups: One per scenario, with the runs of both versions; `Trajectory.requested_version` tells which.
     """
 
     policy: str
@@ -34,15 +37,15 @@ class Versus:
 
     @property
     def pairs(self) -> list[Pair]:
-        found = []
+        pairs = []
         for group in self.groups:
             scores: dict[int, list[float]] = {version: [] for version in self.versions}
-            for one in group.trajectories:
-                if one.reward is not None and isinstance(one.requested_version, dict):
-                    scores[one.requested_version[self.policy]].append(one.reward)
+            for run in group.trajectories:
+                if run.reward is not None and isinstance(run.requested_version, dict):
+                    scores[run.requested_version[self.policy]].append(run.reward)
             if all(scores.values()):
-                found.append(Pair(*(statistics.fmean(scores[version]) for version in self.versions)))
-        return found
+                pairs.append(Pair(*(statistics.fmean(scores[version]) for version in self.versions)))
+        return pairs
 
     @property
     def unscored(self) -> int:
@@ -104,10 +107,26 @@ async def compare_versions(
     max_concurrency: int = 16,
     timeout: float | None = None,
     progress: bool = True,
-) -> Versus:
-    """Runs both versions `n` times on each scenario, and has all runs of a scenario judged as one group (`Ruler`).
+) -> VersionComparison:
+    """Runs both versions `n` times on each scenario, and has all runs of a scenario judged as one group.
 
-    The judge is not told which is which. The runs are marked, and no training step takes them.
+    The judge is not told which is which. The runs are marked as evaluation, and no training step takes them.
+
+    Args:
+        graph: As that of `rollout`.
+        scenarios: Tasks that the policy was not trained on.
+        reward: Scores the runs of a scenario together (`Ruler`).
+        policy: The policy to compare.
+        versions: The earlier version and the later one.
+        n: Runs of each scenario, by each version.
+        temperature: Asks the gateway to override what the graph hard-codes; None leaves it.
+        max_concurrency: Runs at once.
+        timeout: Seconds for a run of the graph.
+        progress: Shows a bar on a terminal.
+
+    Raises:
+        ConfigError: As `gather`.
+        RolloutsFailed: Every run of a version raised.
     """
     sides = [
         await gather(
@@ -121,4 +140,4 @@ async def compare_versions(
         TrajectoryGroup(scenario=before.scenario, trajectories=[*before.trajectories, *after.trajectories])
         for before, after in zip(*sides, strict=True)
     ]
-    return Versus(policy, versions, await asyncio.gather(*(score_group(group, reward) for group in mixed)))
+    return VersionComparison(policy, versions, await asyncio.gather(*(score_group(group, reward) for group in mixed)))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from art_langgraph.jsonl import read_jsonl, write_jsonl
+from art_langgraph.loop.failures import check_rewards, versions_of
 from art_langgraph.loop.intervals import mean_interval, wilson
 from art_langgraph.loop.rollout import Graph, Resume, ScenarioLike, gather
 from art_langgraph.rewards import RewardFunction
@@ -78,6 +79,11 @@ class Evaluation:
         if rewards and set(rewards) <= {0.0, 1.0}:
             return wilson(int(sum(rewards)), len(rewards))
         return mean_interval(rewards)
+
+    @property
+    def versions(self) -> dict[str, list[int]]:
+        """The versions that answered, by policy: `{"agent": [3]}`."""
+        return versions_of(self.trajectories)
 
     def succeeded(self, trajectory: Trajectory) -> bool:
         """Whether a run has a reward, did not raise, and meets `success`."""
@@ -197,9 +203,15 @@ async def evaluate(
 
     Returns:
         The runs, with the mean of their rewards and the rate of successes.
+
+    Raises:
+        ConfigError: As `gather`.
+        RolloutsFailed: Every run raised, or no run has a reward though a reward function was given.
     """
     groups = await gather(
         graph, scenarios, n, reward, max_concurrency=max_concurrency, temperature=temperature, timeout=timeout,
         store=store, resume=resume, version=version, progress=progress, evaluation=True,
     )  # fmt: skip
+    if reward is not None:
+        check_rewards(groups)
     return Evaluation([trajectory for group in groups for trajectory in group.trajectories], version, success)

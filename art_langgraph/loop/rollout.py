@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
@@ -16,23 +16,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.release import release
 from art_langgraph.capture.scope import Scope, recording
+from art_langgraph.loop.failures import check_runs, warn_unheard
+from art_langgraph.loop.graphs import Graph as Graph
+from art_langgraph.loop.graphs import GraphSource, NotStarted, graph_input
 from art_langgraph.rewards import GroupReward, RewardFunction, score, score_group
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError
 
 ScenarioLike = Scenario | dict[str, Any] | str | Command[Any]
-"""A scenario, a user message, or a graph's input."""
-Graph = Runnable[Any, Any] | Callable[..., Any]
-"""A compiled graph, or a function that makes one for a scenario: (scenario) → graph, async or not, or an async context
-manager that yields it."""
+"""A scenario, a text that a user says, or a graph's input; see `Scenario.of`."""
 
 Resume = Callable[[list[Any]], Any]
 """Answers interrupts: their values → what the run is resumed with, or an awaitable of it."""
 
 
 async def rollout(
-    graph: Graph,
+    graph: Graph | GraphSource,
     scenario: ScenarioLike,
     reward: RewardFunction | None = None,
     *,
@@ -47,14 +47,29 @@ async def rollout(
 ) -> Trajectory:
     """Runs a graph on a scenario and records what it did.
 
-    temperature: asks the gateway to override what the graph hard-codes. timeout: seconds for the graph; running over
-    is an error of the trajectory. resume: answers the graph's interrupts, given as a list; without it an interrupt
-    ends the run. version: of the policies that ChatART asks, for all of them or by name; None: the newest.
-    A graph that raises gives a trajectory with its `error` and all it did until then. Every ChatART inside gets one
-    version of its policy for the whole rollout. A graph with a checkpointer gets a thread of its own unless `config`
-    names one. evaluation: the run measures, and is never trained on. metadata: your facts, kept with the trajectory.
+    A graph that raises gives a trajectory with its `error` and all that it did until then. Every ChatART inside gets
+    one version of its policy for the whole rollout. A graph with a checkpointer gets a thread of its own unless
+    `config` names one.
+
+    Args:
+        graph: A compiled graph, or a factory that makes one for a scenario; see `Graph`.
+        scenario: The task. A text is what a user says: the first message of a graph of messages.
+        reward: Scores the run, also one that raised; None leaves it unscored.
+        temperature: Asks the gateway to override what the graph hard-codes.
+        config: LangChain's config of the run.
+        timeout: Seconds for the graph; running over is an error of the trajectory.
+        store: Where the trajectory is kept as well.
+        resume: Answers the graph's interrupts, given as a list; without it an interrupt ends the run.
+        version: Version of the policies that ChatART asks, for all of them or by name; None: the newest.
+        evaluation: The run measures, and is never trained on.
+        metadata: Your facts, kept with the trajectory.
+
+    Raises:
+        ConfigError: There is nothing to run: the graph is not compiled, it does not take the scenario's input, the
+            function is no factory, or the factory raised.
     """
-    scenario = Scenario.of(scenario)
+    scenario, source = Scenario.of(scenario), GraphSource.of(graph)
+    source.check([scenario])
     scope = Scope(temperature=temperature, version=version)
     recorder = scope.recorder
     trajectory = Trajectory(
@@ -65,20 +80,23 @@ async def rollout(
         evaluation=evaluation,
         metadata=dict(metadata or {}),
     )
-    started = time.monotonic()
+    started, kind = time.monotonic(), ""
     handler = ARTCallbackHandler(scope)
     try:
         with recording(scope, handler):
             async with AsyncExitStack() as stack, asyncio.timeout(timeout):
                 scope.exits = stack
-                runnable = await _resolve(graph, scenario, stack)
+                runnable = await source.open(scenario, stack)
+                kind = type(runnable).__name__
                 whole = _own_thread(config, runnable, scope)
                 trajectory.graph_id, trajectory.thread_id = runnable.get_name(), _thread(whole)
-                trajectory.output = await runnable.ainvoke(scenario.input, whole)
+                trajectory.output = await runnable.ainvoke(graph_input(runnable, scenario.input), whole)
                 while resume and (interrupts := _interrupts(trajectory.output)):
                     value = resume(interrupts)
                     value = await value if inspect.isawaitable(value) else value
                     trajectory.output = await runnable.ainvoke(Command(resume=value), whole)
+    except NotStarted:
+        raise
     except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
         trajectory.error = f"{type(error).__name__}: {error}"
     finally:
@@ -92,13 +110,14 @@ async def rollout(
     trajectory.nodes = recorder.nodes
     if reward is not None:
         await score(trajectory, reward)
+        warn_unheard(trajectory, kind)
     if store is not None:
         await asyncio.to_thread(store.add, trajectory)
     return trajectory
 
 
 async def gather(
-    graph: Graph,
+    graph: Graph | GraphSource,
     scenarios: Sequence[ScenarioLike],
     n: int = 8,
     reward: RewardFunction | None = None,
@@ -115,36 +134,106 @@ async def gather(
     group_reward: GroupReward | None = None,
     progress: bool | str = True,
 ) -> list[TrajectoryGroup]:
-    """Runs a graph `n` times on each scenario, at most `max_concurrency` at once; one group per scenario, in order.
+    """Runs a graph `n` times on each scenario; one group per scenario, in order. Cancelling it cancels every rollout.
 
-    group_reward: scores the runs of a scenario together, as soon as the last of them has ended and `reward`, if any,
-    has scored each (`Ruler`, `blends`). progress: show a bar on a terminal, a string labels it. Cancelling it cancels
-    every rollout under way.
-    Raises ConfigError for n or max_concurrency below 1.
+    When many runs raise, or all of a scenario, a warning says how many and the first error.
+
+    Args:
+        graph: As that of `rollout`.
+        scenarios: The tasks.
+        n: Runs of each scenario.
+        reward: Scores each run.
+        max_concurrency: Runs at once.
+        temperature: As that of `rollout`.
+        config: As that of `rollout`.
+        timeout: Seconds for a run of the graph.
+        store: As that of `rollout`.
+        resume: As that of `rollout`.
+        version: As that of `rollout`.
+        evaluation: As that of `rollout`.
+        metadata: Your facts, kept with every trajectory.
+        group_reward: Scores the runs of a scenario together (`Ruler`, `group_sum`), as soon as the last of them has
+            ended and `reward`, if any, has scored each.
+        progress: Shows a bar on a terminal; a string labels it.
+
+    Raises:
+        ConfigError: As `rollout`, and for n or max_concurrency below 1.
+        RolloutsFailed: Every run raised. The error has the trajectories.
+    """
+    source, checked = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
+    source.check(checked)
+
+    async def run(scenario: Scenario) -> Trajectory:
+        return await rollout(
+            source,
+            scenario,
+            reward,
+            temperature=temperature,
+            config=config,
+            timeout=timeout,
+            store=store,
+            resume=resume,
+            version=version,
+            evaluation=evaluation,
+            metadata=metadata,
+        )
+
+    groups = await run_groups(
+        run,
+        checked,
+        n,
+        max_concurrency=max_concurrency,
+        group_reward=group_reward,
+        store=store,
+        progress=progress,
+    )
+    check_runs(groups)
+    return groups
+
+
+async def run_groups(
+    run: Callable[[Scenario], Awaitable[Trajectory]],
+    scenarios: Sequence[Scenario],
+    n: int,
+    *,
+    max_concurrency: int,
+    group_reward: GroupReward | None = None,
+    store: TrajectoryStore | None = None,
+    progress: bool | str = True,
+) -> list[TrajectoryGroup]:
+    """Runs each scenario `n` times, at most `max_concurrency` at once, and scores groups as soon as they are whole.
+
+    Args:
+        run: Makes one run of a scenario.
+        scenarios: The tasks; one group for each, in order.
+        n: Runs of each scenario.
+        max_concurrency: Runs at once.
+        group_reward: As that of `gather`.
+        store: Where the scores of groups are kept.
+        progress: As that of `gather`.
+
+    Raises:
+        ConfigError: n or max_concurrency is below 1.
     """
     if n < 1 or max_concurrency < 1:
         raise ConfigError(f"n={n} and max_concurrency={max_concurrency} must be at least 1")
     limit = asyncio.Semaphore(max_concurrency)
-    groups = [TrajectoryGroup(scenario=Scenario.of(scenario)) for scenario in scenarios]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, transient=True, disable=not progress) as bar:
         label = progress if isinstance(progress, str) else "rollouts"
-        task = bar.add_task(label, total=len(groups) * n)
-        judging = bar.add_task(f"{label}: judged groups", total=len(groups)) if group_reward else None
+        running = bar.add_task(label, total=len(scenarios) * n)
+        judging = bar.add_task(f"{label}: judged groups", total=len(scenarios)) if group_reward else None
 
-        async def one(group: TrajectoryGroup) -> Trajectory:
+        async def run_limited(scenario: Scenario) -> Trajectory:
             async with limit:
-                found = await rollout(
-                    graph, group.scenario, reward, temperature=temperature, config=config, timeout=timeout, store=store,
-                    resume=resume, version=version, evaluation=evaluation, metadata=metadata,
-                )  # fmt: skip
-            bar.advance(task)
-            return found
+                trajectory = await run(scenario)
+            bar.advance(running)
+            return trajectory
 
-        async def whole(group: TrajectoryGroup) -> TrajectoryGroup:
+        async def run_group(scenario: Scenario) -> TrajectoryGroup:
             async with asyncio.TaskGroup() as tasks:
-                runs = [tasks.create_task(one(group)) for _ in range(n)]
-            group.trajectories = [run.result() for run in runs]
+                runs = [tasks.create_task(run_limited(scenario)) for _ in range(n)]
+            group = TrajectoryGroup(scenario=scenario, trajectories=[task.result() for task in runs])
             if group_reward is None or judging is None:
                 return group
             group = await score_group(group, group_reward)
@@ -153,22 +242,19 @@ async def gather(
             bar.advance(judging)
             return group
 
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(whole(group)) for group in groups]
-    return [each.result() for each in running]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                groups = [tasks.create_task(run_group(scenario)) for scenario in scenarios]
+        except ExceptionGroup as errors:
+            raise _first(errors) from None
+    return [task.result() for task in groups]
 
 
-async def _resolve(graph: Graph, scenario: Scenario, stack: AsyncExitStack) -> Runnable[Any, Any]:
-    if isinstance(graph, Runnable):
-        return graph
-    made = graph(scenario) if inspect.signature(graph).parameters else graph()
-    if inspect.isawaitable(made):
-        made = await made
-    if hasattr(made, "__aenter__"):
-        made = await stack.enter_async_context(made)
-    if not isinstance(made, Runnable):
-        raise ConfigError(f"the graph factory gave {type(made).__name__}, not a compiled graph")
-    return made
+def _first(error: Exception) -> Exception:
+    """The first of the errors that ended a group of tasks: the others were cancelled because of it."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _thread(config: RunnableConfig) -> str | None:

@@ -5,32 +5,54 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.credit import RetryCredit
-from art_langgraph.loop.batches import Rolled, ahead, informative_groups, pick, spares
-from art_langgraph.loop.rollout import Graph, ScenarioLike, gather
+from art_langgraph.loop.failures import check_completions, check_rewards, check_runs, runs_of, versions_of
+from art_langgraph.loop.graphs import Graph, GraphSource
+from art_langgraph.loop.prefetch import RolloutBatch, informative_groups, pick, prefetch_rollouts, replacements
+from art_langgraph.loop.rollout import ScenarioLike, rollout, run_groups
 from art_langgraph.rewards import GroupReward, RewardFunction
-from art_langgraph.trajectory import TrajectoryGroup
+from art_langgraph.store import TrajectoryStore
+from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError, GRPOConfig, StepResult
 
 
 @dataclass(slots=True)
 class StepRecord:
-    """What one turn of the loop did. seconds: `rollout`, `train`, `swap`. replaced: groups that were added for others
-    that teach nothing."""
+    """What one turn of the loop did.
+
+    Args:
+        step: Number of the step.
+        result: The version that the step made, and its metrics; `metrics["skipped"]` says why it made none.
+        groups: The runs it learnt from; none where the step was accepted before a crash.
+        seconds: Wall time by phase: `rollout`, `train`, `swap`.
+        replaced: How many groups were added in place of others that teach nothing.
+    """
 
     step: int
     result: StepResult
-    groups: list[TrajectoryGroup]
+    groups: list[TrajectoryGroup] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     replaced: int = 0
 
     @property
     def reward(self) -> float | None:
         """Mean over all trajectories that have a reward."""
-        found: float | None = self.result.metrics.get("reward_mean")
-        return found
+        mean: float | None = self.result.metrics.get("reward_mean")
+        return mean
+
+    @property
+    def skipped(self) -> str | None:
+        """Why the step made no new version; None where it made one."""
+        reason: str | None = self.result.metrics.get("skipped")
+        return reason
+
+    @property
+    def versions(self) -> dict[str, list[int]]:
+        """The versions that answered in the step's runs, by policy."""
+        return versions_of(runs_of(self.groups))
 
 
 async def train(
@@ -51,6 +73,8 @@ async def train(
     retry_credit: RetryCredit = "drop",
     max_concurrency: int = 32,
     temperature: float | None = 1.0,
+    timeout: float | None = None,
+    store: TrajectoryStore | None = None,
     shuffle: bool = True,
     seed: int = 0,
     run: str = "",
@@ -60,15 +84,45 @@ async def train(
     """Trains a policy on a graph, yielding after each step.
 
     Step i always takes the same scenarios for a seed, so that a run which goes on at `first_step` sees what it would
-    have seen. shuffle: whether they are drawn in random order, or taken in the order given, where you have arranged
-    what belongs in one step. reward scores single runs, group_reward the runs of a scenario together (`Ruler`); one of
-    them is needed. config: of every step, or a function of its number, for schedules. dynamic_sampling: rounds in which
-    scenarios whose runs all got the same reward, which teaches nothing, are made up for by others. max_staleness: how
-    many versions a step's completions may be behind; 0 takes turns, with more the rollouts of later steps go on while
-    one trains, which pays where the engine and the trainer do not share a processor. nodes, retry_credit: as those
-    of TrainerClient.train_step. run: names the run; its steps are then idempotent, and one that was accepted before a
-    crash is not taken again: its record has no groups. Raises ConfigError for fewer scenarios than
-    groups_per_step, without any reward, and for a negative max_staleness.
+    have seen.
+
+    Args:
+        graph: As that of `rollout`.
+        scenarios: The tasks to learn from.
+        policy: The policy to train; the graph asks it through ChatART.
+        reward: Scores single runs. It or `group_reward` is needed.
+        group_reward: Scores the runs of a scenario together (`Ruler`).
+        steps: Number of the last step.
+        client: The trainer server.
+        groups_per_step: Scenarios of a step.
+        n: Runs of each scenario.
+        config: Settings of every step, or a function of its number, for schedules.
+        dynamic_sampling: Rounds in which scenarios whose runs all got the same reward, which teaches nothing, are made
+            up for by others.
+        max_staleness: How many versions a step's completions may be behind. With 0, rollouts and training take turns.
+            With more, the rollouts of later steps go on while one trains, which pays where the engine and the trainer
+            do not share a processor.
+        nodes: As those of `TrainerClient.train_step`.
+        retry_credit: As that of `TrainerClient.train_step`.
+        max_concurrency: Runs at once.
+        temperature: Asks the gateway to override what the graph hard-codes; None leaves it.
+        timeout: Seconds for a run of the graph.
+        store: Where the runs are kept as well.
+        shuffle: Whether scenarios are drawn in random order, or taken in the order given, where you have arranged what
+            belongs in one step.
+        seed: Seeds that order.
+        run: Names the run. Its steps are then idempotent: one that was accepted before a crash is not taken again, and
+            its record has no groups.
+        first_step: Number of the first step.
+        progress: Shows a bar on a terminal.
+
+    Yields:
+        A record of each step.
+
+    Raises:
+        ConfigError: There are fewer scenarios than groups_per_step, or no reward, or a setting is out of its range.
+        RolloutsFailed: In a step, every run raised, or none has a reward, or none has a completion of the policy.
+        JobFailed: A step failed on the server.
     """
     if reward is None and group_reward is None:
         raise ConfigError("train() needs reward=… or group_reward=…: without one there is nothing to learn from")
@@ -76,35 +130,50 @@ async def train(
         raise ConfigError(f"{len(scenarios)} scenarios are fewer than groups_per_step={groups_per_step}")
     if max_staleness < 0 or dynamic_sampling < 0:
         raise ConfigError(f"max_staleness={max_staleness} and dynamic_sampling={dynamic_sampling} must be 0 or more")
+    source, tasks = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
+    source.check(tasks)
 
-    async def run_all(some: Sequence[ScenarioLike], label: str) -> list[TrajectoryGroup]:
-        return await gather(
-            graph, some, n, reward, group_reward=group_reward, max_concurrency=max_concurrency,
-            temperature=temperature, progress=f"{label}: rollouts" if progress else False,
-        )  # fmt: skip
+    async def run_one(scenario: Scenario) -> Trajectory:
+        return await rollout(source, scenario, reward, temperature=temperature, timeout=timeout, store=store)
 
-    async def roll(step: int) -> Rolled:
-        if run and (job := await client.find_step(policy, _key(run, step))):
-            return Rolled(step, job=job)
-        chosen = pick(scenarios, groups_per_step, step, seed if shuffle else None)
-        groups, replaced = await informative_groups(
-            lambda some: run_all(some, f"step {step}"), chosen, spares(scenarios, chosen, step, seed), dynamic_sampling
+    async def run_all(step: int, chosen: Sequence[Scenario]) -> list[TrajectoryGroup]:
+        return await run_groups(
+            run_one,
+            chosen,
+            n,
+            max_concurrency=max_concurrency,
+            group_reward=group_reward,
+            store=store,
+            progress=f"step {step}: rollouts" if progress else False,
         )
-        return Rolled(step, groups, replaced=replaced)
 
-    async with aclosing(ahead(range(first_step, steps + 1), roll, max_staleness)) as batches:
-        async for rolled in batches:
-            if rolled.job is None:
-                settings = config(rolled.step) if callable(config) else config
+    async def roll(step: int) -> RolloutBatch:
+        if run and (job := await client.find_step(policy, _key(run, step))):
+            return RolloutBatch(step, job=job)
+        chosen = pick(tasks, groups_per_step, step, seed if shuffle else None)
+        others = replacements(tasks, chosen, step, seed)
+        groups, replaced = await informative_groups(partial(run_all, step), chosen, others, dynamic_sampling)
+        check_runs(groups)
+        check_rewards(groups)
+        check_completions(groups, policy=policy, nodes=nodes, retry_credit=retry_credit)
+        return RolloutBatch(step, groups, replaced=replaced)
+
+    async with aclosing(prefetch_rollouts(range(first_step, steps + 1), roll, max_staleness)) as batches:
+        async for batch in batches:
+            if batch.job is None:
                 result = await client.train_step(
-                    policy, rolled.groups, settings, nodes=nodes, retry_credit=retry_credit,
-                    idempotency_key=_key(run, rolled.step) if run else None,
-                )  # fmt: skip
+                    policy,
+                    batch.groups,
+                    config(batch.step) if callable(config) else config,
+                    nodes=nodes,
+                    retry_credit=retry_credit,
+                    idempotency_key=_key(run, batch.step) if run else None,
+                )
             else:
-                result = await client.result(rolled.job)
+                result = await client.result(batch.job)
             phases = result.metrics["job"]["seconds"]
-            seconds = {"rollout": rolled.seconds, "train": phases.get("train", 0.0), "swap": phases.get("swap", 0.0)}
-            yield StepRecord(rolled.step, result, rolled.groups, seconds, rolled.replaced)
+            seconds = {"rollout": batch.seconds, "train": phases.get("train", 0.0), "swap": phases.get("swap", 0.0)}
+            yield StepRecord(batch.step, result, batch.groups, seconds, batch.replaced)
 
 
 def _key(run: str, step: int) -> str:

@@ -31,9 +31,12 @@ class Record:
 
     def __init__(self, server: str, version: str | None, tool: str, arguments: dict[str, Any]) -> None:
         self._call = ToolCall(
-            tool=tool, arguments=json.loads(json.dumps(arguments, default=str)), server=server, server_version=version,
+            tool=tool,
+            arguments=json.loads(json.dumps(arguments, default=str)),
+            server=server,
+            server_version=version,
             started=time.time(),
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -59,11 +62,15 @@ class Record:
 
 
 def capture(session: Session, server: str | None = None) -> Session:
-    """Records every `call_tool` of a session from now on: an `mcp.ClientSession` of SDK 1 or 2, or a `Client` of SDK 2.
+    """Records every `call_tool` of a session from now on. Results, exceptions and the caller's progress callback stay.
 
-    server: its name; None: what the server says, which an `initialize` made before this call does not tell in SDK 1
-    (then it is "unknown"). Nothing else changes: results, exceptions and the caller's own progress callback stay.
-    Returns the session.
+    Args:
+        session: An `mcp.ClientSession` of SDK 1 or 2, or an `mcp.Client` of SDK 2.
+        server: Name of the server. None takes the name that the server gives in its answer to `initialize`; with SDK 1
+            call `capture` before `initialize`, or the name is "unknown".
+
+    Returns:
+        The same session.
     """
     given: Any = session
     call_tool, initialize = given.call_tool, getattr(given, "initialize", None)

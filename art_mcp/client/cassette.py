@@ -40,16 +40,20 @@ class _Run:
 class Cassette:
     """A JSONL file of requests and answers: `connect(server, cassette=Cassette("time.jsonl", "replay"))`.
 
-    mode: "record" asks the server and writes; "replay" needs no server, and a request that is not on the tape is an
-    MCPError with the failure `missing` (for a tool call, a result with `is_error`); "auto" replays what is there, and
-    asks the server for the rest and writes it, which suits servers without a state.
-
     Every rollout begins at the start of the tape. What it gets is what the server answered to the same call after the
     same calls before, so that a server's state is replayed as well. Where no recorded run has that history, it gets
     the answers to that call in the order of the run that made it most often, and the last of them from then on.
 
     The file is only ever appended to, a line at a time. A line that a kill cut short is skipped.
-    Raises ConfigError for a mode that is none, and for a replay without a file.
+
+    Args:
+        path: The JSONL file.
+        mode: "record" asks the server and writes its answers. "replay" needs no server; a request that was not recorded
+            is an MCPError with the failure `missing` (for a tool call, a result with `is_error`). "auto" replays what
+            was recorded, asks the server for the rest and writes it, which suits servers without a state.
+
+    Raises:
+        ConfigError: The mode is unknown, or there is no file to replay.
     """
 
     def __init__(self, path: str | Path, mode: Mode = "auto") -> None:

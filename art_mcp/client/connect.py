@@ -43,7 +43,15 @@ class Server:
         self.capabilities: dict[str, Any] = dict(info.get("capabilities") or {})
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallResult:
-        """Invokes a tool, and records it. What goes wrong is a result with `is_error`, never a hang or a crash."""
+        """Invokes a tool, and records the call in the running trajectory.
+
+        Args:
+            tool: Name of the tool.
+            arguments: Its arguments, as JSON values.
+
+        Returns:
+            The result. A call that fails gives a result with `is_error`, within the timeout; it raises nothing.
+        """
         with Record(self.name, self.version, tool, arguments) as record:
             try:
                 await self._still_has(tool)
@@ -60,8 +68,17 @@ class Server:
         return [as_langchain_tool(self.call, tool) for tool in await self.listing("tools/list")]
 
     async def listing(self, method: str) -> list[dict[str, Any]]:
-        """All pages of `tools/list`, `resources/list`, `resources/templates/list` or `prompts/list`, as the server
-        gave them; nothing where it has no such list. Raises MCPError."""
+        """All entries of a list of the server, over all its pages.
+
+        Args:
+            method: `tools/list`, `resources/list`, `resources/templates/list` or `prompts/list`.
+
+        Returns:
+            The entries as the server gave them; none where it has no such list.
+
+        Raises:
+            MCPError: The server did not answer, or not properly.
+        """
         kind = method.split("/")[0]
         if self.capabilities and kind not in self.capabilities:
             return []
@@ -84,7 +101,17 @@ class Server:
         return found
 
     async def read(self, uri: str) -> list[dict[str, Any]]:
-        """Contents of a resource: `uri`, `mimeType`, `text` or `blob`. Raises MCPError."""
+        """Reads a resource.
+
+        Args:
+            uri: Of the resource.
+
+        Returns:
+            Its contents: `uri`, `mimeType`, and `text` or `blob` of each.
+
+        Raises:
+            MCPError: The server has no such resource, or did not answer.
+        """
         answer = await self._source.request("resources/read", {"uri": uri})
         return list(answer.get("contents", ()))
 
@@ -116,13 +143,26 @@ async def connect(
 ) -> AsyncIterator[Server]:
     """Connects to an MCP server; its sessions end, with their processes, when the block is left.
 
-    server: an http(s) URL, or a command as a string or a list. env, cwd: of a command; the environment is added to
-    HOME, PATH and the like. headers, auth: of a URL. timeout: seconds for each answer. start_timeout: seconds until
-    a server introduces itself, which includes what `npx` or `uvx` downloads.
-    isolation: "shared", one session for all; or "session", one for every rollout, opened by its first call and closed
-    at its end, for servers with a state. Outside of `rollout` and `gather` all share one.
-    cassette: records the answers, or gives recorded ones; then a replay needs no server.
-    max_result: characters of a result that are kept. Raises MCPError when the server cannot be started or reached.
+    Args:
+        server: An http(s) URL, or a command as a string or a list.
+        env: Environment of a command, added to HOME, PATH and the few other names that the SDK passes on.
+        cwd: Working directory of a command.
+        headers: HTTP headers for a URL.
+        auth: For a URL: what the SDK's HTTP client takes, such as its OAuthClientProvider.
+        timeout: Seconds for each answer.
+        start_timeout: Seconds until the server answers `initialize`, what `npx` or `uvx` downloads included.
+        isolation: "shared" is one session for all. "session" is one for every rollout, for servers with a state: the
+            first call of a rollout opens it, the end of the rollout closes it. Outside of `rollout` and `gather` all
+            calls share one.
+        cassette: Records the answers, or gives recorded ones. A replay needs no server.
+        max_result: Characters of a result that are kept.
+
+    Yields:
+        The connected server.
+
+    Raises:
+        ConfigError: Options that do not go with the server, or an empty command.
+        MCPError: The server cannot be started or reached.
     """
     target = target_of(server, env, cwd, headers, auth)
     live = Live(target, (start_timeout, timeout), isolation, lambda: connected.tools_changed())

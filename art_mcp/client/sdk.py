@@ -105,9 +105,12 @@ async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) 
         transport: Any
         if isinstance(target, Stdio):
             parameters = StdioServerParameters(
-                command=target.command[0], args=list(target.command[1:]), env=dict(target.env), cwd=target.cwd,
+                command=target.command[0],
+                args=list(target.command[1:]),
+                env=dict(target.env),
+                cwd=target.cwd,
                 encoding_error_handler="replace",  # garbage on stdout must not end the session
-            )  # fmt: skip
+            )
             transport = stdio_client(parameters, errlog=errlog)
         else:
             http = await stack.enter_async_context(create_mcp_http_client(dict(target.headers), auth=target.auth))

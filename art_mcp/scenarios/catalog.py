@@ -120,9 +120,14 @@ class Catalog(_Part):
 
     @classmethod
     def of_tools(cls, tools: Iterable[Any], **facts: Any) -> Self:
-        """From `mcp.types.Tool` objects of either SDK, or from their JSON. facts: `name`, `instructions` and so on.
+        """A catalog of tools that were listed elsewhere.
 
-        Raises ConfigError for anything else.
+        Args:
+            tools: `mcp.types.Tool` objects of either SDK, or their JSON.
+            **facts: Other fields of the catalog: `name`, `instructions` and so on.
+
+        Raises:
+            ConfigError: A tool is neither.
         """
         return cls(tools=[CatalogTool.model_validate(_given(tool)) for tool in tools], **facts)
 
@@ -138,8 +143,11 @@ class Catalog(_Part):
         return self.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True)
 
     def parts(self, max_chars: int) -> Iterator[Catalog]:
-        """The catalog in parts of at most `max_chars` characters of `text()`, each with the server's name and
-        instructions. Everything is in exactly one part; a single tool that is larger has one of its own."""
+        """The catalog in parts, each with the server's name and instructions. Every entry is in exactly one part.
+
+        Args:
+            max_chars: Characters of `text()` of a part at most. A single entry that is larger has a part of its own.
+        """
         kinds = ("tools", "resources", "templates", "prompts")
         empty = self.model_copy(update={kind: [] for kind in kinds})
         part, size = empty, len(empty.text())
@@ -155,9 +163,17 @@ class Catalog(_Part):
 
 
 async def read_catalog(server: Server | str | Sequence[str], **options: Any) -> Catalog:
-    """Asks a server for all that it offers. server: a connected one, or what `connect` takes, with its options.
+    """Asks a server for all that it offers, and samples the content of its first resources.
 
-    The content of the first resources is sampled; one that cannot be read has no sample. Raises MCPError.
+    Args:
+        server: A connected server, or what `connect` takes.
+        **options: Options of `connect`, where it is not connected yet.
+
+    Returns:
+        The catalog. A resource that cannot be read has no sample.
+
+    Raises:
+        MCPError: The server cannot be used.
     """
     if not isinstance(server, Server):
         async with connect(server, **options) as connected:

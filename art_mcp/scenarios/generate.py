@@ -56,24 +56,50 @@ async def generate_scenarios(
     budget: float | None = None,
     progress: bool = True,
 ) -> ScenarioSet:
-    """Invents tasks for a server, does each of them, and keeps those that work.
+    """Generates tasks for a server, executes a reference solution of each, and keeps those that work.
 
-    server: a connected one, or what `connect` takes; a bare catalog gives drafts that nobody has executed, and a note
-    that says so. n: scenarios to keep at most. model: writes them ("provider/name", or an LLM), asked again until there
-    are enough, `rounds` are over, or `budget` USD are spent; None drafts them from schemas alone. difficulty: least and
-    greatest, of 1 to 5. resources: values by the name of a parameter, or files of them (`load_tables`).
-    allow_destructive: also call tools that may destroy something. validation: the share that is held out.
     The same seed gives the same scenarios, where the server answers the same.
-    Raises ConfigError for settings that cannot be, MCPError for a server that cannot be used, LLMError for a model that
-    fails before anything was kept.
+
+    Args:
+        server: A connected server, or what `connect` takes. From a bare catalog nothing can be executed: the set then
+            holds drafts, and a note says so.
+        n: Scenarios to keep at most.
+        model: Language model that writes the scenarios ("provider/name", or an LLM). It is asked again until there are
+            enough, `rounds` are over, or `budget` is spent. None drafts them from schemas alone.
+        difficulty: Least and greatest difficulty, from 1 to 5.
+        seed: Of drafts and of the split.
+        instructions: What the model should heed besides the catalog.
+        resources: Values by the name of a parameter, or files of them (`load_tables`).
+        allow_destructive: Whether tools are called that may destroy something (`CatalogTool.destructive`).
+        validation: Share of the scenarios that is held out from training.
+        rounds: How often the model is asked at most.
+        budget: USD that the model may cost. None sets no limit.
+        progress: Whether bars are shown on a terminal.
+
+    Returns:
+        The scenarios, divided into training and validation, and what was dropped with the reasons.
+
+    Raises:
+        ConfigError: Settings that cannot be.
+        MCPError: The server cannot be used.
+        LLMError: The model failed before anything was kept.
     """
     if isinstance(server, str) or not isinstance(server, Server | Catalog):
         async with connect(server) as connected:
             return await generate_scenarios(
-                connected, n, model=model, difficulty=difficulty, seed=seed, instructions=instructions,
-                resources=resources, allow_destructive=allow_destructive, validation=validation, rounds=rounds,
-                budget=budget, progress=progress,
-            )  # fmt: skip
+                connected,
+                n,
+                model=model,
+                difficulty=difficulty,
+                seed=seed,
+                instructions=instructions,
+                resources=resources,
+                allow_destructive=allow_destructive,
+                validation=validation,
+                rounds=rounds,
+                budget=budget,
+                progress=progress,
+            )
     low, high = difficulty
     if n < 1 or not 1 <= low <= high <= 5 or not 0 <= validation < 1:
         raise ConfigError(f"n={n}, difficulty={difficulty}, validation={validation}: n ≥ 1, 1 ≤ low ≤ high ≤ 5, 0 to 1")
@@ -143,7 +169,16 @@ async def finish(
 ) -> ScenarioSet:
     """From drafts to a set: duplicates out, executed until `n` are good, tools used about equally often.
 
-    server: None leaves them unexecuted. The set is not split yet.
+    Args:
+        server: Executes the drafts. None leaves them unexecuted.
+        catalog: What the server offers.
+        drafts: Scenarios that were not executed yet.
+        n: Scenarios to keep at most.
+        allow_destructive: Whether tools are called that may destroy something.
+        progress: Whether a bar is shown on a terminal.
+
+    Returns:
+        The set, which is not split yet.
     """
     kept: list[MCPScenario] = []
     failed: list[MCPScenario] = []

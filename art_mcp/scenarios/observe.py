@@ -16,9 +16,17 @@ from art_mcp.scenarios.catalog import words
 Path = tuple[str | int, ...]
 
 _SAME = {
-    "revision": "commit", "sha": "commit", "ref": "commit", "target": "commit", "dir": "directory",
-    "folder": "directory", "filename": "file", "filepath": "path", "identifier": "id", "uuid": "id",
-}  # fmt: skip
+    "revision": "commit",
+    "sha": "commit",
+    "ref": "commit",
+    "target": "commit",
+    "dir": "directory",
+    "folder": "directory",
+    "filename": "file",
+    "filepath": "path",
+    "identifier": "id",
+    "uuid": "id",
+}
 """Words that name the same thing."""
 
 _WRAPPERS = frozenset({"result", "content"})

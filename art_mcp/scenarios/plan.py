@@ -75,12 +75,24 @@ class MCPScenario(Scenario):
 
     @classmethod
     def make(cls, task: str, plan: Plan) -> Self:
-        """task: what the user asks. Its id depends on the task alone."""
+        """A scenario whose id depends on its task alone.
+
+        Args:
+            task: What the user asks.
+            plan: How it is solved and checked.
+        """
         return cls(input={"messages": [["user", task]]}, metadata={"mcp": plan.model_dump(mode="json")})
 
     @classmethod
     def of_scenario(cls, scenario: Scenario) -> Self:
-        """Raises ConfigError for a scenario without a plan."""
+        """The same scenario with its plan checked.
+
+        Args:
+            scenario: One with a plan in `metadata["mcp"]`.
+
+        Raises:
+            ConfigError: It has no plan, or a wrong one.
+        """
         found = cls(id=scenario.id, input=scenario.input, metadata=scenario.metadata)
         if "mcp" not in found.metadata:
             raise ConfigError(f"scenario {found.id} has no plan in metadata['mcp']: it is not one of an MCP server")
@@ -94,6 +106,8 @@ class MCPScenario(Scenario):
 
     @property
     def task(self) -> str:
+        if isinstance(self.input, str):
+            return self.input
         message = self.input["messages"][0]
         return str(message["content"] if isinstance(message, dict) else message[1])
 
@@ -107,7 +121,11 @@ class MCPScenario(Scenario):
         return tuple(step["tool"] for step in self.metadata["mcp"]["reference"])
 
     def with_plan(self, **changes: Any) -> Self:
-        """The same task with another plan."""
+        """The same task with another plan.
+
+        Args:
+            **changes: Fields of the plan with their new values.
+        """
         plan = self.plan.model_copy(update=changes)
         return self.model_copy(update={"metadata": {**self.metadata, "mcp": plan.model_dump(mode="json")}})
 

@@ -82,7 +82,12 @@ class ScenarioSet:
         return ScenarioSet(divided, self.dropped, self.offered, notes)
 
     def keep_learnable(self, low: float = 0.0, high: float = 1.0) -> ScenarioSet:
-        """Without what a measured policy never or always solves: `low` < rate < `high`. Unmeasured ones stay."""
+        """The set without what the measured policy never or always solves. Unmeasured scenarios stay.
+
+        Args:
+            low: Rates of success up to this one are dropped.
+            high: Rates from this one on are dropped.
+        """
         kept, dropped = [], list(self.dropped)
         for one in self.scenarios:
             rate = one.plan.measured

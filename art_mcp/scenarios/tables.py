@@ -36,8 +36,15 @@ def tables_of(resources: Resources | None) -> dict[str, list[Any]]:
 
 
 def load_tables(*sources: str | Path) -> dict[str, list[Any]]:
-    """Values by the name of a parameter, from files: JSON that maps names to lists, or text with a value per line for
-    the parameter that the file is called after, or that `NAME=FILE` names. Raises ConfigError."""
+    """Reads values by the name of a parameter.
+
+    Args:
+        *sources: Files: JSON that maps names of parameters to lists, or text with one value a line for the parameter
+            that the file is called after. `NAME=FILE` names another parameter.
+
+    Raises:
+        ConfigError: A file cannot be read, has another form, or has no values.
+    """
     tables: dict[str, list[Any]] = {}
     for source in sources:
         name, _, path = str(source).rpartition("=")

@@ -20,7 +20,14 @@ MAX_TURNS = 8
 def build_agent(
     model: BaseChatModel, tools: Sequence[BaseTool], system: str = SYSTEM, max_turns: int = MAX_TURNS
 ) -> Runnable[Any, Any]:
-    """A compiled graph over MessagesState: nodes `agent` and `tools`. max_turns: model calls of one run at most."""
+    """A compiled graph over MessagesState with the nodes `agent` and `tools`.
+
+    Args:
+        model: The chat model, such as ChatART.
+        tools: What the model may call.
+        system: System prompt.
+        max_turns: Model calls of one run at most.
+    """
     bound = model.bind_tools(tools)
 
     async def agent(state: MessagesState) -> dict[str, list[AnyMessage]]:

@@ -24,8 +24,14 @@ _TELLING = 80
 def demonstrations(
     scenarios: Iterable[MCPScenario], tools: Sequence[BaseTool], system: str = SYSTEM
 ) -> list[Conversation]:
-    """One conversation for each executed scenario, with tools and prompt as `build_agent` sends them: what is imitated
-    is what will be asked. Scenarios that nobody executed are left out."""
+    """References as conversations, with tools and prompt as `build_agent` sends them, so that what is imitated is what
+    the model will be asked.
+
+    Args:
+        scenarios: Their references. Scenarios that were not executed are left out.
+        tools: The tools of the agent.
+        system: System prompt of the agent.
+    """
     described = [convert_to_openai_tool(tool) for tool in tools]
     prompt = {"role": "system", "content": system}
     executed = (one for one in scenarios if len(one.plan.observations) == len(one.plan.reference))
@@ -35,8 +41,11 @@ def demonstrations(
 def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
     """Messages in OpenAI's form: the task, a tool call and its result for each step, and an answer with all facts.
 
-    The results are those observed when the reference was executed. Raises ConfigError for one that was not, or whose
-    results lack what its steps take.
+    Args:
+        scenario: One whose reference was executed. The results are those that were observed then.
+
+    Raises:
+        ConfigError: The reference was not executed, or its results lack what later steps take.
     """
     plan = scenario.plan
     if len(plan.observations) != len(plan.reference):

@@ -24,7 +24,7 @@ _FIGURES = re.compile(r"\d[\d.,:/-]{3,}\d")
 
 
 def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str, float]]:
-    """A reward function that checks a trajectory against a scenario, by default its own. Its parts, times WEIGHTS:
+    """A reward function that checks the calls and the answer of a trajectory against a plan. Its parts, times WEIGHTS:
 
     - called: a call reached the server.
     - right_tool: the share of calls that are in the reference, of those made or expected, whichever are more.
@@ -37,6 +37,15 @@ def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str,
 
     The function raises MCPError where the server was gone or a cassette had no answer: that is not the policy's doing,
     and the trajectory stays unscored. It raises ConfigError for a scenario without a plan.
+
+    Args:
+        scenario: Whose plan to check against. None takes the plan of the trajectory's own scenario.
+
+    Returns:
+        A function from a trajectory to the parts of its reward.
+
+    Raises:
+        ConfigError: `scenario` has no plan.
     """
     fixed = MCPScenario.of_scenario(scenario).plan if scenario else None
 

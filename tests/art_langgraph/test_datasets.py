@@ -23,7 +23,16 @@ def test_langsmith_exports_plain_inputs_and_strings(tmp_path: Path) -> None:
     first, second, third = load_scenarios(tmp_path / "s.jsonl")
     assert (first.id, first.input, first.metadata) == ("1", {"q": 1}, {"m": 3, "outputs": {"a": 2}})
     assert second.input == {"q": 4}
-    assert third.input == {"messages": [["user", "hello"]]} or third.input == {"messages": [("user", "hello")]}
+    assert third == Scenario(input="hello")
+
+
+def test_a_line_needs_no_id(tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").write_text(
+        '{"input": "two", "metadata": {"answer": "2"}}\n{"id": 7, "input": {"input": "x"}}\n'
+    )
+    first, second = load_scenarios(tmp_path / "s.jsonl")
+    assert first == Scenario(input="two", metadata={"answer": "2"})
+    assert (second.id, second.input) == ("7", {"input": "x"})
 
 
 @pytest.mark.parametrize("line", ["{", "3", "[1]"])

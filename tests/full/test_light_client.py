@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]  # slow lane: it needs a package registry, and a minute
+from testbed.environments import copy_environment, pip
+from tests.support.client_environments import ROOT, client_environment
 
-ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    where = tmp_path_factory.mktemp("light") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(where)], check=True)
-    pip = [str(where / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    done = subprocess.run([*pip, str(ROOT)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return where / "bin"
+    """An environment of nothing but `pip install .`: what it needs from the cache, the client itself as it is now."""
+    made = copy_environment(client_environment(), tmp_path_factory.mktemp("light") / "venv")
+    pip(made, "install", "-q", "--no-compile", "--no-deps", "--force-reinstall", str(ROOT))
+    return made
 
 
 def test_nothing_heavy_is_installed_or_imported(binaries: Path) -> None:

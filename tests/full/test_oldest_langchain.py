@@ -18,7 +18,7 @@ OLDEST = (
 )  # fmt: skip
 
 
-@pytest.mark.vllm
+@pytest.mark.servers
 @pytest.mark.timeout(900)
 def test_completions_are_found_with_the_oldest_versions() -> None:
     python = environment("oldest-langchain", *OLDEST, overlay=True) / "python"

@@ -51,6 +51,10 @@ class Vllm:
         env = {**os.environ, **environment(base, KEY, kv_cache_gib=1)}
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(line, stdout=out, stderr=out, env=env, start_new_session=True)
+
+    def wait(self) -> None:
+        """Until it answers."""
+        assert self.process is not None
         deadline = time.monotonic() + 300
         while not self.answers():
             assert self.process.poll() is None, self.log.read_text()[-3000:]
@@ -130,6 +134,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
         try:
             left.start()
             right.start()
+            left.wait()
+            right.wait()
             with trainer_server(home, home / "server.log", print, *arguments) as connection:
                 yield Two(_real(connection, home), left, right)
         finally:
@@ -158,6 +164,7 @@ async def test_one_of_two_engines_is_killed_and_comes_back(two: Two) -> None:
     assert [one["ready"] for one in await two.engines()] == [False, True]
 
     two.left.start()
+    two.left.wait()
     deadline = time.monotonic() + 60
     while not (state := (await two.engines())[0])["ready"]:
         assert time.monotonic() < deadline, state

@@ -70,7 +70,7 @@ class Processes:
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.05)
 
-    def http(self, timeout: float = 60.0) -> httpx.Client:
+    def http(self, timeout: float = PATIENCE) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.home.token.read_text().strip()}"}
         return httpx.Client(base_url=f"http://127.0.0.1:{self._port}", headers=headers, timeout=timeout)
 

@@ -36,7 +36,7 @@ class TrainerServer:
         return {"Authorization": f"Bearer {TOKEN}"}
 
     def http(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers=self.headers, timeout=60)
+        return httpx.Client(base_url=self.url, headers=self.headers, timeout=120)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""All engines of a server: who answers what, and what becomes of it when one is gone."""
+"""All engines of a server: routes each request to one of them, and loads adapters on all of them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from trainer_server.wire import EngineError
 log = logging.getLogger("trainer_server")
 
 _MAX_KEYS = 100_000
-"""Rollouts and conversations whose engine is remembered; the one that was quiet longest is forgotten."""
+"""Affinity keys whose engine is remembered; the least recently used key is forgotten."""
 _LOOK = 0.05
-"""Seconds between looks at engines that rest."""
+"""Seconds between checks whether resting engines are back."""
 _BACK = 180.0
-"""Seconds that engines have, after a rest, until an adapter that waits to be loaded is told that none is there."""
+"""Seconds that engines have to come back after a rest, before a waiting adapter load fails."""
 _SLACK = 4
-"""A conversation without a rollout leaves its engine for a call when that one has this many more requests."""
+"""A request that is not sticky goes to another engine when its own one has this many more requests."""
 
 
 class Engines(Sequence[Engine]):
-    """Engines that hold the same adapters. A rollout keeps its engine, whose prefix cache knows its prompts.
+    """The engines of a server. All of them hold the same adapters.
 
-    A new rollout goes to the engine with the fewest requests. When an engine is gone, its rollouts move to others,
-    which hold the same versions; when it is back, it gets new ones.
+    A rollout keeps its engine, because the prefix cache of that engine knows its prompts. A new rollout goes to the
+    engine with the fewest requests. When an engine goes away, its rollouts move to other engines. When it comes back,
+    it gets new rollouts.
     """
 
     def __init__(self, engines: Sequence[Engine]) -> None:
@@ -59,7 +60,14 @@ class Engines(Sequence[Engine]):
         return any(engine.resting for engine in self._engines)
 
     async def wait_ready(self, timeout: float) -> None:
-        """Waits for any engine, at most `timeout` seconds. Raises EngineError."""
+        """Waits until any engine is ready.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Raises:
+            EngineError: No engine is ready after `timeout` seconds; with the engines' own words, where there are any.
+        """
         if self.live:
             return
         waits = [asyncio.create_task(engine.wait_ready(timeout)) for engine in self._engines]
@@ -104,10 +112,17 @@ class Engines(Sequence[Engine]):
         return own if sticky or own.busy < least.busy + _SLACK else least
 
     async def load(self, name: str, path: Path) -> None:
-        """Loads an adapter on all live engines, after a rest; those that are away load it before they are back.
+        """Loads an adapter on all engines that are ready. Engines that are away load it before they are ready again.
 
-        An engine that refuses what another one takes is not used until it takes it too. Raises EngineError when no
-        engine took it.
+        If engines rest, this waits until they are back. An engine that refuses what another engine takes is not used
+        until it takes it too.
+
+        Args:
+            name: What requests call the adapter.
+            path: Its directory.
+
+        Raises:
+            EngineError: No engine took it, or its files are gone.
         """
         while self.resting:
             await asyncio.sleep(_LOOK)
@@ -131,7 +146,7 @@ class Engines(Sequence[Engine]):
                 engine.suspect(str(failure))
 
     async def unload(self, name: str) -> None:
-        """Unloads an adapter everywhere."""
+        """Unloads an adapter from all engines. An engine that fails to do so is logged."""
         self._unwant(name)
         for failure in await asyncio.gather(*(_failure(engine.unload(name)) for engine in self.live)):
             if failure:
@@ -139,7 +154,7 @@ class Engines(Sequence[Engine]):
 
     @asynccontextmanager
     async def rest(self) -> AsyncIterator[None]:
-        """Has all engines rest, one after another; see Engine.rest."""
+        """All engines rest for as long as the context lasts; see Engine.rest."""
         async with AsyncExitStack() as stack:
             for engine in self._engines:
                 await stack.enter_async_context(engine.rest())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from trainer_server.engines.base import EngineFactory
+from trainer_server.engines.base import Engine, EngineFactory, EngineSettings
 from trainer_server.engines.vllm.engine import vllm_engines
 from trainer_server.wire import ConfigError
 
@@ -15,20 +15,40 @@ ENGINES: dict[str, EngineFactory] = {"vllm": vllm_engines}
 """Factories of engines by name."""
 
 
+_MEMBERS = {name for name in (*vars(Engine), *Engine.__annotations__) if not name.startswith("_")}
+
+
 def engine_factory(name: str) -> EngineFactory:
-    """The factory of an engine.
+    """The function that makes the engines of a server, not yet started.
 
     Args:
-        name: A key of ENGINES, or `module:factory` for one that is defined elsewhere.
+        name: A key of ENGINES, or `module:factory` for an engine that is defined elsewhere.
+
+    Returns:
+        The factory. It raises ConfigError for settings that its engines cannot have, and for engines that lack a part
+        of the protocol.
 
     Raises:
         ConfigError: There is no such engine, or its module cannot be imported.
     """
-    if name in ENGINES:
-        return ENGINES[name]
+    factory = ENGINES.get(name) or _imported(name)
+
+    def make(settings: EngineSettings) -> list[Engine]:
+        engines = list(factory(settings))
+        for engine in engines:
+            if missing := sorted(_MEMBERS - set(dir(engine))):
+                kind, protocol = type(engine).__name__, "trainer_server.engines.base.Engine"
+                raise ConfigError(f"--engine {name}: {kind} has no {', '.join(missing)}, which {protocol} asks for")
+        return engines
+
+    return make
+
+
+def _imported(name: str) -> EngineFactory:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
-        raise ConfigError(f"--engine {name}: there is {', '.join(sorted(ENGINES))}; name another as module:factory")
+        known = ", ".join(sorted(ENGINES))
+        raise ConfigError(f"--engine {name}: there is {known}; name another engine as module:factory")
     try:
         factory = getattr(import_module(module), attribute, None)
     except ImportError as error:

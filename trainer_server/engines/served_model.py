@@ -83,7 +83,17 @@ class ServedModel:
 
 
 def resolve(model: str, cache: Path, progress: Callable[[str], None] = lambda _: None) -> ServedModel:
-    """What `model` names. `embedded` is made ready first; raises ConfigError for a path that is no model."""
+    """The model that `--model` names. The embedded model is downloaded and converted first, if it is not there.
+
+    Args:
+        model: `embedded`, a model directory, or a hub id.
+        cache: Where converted models are kept.
+        progress: Gets lines to be shown to the user.
+
+    Raises:
+        ConfigError: A path that is no model.
+        EngineError: The embedded model could not be downloaded or converted.
+    """
     if model == "embedded":
         path = ensure_embedded(cache, progress)
         return ServedModel(EMBEDDED, str(path), ("--enable-auto-tool-choice", "--tool-call-parser", "hermes"))

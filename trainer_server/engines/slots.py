@@ -1,4 +1,4 @@
-"""Which adapters the engines hold: loaded when asked for; who needs room waits in line, and the idlest one makes it."""
+"""The LRU cache of adapters on the engines: loads them on demand, and queues requests while all slots are in use."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Key = tuple[str, int]
 
 
 class NoFreeSlot(ARTError):
-    """Every adapter that the engines hold is in use."""
+    """All adapter slots are in use."""
 
 
 def adapter_name(key: Key) -> str:
-    """What vLLM calls a version. Never reused: its prefix cache is keyed by name and path."""
+    """What engines call a version. Never reused: vLLM's prefix cache is keyed by name and path."""
     return f"{key[0]}@{key[1]}"
 
 
@@ -70,12 +70,20 @@ class Slots:
         return key in self._loaded
 
     def in_use(self, key: Key) -> bool:
-        """Whether a request or a rollout needs a version, or stands in line for it."""
+        """Whether a request uses a version or waits for it, or a rollout has pinned it."""
         return self._in_use[key] > 0 or self._waiting[key] > 0 or key in self._pinned()
 
     @asynccontextmanager
     async def use(self, key: Key) -> AsyncIterator[str]:
-        """Holds an adapter for the length of a request; gives its name in vLLM. Raises NoFreeSlot, EngineError."""
+        """Keeps an adapter loaded for the length of a request.
+
+        Yields:
+            What the engines call the adapter.
+
+        Raises:
+            NoFreeSlot: All slots stayed in use.
+            EngineError: No engine took the adapter.
+        """
         if key in self._loaded and key not in self._draining:
             self._in_use[key] += 1
         else:
@@ -105,7 +113,7 @@ class Slots:
                 await self._unload(key)
 
     def lost(self, key: Key) -> None:
-        """An engine says that it does not hold it: the next request loads it again, or learns why not."""
+        """Notes that an engine does not hold an adapter any more: the next request loads it again."""
         self._loaded.pop(key, None)
         self._freed.set()
 

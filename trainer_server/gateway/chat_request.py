@@ -8,24 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.parameters import check_parameters, forwarded
 from trainer_server.wire import Sampling
 
-_OPENAI = {
-    "model", "messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "stop", "stream",
-    "stream_options", "temperature", "top_p", "n", "max_tokens", "max_completion_tokens", "presence_penalty",
-    "frequency_penalty", "logit_bias", "logprobs", "top_logprobs", "seed", "user", "reasoning_effort", "metadata",
-    "store", "service_tier", "safety_identifier", "prompt_cache_key",
-}  # fmt: skip
-_VLLM = {
-    "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids", "skip_special_tokens",
-    "structured_outputs", "chat_template_kwargs", "include_reasoning", "include_stop_str_in_output",
-    "add_generation_prompt", "continue_final_message", "return_token_ids",
-}  # fmt: skip
-_NOT_FORWARDED = {
-    "model", "seed", "n", "max_tokens", "max_completion_tokens", "temperature", "logprobs", "top_logprobs",
-    "stream_options", "include_reasoning", "return_token_ids", "user", "metadata", "store", "service_tier",
-    "safety_identifier", "prompt_cache_key",
-}  # fmt: skip
 _PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 
 
@@ -42,10 +27,12 @@ class ChatRequest:
     wants_logprobs: bool
     wants_usage: bool
     constrained: list[str]
+    dropped: list[str]
+    """Parameters that the client sent and that change nothing about the answer."""
 
     def upstream(self, adapter: str) -> dict[str, Any]:
         """What an engine is asked (see Engine.chat). Exact tokens are always asked for."""
-        asked = {key: value for key, value in self.body.items() if key not in _NOT_FORWARDED and value is not None}
+        asked = forwarded(self.body)
         if _forced(self.body) and asked.get("tools"):
             # vLLM holds a forced call to the tool's schema only where the tool says so.
             asked["tools"] = [_strict(tool) for tool in asked["tools"]]
@@ -68,11 +55,19 @@ class ChatRequest:
 
 
 def parse(body: object, *, default_max_tokens: int, temperature: float | None) -> ChatRequest:
-    """Checks a request's body. temperature: overrides what the body says. Raises APIError 400 naming the field."""
+    """Checks a request's body.
+
+    Args:
+        body: What the client sent, read as JSON.
+        default_max_tokens: Length of an answer when the body names none.
+        temperature: Overrides what the body says; None: nothing overrides it.
+
+    Raises:
+        APIError: 400, naming the field that is wrong.
+    """
     if not isinstance(body, dict):
         raise APIError(400, "the body must be a JSON object")
-    if unknown := sorted(set(body) - _OPENAI - _VLLM):
-        raise APIError(400, f"unknown parameter: {unknown[0]!r}", code="unknown_parameter", param=unknown[0])
+    dropped = check_parameters(body)
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise APIError(400, "`model` is missing: name a policy (see /v1/models)", param="model")
@@ -110,6 +105,7 @@ def parse(body: object, *, default_max_tokens: int, temperature: float | None) -
         wants_logprobs=bool(body.get("logprobs")),
         wants_usage=bool((body.get("stream_options") or {}).get("include_usage")),
         constrained=_constraints(body, sampling),
+        dropped=dropped,
     )
 
 

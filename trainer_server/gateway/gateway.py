@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 from collections.abc import Coroutine
 from typing import Any
 
@@ -20,27 +21,43 @@ from trainer_server.gateway.recorder import Recorder, Source
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
-from trainer_server.server.config import ServerConfig
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
+
+log = logging.getLogger("trainer_server")
 
 
 class Gateway:
-    """Answers `/v1/chat/completions` and `/v1/models`."""
+    """Answers `/v1/chat/completions` and `/v1/models`.
+
+    Args:
+        recorder: Writes answers to the ledger.
+        store: Policies on disk.
+        names: Which versions the policies' names mean.
+        slots: Versions on the engines.
+        leases: Versions that rollouts keep.
+        engines: They answer.
+        max_tokens: Length of an answer when a request names none.
+        engine_wait: Seconds that a request waits for an engine that is starting or restarting.
+    """
 
     def __init__(
         self,
         *,
-        config: ServerConfig,
         recorder: Recorder,
         store: AdapterStore,
         names: PolicyNames,
         slots: Slots,
         leases: Leases,
         engines: Engines,
+        max_tokens: int = 1024,
+        engine_wait: float = 180.0,
     ) -> None:
-        self._config, self._recorder = config, recorder
+        self._recorder = recorder
         self._store, self._names, self._slots = store, names, slots
         self._leases, self._engines = leases, engines
+        self._max_tokens, self._engine_wait = max_tokens, engine_wait
+        self._noted: set[str] = set()
+        """Dropped parameters that were logged; each is logged once."""
         self._base = recorder.identity.base.name
         self.requests = 0
 
@@ -69,7 +86,8 @@ class Gateway:
         policy, version = self._resolve(model, rollout)
         if override is None and policy and (spec := self._store.spec(policy)):
             override = spec.temperature
-        chat = parse(body, default_max_tokens=self._config.max_tokens, temperature=override)
+        chat = parse(body, default_max_tokens=self._max_tokens, temperature=override)
+        self._note_dropped(chat)
         source = Source(policy, version, rollout)
         call = Call(
             chat,
@@ -79,11 +97,16 @@ class Gateway:
             slots=self._slots,
             names=self._names,
             recorder=self._recorder,
-            engine_wait=self._config.engine_wait,
+            engine_wait=self._engine_wait,
         )
         if chat.stream:
             return await call.stream()
         return await _unless_disconnected(request, call.answer())
+
+    def _note_dropped(self, chat: ChatRequest) -> None:
+        for name in sorted(set(chat.dropped) - self._noted):
+            self._noted.add(name)
+            log.info("clients send `%s`, which changes nothing here: it is dropped and noted in the ledger", name)
 
     def _resolve(self, model: object, rollout: str | None) -> tuple[str | None, int | None]:
         """Policy and version that a model's name stands for now. Raises APIError 404."""

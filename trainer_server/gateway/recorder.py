@@ -11,7 +11,7 @@ from trainer_server.engines.served_model import ServedModel
 from trainer_server.gateway.answer import Answer
 from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.errors import APIError
-from trainer_server.ledger.sqlite import Ledger, LedgerError
+from trainer_server.ledger.base import Ledger, LedgerError
 from trainer_server.wire import Completion, CompletionStatus
 
 log = logging.getLogger("trainer_server")
@@ -44,16 +44,35 @@ class Recorder:
         self._background: set[asyncio.Task[None]] = set()
 
     def row(
-        self, one: str, chat: ChatRequest, source: Source, answer: Answer, status: CompletionStatus, created: float
+        self,
+        completion_id: str,
+        chat: ChatRequest,
+        source: Source,
+        answer: Answer,
+        status: CompletionStatus,
+        created: float,
     ) -> Completion:
         """The ledger's row of a choice."""
         return Completion(
-            id=one, created=created, server_id=self.identity.server_id, base_model=self.identity.base.name,
-            tokenizer=self.identity.tokenizer, policy=source.policy, version=source.version, rollout=source.rollout,
-            status=status, finish_reason=answer.finish_reason, sampling=chat.sampling, constrained=chat.constrained,
-            prompt_token_ids=answer.prompt_token_ids, token_ids=answer.token_ids, logprobs=answer.logprobs,
-            request=chat.recorded(), message=answer.message,
-        )  # fmt: skip
+            id=completion_id,
+            created=created,
+            server_id=self.identity.server_id,
+            base_model=self.identity.base.name,
+            tokenizer=self.identity.tokenizer,
+            policy=source.policy,
+            version=source.version,
+            rollout=source.rollout,
+            status=status,
+            finish_reason=answer.finish_reason,
+            sampling=chat.sampling,
+            constrained=chat.constrained,
+            dropped=chat.dropped,
+            prompt_token_ids=answer.prompt_token_ids,
+            token_ids=answer.token_ids,
+            logprobs=answer.logprobs,
+            request=chat.recorded(),
+            message=answer.message,
+        )
 
     async def add(self, completions: Sequence[Completion]) -> None:
         """Returns when they are on disk. Raises APIError 507 when they cannot be."""

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 
 from trainer_server.engines.base import Engine, RequestRefused
 from trainer_server.jobs.demonstrations import Collection, Demonstrations, Turn
-from trainer_server.ledger.sqlite import read_completions
+from trainer_server.ledger.base import Ledger
 from trainer_server.wire import Conversation, SFTRequest, TrainingError
 
 _PROBES = ("yes", "no")
@@ -29,7 +28,7 @@ class Renderer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def demonstrations(self, request: SFTRequest, ledger: Path, tokenizer: str) -> Demonstrations:
+    async def demonstrations(self, request: SFTRequest, ledger: Ledger, tokenizer: str) -> Demonstrations:
         """Everything that a request wants imitated. Raises EngineError when the engine is away, TrainingError."""
         started = time.monotonic()
         collection = Collection(request.config)
@@ -48,7 +47,7 @@ class Renderer:
             collection.turns_skipped.update(one for one in found if isinstance(one, str))
             collection.add(one for one in found if isinstance(one, Turn))
         ids = [one for trajectory in request.trajectories for one in trajectory.completions]
-        completions = await asyncio.to_thread(read_completions, ledger, ids)
+        completions = await asyncio.to_thread(ledger.read, ids)
         for trajectory in request.trajectories:
             collection.add_trajectory(trajectory, completions, tokenizer=tokenizer)
         return collection.whole(time.monotonic() - started)

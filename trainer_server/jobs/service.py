@@ -1,4 +1,4 @@
-"""The server's side of training: accepts jobs, has the trainer process do them, and puts what it made into service."""
+"""The server's side of training: accepts jobs, lets the trainer process do them, and serves the versions they make."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from itertools import islice
 
 from trainer_server.engines.base import AdapterRefused
 from trainer_server.engines.pool import Engines
-from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.slots import Key, NoFreeSlot, Slots
-from trainer_server.gateway.errors import APIError
 from trainer_server.jobs.board import CANCELLED, JobBoard, JobFile, Trained
 from trainer_server.jobs.rendering import Renderer
-from trainer_server.jobs.supervisor import TrainerProcess
-from trainer_server.ledger.sqlite import sampled_versions
+from trainer_server.jobs.supervisor import TrainerProcess, TrainerSettings
+from trainer_server.ledger.base import Ledger
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.retention import Needs, Retention
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
-from trainer_server.server.config import ServerConfig
 from trainer_server.wire import (
-    ARTError,
     ConfigError,
+    Conflict,
     EngineError,
     Job,
     JobKind,
     JobStatus,
+    NotFound,
+    NotStored,
     PolicySpec,
     SFTRequest,
     StepRequest,
     TrainingError,
+    Unprocessable,
 )
 
 log = logging.getLogger("trainer_server")
@@ -47,34 +47,44 @@ _REFUSALS = 3
 """So many by living engines are final."""
 
 
-class NotCancellable(ARTError):
-    """A job that is not queued any more cannot be cancelled."""
+class JobService:
+    """Accepts jobs, and finishes each once the engines serve its version. Jobs of one server run one after another.
 
-
-class Trainer:
-    """Accepts jobs, and finishes each once the engine serves its version. Jobs of one server run one after another."""
+    Args:
+        settings: How the trainer process is started.
+        board: The queue between this server and the trainer process.
+        store: Versions on disk.
+        names: Which versions the policies' names mean.
+        slots: Versions on the engines.
+        engines: They render warm starts, and rest during steps where they share GPUs with the trainer.
+        ledger: Where completions of warm starts are read.
+        keep_versions: Versions of a policy that are kept; None: all.
+        engine_wait: Seconds to wait for an engine that is starting or restarting.
+    """
 
     def __init__(
         self,
+        settings: TrainerSettings,
         *,
-        config: ServerConfig,
-        base: ServedModel,
-        tokenizer: str,
         board: JobBoard,
+        store: AdapterStore,
         names: PolicyNames,
         slots: Slots,
         engines: Engines,
+        ledger: Ledger,
+        keep_versions: int | None = None,
+        engine_wait: float = 180.0,
     ) -> None:
-        self._config, self._base, self._tokenizer = config, base, tokenizer
-        self._board, self._names, self._slots, self._engines = board, names, slots, engines
-        self._store = AdapterStore(config.home.policies)
+        self._settings, self._board, self._store = settings, board, store
+        self._names, self._slots, self._engines = names, slots, engines
+        self._ledger, self._engine_wait = ledger, engine_wait
         board.end_turn()  # one that an earlier server gave: its engines are gone
         self._open: list[str] = board.open_ids()
         self._keys: dict[tuple[str, str], tuple[str, str]] = {}  # (policy, key) → id of the job, digest of its request
         for job_id in board.ids():
             try:
                 self._remember(board.file(job_id))
-            except TrainingError as error:  # damaged: said, and in no other job's way
+            except TrainingError as error:  # damaged: logged, and the other jobs go on
                 log.error("left out: %s", error)
                 if job_id in self._open:
                     self._open.remove(job_id)
@@ -82,10 +92,8 @@ class Trainer:
         self._changed = asyncio.Condition()
         self._wake = asyncio.Event()
         self._finisher: asyncio.Task[None] | None = None
-        self.process = TrainerProcess(config, base, tokenizer, board, self._store, self._open)
-        self.retention = Retention(
-            keep=config.keep_versions, store=self._store, slots=slots, names=names, needs=self.needs
-        )
+        self.process = TrainerProcess(settings, board=board, store=store, open_ids=self._open)
+        self.retention = Retention(keep=keep_versions, store=store, slots=slots, names=names, needs=self.needs)
 
     async def start(self) -> None:
         await asyncio.to_thread(self._decline)
@@ -110,8 +118,13 @@ class Trainer:
             return await self._accept("create", spec.name, spec=spec)
 
     async def train(self, policy: str, request: StepRequest | SFTRequest) -> Job:
-        """Queues a step or a warm start, or answers the job that the same idempotency key made. Raises APIError 409,
-        422."""
+        """Queues a step or a warm start, or answers the job that the same idempotency key made.
+
+        Raises:
+            Conflict: The key was used for another request.
+            Unprocessable: The request holds what JSON cannot.
+            NotStored: The disk is full, for example.
+        """
         async with self._accepting:
             return await self._train(policy, request)
 
@@ -119,14 +132,27 @@ class Trainer:
         if request.idempotency_key and (known := self._keys.get((policy, request.idempotency_key))):
             job_id, digest = known
             if digest != _digest(request):
-                raise APIError(
-                    409,
+                raise Conflict(
                     f"idempotency key {request.idempotency_key!r} was used for another request ({job_id})",
                     code="idempotency_key_reused",
                     param="idempotency_key",
                 )
             return self._job(job_id)
+        if isinstance(request, StepRequest):
+            self._check_loss(request.config.loss_type)
         return await self._accept("sft" if isinstance(request, SFTRequest) else "step", policy, request=request)
+
+    def _check_loss(self, name: str) -> None:
+        """Raises Unprocessable for a `loss_type` that the trainer does not know. A trainer that is still starting
+        checks it when it takes the job up."""
+        known = self.process.losses()
+        if known and name not in known:
+            raise Unprocessable(
+                f"loss_type={name!r} is not known to this server's trainer, which knows {', '.join(known)}; "
+                "`art-langgraph serve --loss NAME=MODULE:ATTRIBUTE` registers another",
+                code="unknown_loss",
+                param="config.loss_type",
+            )
 
     def find(self, policy: str, idempotency_key: str) -> Job | None:
         """The step or warm start that was accepted under a key, if any."""
@@ -157,24 +183,29 @@ class Trainer:
         jobs = (job for job_id in reversed(self._board.ids()) if (job := self._board.job(job_id)))
         return list(islice((job for job in jobs if status in (None, job.status)), limit))
 
-    async def cancel(self, job_id: str) -> Job | None:
+    async def cancel(self, job_id: str) -> Job:
         """Cancels a queued job. Cancelling a cancelled job again answers it.
 
         Returns:
-            The cancelled job; None where there is no such job.
+            The cancelled job.
 
         Raises:
-            NotCancellable: The trainer has taken the job up, or it has ended.
+            NotFound: There is no such job.
+            Conflict: The trainer has taken the job up, or it has ended.
         """
         job = self._board.job(job_id)
-        if job is None or job.status == JobStatus.cancelled:
+        if job is None:
+            raise NotFound(f"there is no job {job_id!r}", code="not_found")
+        if job.status == JobStatus.cancelled:
             return job
         if job.status.final:
-            raise NotCancellable(f"{job_id} has {job.status} already: only a queued job can be cancelled")
+            message = f"{job_id} has {job.status} already: only a queued job can be cancelled"
+            raise Conflict(message, code="job_not_queued")
         if not await asyncio.to_thread(self._board.cancel, job_id):
-            raise NotCancellable(
+            raise Conflict(
                 f"{job_id} is running, and the trainer cannot break off in the middle of a job: only a queued job can "
-                f"be cancelled. It ends by itself; the versions before it of {job.policy!r} stay available."
+                f"be cancelled. It ends by itself; the versions before it of {job.policy!r} stay available.",
+                code="job_not_queued",
             )
         job = _cancelled(self._job(job_id))
         if self._open[:1] != [job_id]:  # the first open job is finished by `_finish_jobs`, which looks at it now
@@ -199,8 +230,7 @@ class Trainer:
 
         def versions() -> set[Key]:
             ids = [completion for file in files for completion in file.completions]
-            named = {key for file in files for key in file.versions}
-            return named | sampled_versions(self._config.home.ledger, ids)
+            return {key for file in files for key in file.versions} | self._ledger.sampled_versions(ids)
 
         return Needs(tuple(file.id for file in files), versions)
 
@@ -217,8 +247,8 @@ class Trainer:
         return None
 
     def _decline(self) -> None:
-        """Ends open jobs of policies that this server does not serve: it would train them on another base model. One
-        that has made its version before is left to be finished as what it is."""
+        """Fails open jobs of policies that this server does not serve: it would train them on another base model. A
+        job that has made its version before is finished as it is."""
         for file in self.open_files():
             why = self._names.unserved.get(file.policy)
             if why is None or self._board.trained(file.id) or self._store.made_by(file.policy, file.id):
@@ -240,15 +270,19 @@ class Trainer:
         return job
 
     async def _accept(
-        self, kind: JobKind, policy: str, *, spec: PolicySpec | None = None,
+        self,
+        kind: JobKind,
+        policy: str,
+        *,
+        spec: PolicySpec | None = None,
         request: StepRequest | SFTRequest | None = None,
-    ) -> Job:  # fmt: skip
+    ) -> Job:
         try:
             file = await asyncio.to_thread(self._board.accept, kind, policy, spec=spec, request=request)
         except OSError as error:
-            raise APIError(507, f"the job could not be written down: {error}", code="disk") from None
+            raise NotStored(f"the job could not be written down: {error}", code="disk") from None
         except ConfigError as error:
-            raise APIError(422, str(error), code="invalid_request") from None
+            raise Unprocessable(str(error), code="invalid_request") from None
         self._remember(file)
         self._open.append(file.id)
         self._wake.set()
@@ -276,7 +310,7 @@ class Trainer:
                 await self.retention.sweep(job.policy)
 
     async def _outcome(self, job_id: str) -> Job | None:
-        """The job as it ended, whatever went wrong; None where its files do not say any more what it was."""
+        """The job as it ended, whatever went wrong; None where its files are damaged."""
         try:
             return await self._finish(job_id)
         except OSError:
@@ -291,7 +325,11 @@ class Trainer:
         return job
 
     async def _finish(self, job_id: str) -> Job:
-        """Waits for the trainer, and puts the version into service; returns how the job ended."""
+        """Waits for the trainer, then for the engines to serve the version.
+
+        Returns:
+            How the job ended.
+        """
         if not self._board.ready(job_id):
             await self._render(job_id)
         async with self._turn(job_id):
@@ -322,10 +360,10 @@ class Trainer:
 
     @asynccontextmanager
     async def _turn(self, job_id: str) -> AsyncIterator[None]:
-        """The trainer's turn on GPUs that it shares with the engines: these rest for as long. What is there needs no
-        turn, nor does an untrained policy."""
+        """Lets the engines rest while the trainer computes on the GPUs that they share. Nothing rests for a job that is
+        computed already, nor for the making of an untrained policy."""
         computes = self._board.file(job_id).kind != "create" and self._board.trained(job_id) is None
-        if not (self._config.share_gpu and computes):
+        if not (self._settings.share_gpu and computes):
             yield
             return
         async with self._engines.rest():
@@ -335,18 +373,18 @@ class Trainer:
             finally:
                 self._board.end_turn()
         with suppress(EngineError):
-            await self._engines.wait_ready(self._config.engine_wait)
+            await self._engines.wait_ready(self._engine_wait)
 
     async def _render(self, job_id: str) -> None:
-        """Writes down what a warm start imitates, however long the engine takes to be there; or why it cannot."""
+        """Writes the rows that a warm start imitates, as soon as an engine is ready; or reports why there are none."""
         request = self._board.file(job_id).request
         assert isinstance(request, SFTRequest)
         while not self._board.ready(job_id) and self._board.trained(job_id) is None:
             engine = next((one for one in self._engines if one.ready), self._engines[0])
             try:
-                await engine.wait_ready(self._config.engine_wait)
+                await engine.wait_ready(self._engine_wait)
                 renderer = Renderer(engine)
-                rows = await renderer.demonstrations(request, self._config.home.ledger, self._tokenizer)
+                rows = await renderer.demonstrations(request, self._ledger, self._settings.tokenizer)
                 await asyncio.to_thread(self._board.write_rows, job_id, rows)
             except EngineError as error:
                 log.warning("%s waits for the engine: %s", job_id, error)

@@ -1,13 +1,16 @@
-"""The trainer process: started, kept alive, and kept from dying of one job for ever."""
+"""The trainer process: starts it, restarts it, and fails a job that it dies of repeatedly."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import shlex
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -17,8 +20,7 @@ from trainer_server.jobs.board import JobBoard, Trained
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child
 from trainer_server.process.hardware import flavour
-from trainer_server.server.config import ServerConfig
-from trainer_server.wire import ConfigError
+from trainer_server.wire import ConfigError, Home
 
 log = logging.getLogger("trainer_server")
 
@@ -26,23 +28,61 @@ _DEATHS = 3
 """Of the trainer in one job, until that job is given up."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerSettings:
+    """How the trainer process is started.
+
+    Args:
+        home: The server's home: jobs, policies and logs lie there.
+        base: The base model.
+        tokenizer: Its fingerprint; completions of other tokenizers are refused.
+        ledger: The ledger that the trainer reads, as `serve --ledger` names it.
+        gpus: GPUs of the trainer, as in CUDA_VISIBLE_DEVICES; None: all.
+        processes: Processes that share each step.
+        shard: Whether they divide the base model among them (FSDP2).
+        accelerate_config: Configuration for `accelerate launch`, which then starts the processes.
+        share_gpu: Whether engines and trainer use the same GPUs by turns.
+        losses: Losses that the trainer registers besides its own, `NAME=MODULE:ATTRIBUTE`.
+        args: Passed to the trainer process as they are.
+    """
+
+    home: Home
+    base: ServedModel
+    tokenizer: str
+    ledger: str = "sqlite"
+    gpus: str | None = None
+    processes: int = 1
+    shard: bool = False
+    accelerate_config: Path | None = None
+    share_gpu: bool = False
+    losses: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+
+
 class TrainerProcess:
-    """Runs the trainer and starts it again when it ends. open_ids: jobs without a final word, oldest first, as they
-    stand at any time."""
+    """Runs the trainer, and starts it again when it ends.
+
+    Args:
+        settings: How it is started.
+        board: Its queue.
+        store: Where it publishes versions.
+        open_ids: Jobs without a final status, oldest first. The list is read again whenever it is needed.
+    """
 
     def __init__(
-        self, config: ServerConfig, base: ServedModel, tokenizer: str, board: JobBoard, store: AdapterStore,
-        open_ids: Sequence[str],
-    ) -> None:  # fmt: skip
+        self, settings: TrainerSettings, *, board: JobBoard, store: AdapterStore, open_ids: Sequence[str]
+    ) -> None:
         self._board, self._store, self._open = board, store, open_ids
         self._deaths: Counter[str] = Counter()
-        line = command(config, base, tokenizer)
-        if config.accelerate_config:
+        line = command(settings)
+        if settings.accelerate_config:
             log.info("the trainer is started by %s; other machines of it by the same line", shlex.join(line))
-        variables = base.process_environment(config.trainer_gpus)
+        variables = settings.base.process_environment(settings.gpus)
         # On cores that the engine uses too, answers come first: when both compute, each waits for the other's threads.
-        self._child = Child("trainer", line, config.home.logs, variables, low_priority=flavour() == "cpu")
+        self._child = Child("trainer", line, settings.home.logs, variables, low_priority=flavour() == "cpu")
         self._watch: asyncio.Task[None] | None = None
+        self._file = settings.home.root / "trainer.json"
+        self._created = time.time()
         self.restarts = 0
         self.in_vain = 0
         """Restarts since a job was done: the wait until the next one grows with them."""
@@ -60,6 +100,15 @@ class TrainerProcess:
     def pid(self) -> int | None:
         return self._child.pid
 
+    def losses(self) -> list[str]:
+        """Names that `loss_type` may have, as the trainer wrote them down when it was ready; empty before that."""
+        try:
+            about = json.loads(self._file.read_text())
+        except (OSError, ValueError):
+            return []
+        current = about.get("ready", 0.0) >= self._created  # not of a trainer that an earlier server had
+        return [str(name) for name in about.get("losses", [])] if current else []
+
     async def start(self) -> None:
         await self._child.start()
         self._watch = asyncio.create_task(self._supervise(), name="trainer-supervisor")
@@ -75,8 +124,7 @@ class TrainerProcess:
         while True:
             status = await self._child.wait()
             self.restarts += 1
-            log.warning("the trainer ended with status %s (restart %d); its log is %s", status, self.restarts,
-                        self._child.log)  # fmt: skip
+            log.warning("the trainer ended with status %s (restart %d); see %s", status, self.restarts, self._child.log)
             await self._child.stop()
             try:
                 await asyncio.to_thread(self._blame, status)
@@ -88,7 +136,7 @@ class TrainerProcess:
                 await asyncio.sleep(1.0)
 
     def _blame(self, status: int) -> None:
-        """Gives a job up that the trainer died of again and again: those behind it would never have their turn."""
+        """Fails a job during which the trainer died several times, so that the jobs behind it are done."""
         job_id = next((one for one in self._open if self._board.trained(one) is None), None)
         if job_id is None or not self._board.started(job_id):
             return
@@ -103,21 +151,33 @@ class TrainerProcess:
         self._board.report(job_id, Trained(error=error))
 
 
-def command(config: ServerConfig, base: ServedModel, tokenizer: str) -> list[str]:
-    """The command line of the trainer: one process, several here, or what accelerate's configuration says. Raises
-    ConfigError for one that accelerate would not follow."""
+def command(settings: TrainerSettings) -> list[str]:
+    """The command line of the trainer: one process, several on this machine, or what accelerate's configuration says.
+
+    Raises:
+        ConfigError: accelerate would not follow its configuration.
+    """
     launcher: list[str] = []
-    if config.accelerate_config:
-        _check(config.accelerate_config)
-        launcher = ["accelerate.commands.launch", "--config_file", str(config.accelerate_config), "-m"]
-    elif config.trainer_processes > 1:
-        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={config.trainer_processes}", "-m"]
+    if settings.accelerate_config:
+        _check(settings.accelerate_config)
+        launcher = ["accelerate.commands.launch", "--config_file", str(settings.accelerate_config), "-m"]
+    elif settings.processes > 1:
+        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={settings.processes}", "-m"]
+    options = {
+        "--home": str(settings.home.root),
+        "--model": settings.base.path,
+        "--base-model": settings.base.name,
+        "--tokenizer": settings.tokenizer,
+        "--ledger": settings.ledger,
+    }
     return [
-        sys.executable, "-m", *launcher, "trainer_server.training.worker", "--home", str(config.home.root),
-        "--model", base.path, "--base-model", base.name, "--tokenizer", tokenizer,
-        *(["--shard"] if config.trainer_shard else []), *(["--take-turns"] if config.share_gpu else []),
-        *config.trainer_args,
-    ]  # fmt: skip
+        *(sys.executable, "-m", *launcher, "trainer_server.training.worker"),
+        *(word for option in options.items() for word in option),
+        *(["--shard"] if settings.shard else []),
+        *(["--take-turns"] if settings.share_gpu else []),
+        *(word for definition in settings.losses for word in ("--loss", definition)),
+        *settings.args,
+    ]
 
 
 def _check(path: Path) -> None:

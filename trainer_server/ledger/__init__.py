@@ -1,1 +1,1 @@
-"""Exact tokens of every completion. Nobody else opens the file."""
+"""The ledger: every completion with its exact tokens. Only this package opens its files."""

@@ -1,4 +1,4 @@
-"""The ledger: every completion with its exact tokens, in SQLite (WAL). One gateway process is the only writer."""
+"""The ledger in one SQLite file, in WAL mode. The server is the only writer; the trainer process reads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from trainer_server.wire import ARTError, Completion
+from trainer_server.ledger.base import RETENTION_DAYS, LedgerError
+from trainer_server.wire import Completion
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS completions (
@@ -30,65 +32,102 @@ CREATE TABLE IF NOT EXISTS completions (
 CREATE INDEX IF NOT EXISTS completions_created ON completions (created);
 """
 _BATCH = 512
-"""Rows of one transaction at most; what arrives while a commit is under way shares the next one."""
+"""Rows of one transaction at most."""
 _PURGED = 1000
-"""Rows that are deleted in one transaction, which answers have to wait for."""
+"""Rows that are deleted in one transaction: answers wait for it."""
 
 _Entry = tuple[Completion, asyncio.Future[None]]
-"""A completion, and who waits for it to be on disk."""
+"""A completion, and the future that is resolved once it is on disk."""
 
-RETENTION_DAYS = 30.0
-
-
-class LedgerError(ARTError):
-    """The ledger could not be written (a full disk, say). The answer is withheld: nothing unrecorded leaves."""
+_CHUNK = 500
+"""Ids of one SELECT: SQLite bounds the variables of a statement."""
 
 
-class Ledger:
-    """Group commit on a thread of its own: `add` returns when the row is on disk, and never blocks the event loop."""
+class SQLiteLedger:
+    """A ledger in one SQLite file; see `Ledger` for its methods.
+
+    Rows that arrive while a commit is under way share the next one (group commit). A thread of its own writes them,
+    from the first `add` on: a process that only reads has no such thread.
+
+    Args:
+        path: The file. It is made where it does not exist.
+
+    Raises:
+        LedgerError: The file cannot be made or opened.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
-        with closing(sqlite3.connect(path)) as db:
-            db.execute("PRAGMA journal_mode=WAL")
-            db.executescript(_SCHEMA)
-        self._thread = threading.Thread(target=self._write, name="ledger", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(path, timeout=30)) as db:
+                db.execute("PRAGMA journal_mode=WAL")
+                db.executescript(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise LedgerError(f"the ledger at {path} cannot be opened: {error}") from error
 
     async def add(self, *completions: Completion) -> None:
-        """Records completions; returns once they are committed. Raises LedgerError if they could not be."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="ledger", daemon=True)
+            self._thread.start()
         loop = asyncio.get_running_loop()
         committed = [loop.create_future() for _ in completions]
         for pair in zip(completions, committed, strict=True):
             self._queue.put(pair)
         await asyncio.gather(*committed)
 
-    def close(self) -> None:
-        """Commits what is queued and stops the thread."""
-        self._queue.put(None)
-        self._thread.join()
+    def read(self, ids: Sequence[str]) -> dict[str, Completion]:
+        rows = self._select("SELECT id, record FROM completions WHERE id IN ({})", ids)
+        return {completion_id: _parse(record) for completion_id, record in rows}
+
+    def sampled_versions(self, ids: Sequence[str]) -> set[tuple[str, int]]:
+        rows = self._select(
+            "SELECT DISTINCT policy, version FROM completions WHERE policy IS NOT NULL AND id IN ({})", ids
+        )
+        return set(rows)
 
     def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS) -> int:
-        """Deletes completions older than `days`, never those in `keep` (what open jobs name); returns how many."""
-        before, gone = time.time() - days * 86400, 0
-        with closing(sqlite3.connect(self.path, timeout=30)) as db:
-            with db:
-                db.execute("CREATE TEMP TABLE keep (id TEXT PRIMARY KEY)")
-                db.executemany("INSERT OR IGNORE INTO keep VALUES (?)", ((one,) for one in keep))
-            while True:
-                started = time.monotonic()
+        before, deleted = time.time() - days * 86400, 0
+        try:
+            with closing(sqlite3.connect(self.path, timeout=30)) as db:
                 with db:
-                    found = db.execute(
-                        "DELETE FROM completions WHERE id IN "
-                        "(SELECT id FROM completions WHERE created < ? AND id NOT IN keep LIMIT ?)",
-                        (before, _PURGED),
-                    ).rowcount
-                gone += found
-                if found < _PURGED:
-                    return gone
-                time.sleep(time.monotonic() - started)  # SQLite has no line to stand in: answers need gaps to meet
+                    db.execute("CREATE TEMP TABLE keep (id TEXT PRIMARY KEY)")
+                    db.executemany("INSERT OR IGNORE INTO keep VALUES (?)", ((kept,) for kept in keep))
+                while True:
+                    started = time.monotonic()
+                    with db:
+                        count = db.execute(
+                            "DELETE FROM completions WHERE id IN "
+                            "(SELECT id FROM completions WHERE created < ? AND id NOT IN keep LIMIT ?)",
+                            (before, _PURGED),
+                        ).rowcount
+                    deleted += count
+                    if count < _PURGED:
+                        return deleted
+                    time.sleep(time.monotonic() - started)  # SQLite has no queue of writers: they need gaps
+        except sqlite3.Error as error:
+            raise LedgerError(f"old completions in {self.path} cannot be deleted: {error}") from error
+
+    def close(self) -> None:
+        if self._thread is None:
+            return
+        self._queue.put(None)
+        self._thread.join()
+        self._thread = None
+
+    def _select(self, statement: str, ids: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Rows of a statement, whose `{}` stands for the ids. Opens the file anew: any thread may call it."""
+        rows: list[tuple[Any, ...]] = []
+        try:
+            with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=30)) as db:
+                for start in range(0, len(ids), _CHUNK):
+                    chunk = ids[start : start + _CHUNK]
+                    rows += db.execute(statement.format(",".join("?" * len(chunk))), chunk)
+        except sqlite3.Error as error:
+            raise LedgerError(f"the ledger at {self.path} cannot be read: {error}") from error
+        return rows
 
     def _write(self) -> None:
         with closing(sqlite3.connect(self.path, timeout=30)) as db:
@@ -106,7 +145,7 @@ class Ledger:
                     return
 
     def _commit(self, db: sqlite3.Connection, batch: Sequence[_Entry]) -> None:
-        """Writes rows in one transaction, and tells who waits for them how that went."""
+        """Writes rows in one transaction, and tells the callers of `add` how that went."""
         error: Exception | None = None
         try:
             with db:
@@ -116,7 +155,7 @@ class Ledger:
                 )
         except sqlite3.Error as failure:
             error = LedgerError(f"the ledger at {self.path} cannot be written: {failure}")
-        except Exception as failure:  # a row's own fault: the thread lives on, for without it every answer would hang
+        except Exception as failure:  # one row is at fault: the thread goes on, or every later answer would hang
             if len(batch) > 1:
                 for entry in batch:
                     self._commit(db, [entry])
@@ -134,7 +173,7 @@ def _row(c: Completion) -> tuple[object, ...]:
     return (c.id, c.created, c.policy, c.version, c.rollout, c.status, record)
 
 
-def _read(record: str) -> Completion:
+def _parse(record: str) -> Completion:
     try:
         return Completion.model_validate_json(record)
     except ValidationError:  # pydantic's parser knows no half surrogate pairs
@@ -154,27 +193,3 @@ def _resolve(future: asyncio.Future[None], error: Exception | None) -> None:
         future.get_loop().call_soon_threadsafe(settle)
     except RuntimeError:  # the loop is closed: nobody waits any more
         return
-
-
-def read_completions(path: Path, ids: Sequence[str]) -> dict[str, Completion]:
-    """Looks completions up by id, read-only, from any process. Ids without a row are absent from the answer."""
-    found: dict[str, Completion] = {}
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as db:
-        for start in range(0, len(ids), 500):
-            some = ids[start : start + 500]
-            marks = ",".join("?" * len(some))
-            for one, record in db.execute(f"SELECT id, record FROM completions WHERE id IN ({marks})", some):
-                found[one] = _read(record)
-    return found
-
-
-def sampled_versions(path: Path, ids: Sequence[str]) -> set[tuple[str, int]]:
-    """The (policy, version) pairs that sampled these completions."""
-    found: set[tuple[str, int]] = set()
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as db:
-        for start in range(0, len(ids), 500):
-            some = ids[start : start + 500]
-            marks = ",".join("?" * len(some))
-            asked = f"SELECT DISTINCT policy, version FROM completions WHERE policy IS NOT NULL AND id IN ({marks})"
-            found.update(db.execute(asked, some))
-    return found

@@ -109,11 +109,16 @@ class ModelShape:
         try:
             heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
             return cls(
-                layers=int(config["num_hidden_layers"]), hidden=hidden, intermediate=int(config["intermediate_size"]),
-                heads=heads, key_heads=int(config.get("num_key_value_heads") or heads),
-                head_size=int(config.get("head_dim") or hidden // heads), vocabulary=int(config["vocab_size"]),
-                tied=bool(config.get("tie_word_embeddings", False)), biased=config.get("model_type") == "qwen2",
-            )  # fmt: skip
+                layers=int(config["num_hidden_layers"]),
+                hidden=hidden,
+                intermediate=int(config["intermediate_size"]),
+                heads=heads,
+                key_heads=int(config.get("num_key_value_heads") or heads),
+                head_size=int(config.get("head_dim") or hidden // heads),
+                vocabulary=int(config["vocab_size"]),
+                tied=bool(config.get("tie_word_embeddings", False)),
+                biased=config.get("model_type") == "qwen2",
+            )
         except KeyError as error:
             raise ConfigError(f"{origin} has no {error}: it is no config of a dense decoder") from None
 

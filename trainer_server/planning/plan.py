@@ -28,7 +28,18 @@ _SIZES = (16, 24, 32, 40, 48, 64, 80, 96, 141, 192, 288)
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What shall run. gpu_memory: GiB of each GPU. context: tokens. concurrency: requests at once."""
+    """What is to run, and on what.
+
+    Args:
+        model: What `--model` names.
+        shape: Its sizes.
+        gpus: GPUs of the machine.
+        gpu_memory: GiB of each GPU.
+        context: Tokens of the longest prompt and answer together.
+        rank: Largest LoRA rank.
+        policies: Policies that are used at once.
+        concurrency: Requests at once.
+    """
 
     model: str
     shape: ModelShape
@@ -88,13 +99,14 @@ class Plan:
         items = [
             Item("weights", weights / GIB, f"{_b(shape.parameters)} × 2 B, layers / {parts}"),
             Item(
-                "LoRA, gradients, AdamW", shape.trainer_state_bytes(rank) / GIB,
+                "LoRA, gradients, AdamW",
+                shape.trainer_state_bytes(rank) / GIB,
                 f"{_b(shape.lora_parameters(rank))} × 16 B",
             ),
             Item("activations", ALLOCATOR * max(row, plain) / GIB, f"{which} × {ALLOCATOR}"),
             Item("logits", shape.head_bytes / GIB, "4 × 128 × vocabulary × 4 B"),
             Item("CUDA", TRAINER_OVERHEAD, "allowance"),
-        ]  # fmt: skip
+        ]
         if parts > 1:
             items.insert(1, Item("gathered layers", 2 * layers / shape.layers / GIB, "2 layers, whole"))
         return items

@@ -1,4 +1,4 @@
-"""Versions to take away: put together in a directory of their own, then streamed. No path comes from a request."""
+"""Exports versions: files are put together in a directory of their own, then streamed. No path comes from a request."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Export:
 
 
 class Exports:
-    """Makes exports under `home/exports`. Merging needs the base model in memory: one after another."""
+    """Makes exports under `home/exports`. A merge needs the base model in memory, so merges run one after another."""
 
     def __init__(self, home: Home, base: ServedModel, store: AdapterStore, retention: Retention) -> None:
         self._base, self._store, self._retention, self._logs = base, store, retention, home.logs

@@ -1,4 +1,4 @@
-"""Version pins: all completions of a rollout come from one version of a policy, however many swaps happen meanwhile."""
+"""Leases: all completions of a rollout come from one version of a policy, also when newer versions come meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which versions of a policy stay on disk: its newest ones, the best, version 0, and every one that somebody needs."""
+"""Deletes old versions. The newest ones, the best one, version 0, and every version in use stay on disk."""
 
 from __future__ import annotations
 
@@ -70,7 +70,12 @@ class Retention:
             self._held[key] -= 1
 
     async def delete(self, policy: str, version: int) -> None:
-        """Raises VersionInUse for the newest version and for one that is in use."""
+        """Deletes a version that a client names.
+
+        Raises:
+            VersionInUse: It is the newest version, or a job, an export or a rollout needs it.
+            EngineError: An engine does not give it up.
+        """
         key = policy, version
         while True:
             needs = self._needs()
@@ -110,13 +115,16 @@ class Retention:
         return gone
 
     def best(self, policy: str) -> int | None:
-        """By what clients said; where they said nothing, by the rewards of rollouts. The later one of equals."""
+        """The best version: by scores of clients, or, where there are none, by mean rewards of rollouts.
+
+        Of equally good versions it is the latest. None: no version has a score.
+        """
         found = [record for n in self._store.versions(policy) if (record := self._record(policy, n))]
         scored = [one for one in found if one.scored_by == "evaluation"] or [one for one in found if one.scored_by]
         return max(scored, key=_merit).version if scored else None
 
     def _rate(self, policy: str) -> None:
-        """A step's mean reward is that of the version it went on from, whose rollouts it learnt from."""
+        """Scores the version that a step started from by the mean reward of its rollouts, unless it has a score."""
         numbers = self._store.versions(policy)[-1:]
         record = self._record(policy, numbers[0]) if numbers else None
         if record is None or record.made_from is None:
@@ -127,7 +135,7 @@ class Retention:
             self._store.score(policy, source.version, reward, "rollouts")
 
     def _record(self, policy: str, version: int) -> Version | None:
-        """None as well for one that is damaged: nobody knows how good that version is."""
+        """A version's record; None if it is missing or damaged."""
         try:
             return self._store.version(policy, version)
         except ValueError as error:

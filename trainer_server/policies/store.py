@@ -63,9 +63,13 @@ class AdapterStore:
         if not file or not versions:
             return None
         return Policy(
-            name=policy, spec=file.spec, base_model=file.base_model, created=file.created, latest=versions[-1],
+            name=policy,
+            spec=file.spec,
+            base_model=file.base_model,
+            created=file.created,
+            latest=versions[-1],
             quarantined=self.quarantined(policy),
-        )  # fmt: skip
+        )
 
     def policies(self) -> Iterator[Policy]:
         for name in self.names():

@@ -15,13 +15,23 @@ from trainer_server.wire.guard import GRACE, end_group, guarded
 class Child:
     """Runs a command under the guard.
 
-    name: names the log `logs/<name>.log` and the pid file `logs/<name>.pid`. low_priority: see the guard.
+    Args:
+        name: Names the log `logs/<name>.log` and the pid file `logs/<name>.pid`.
+        command: The command and its arguments.
+        logs: The directory of logs.
+        env: Environment variables, added to those of this process.
+        low_priority: Whether the command gets only what others leave of the processor.
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], logs: Path, env: Mapping[str, str] | None = None, *,
+        self,
+        name: str,
+        command: Sequence[str],
+        logs: Path,
+        env: Mapping[str, str] | None = None,
+        *,
         low_priority: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name = name
         self._low_priority = low_priority
         self.command = list(command)

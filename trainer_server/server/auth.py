@@ -34,9 +34,10 @@ class BearerAuth:
             return
         what = "the bearer token is wrong" if given else "the bearer token is missing"
         refusal = APIError(
-            401, f"{what}: send `Authorization: Bearer <token>`; the server keeps it in `<home>/token`",
+            401,
+            f"{what}: send `Authorization: Bearer <token>`; the server keeps it in `<home>/token`",
             code="invalid_api_key",
-        )  # fmt: skip
+        )
         await refusal.response()(scope, receive, send)
 
 

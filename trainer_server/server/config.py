@@ -17,6 +17,8 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8400
     """0: any free port; the one taken is in `home/server.json`."""
+    ledger: str = "sqlite"
+    """Where completions are recorded: a name in `ledger.registry.LEDGERS`, or `module:factory`."""
     engine: str = "vllm"
     """The kind of engine: a name in `engines.registry.ENGINES`, or `module:factory`."""
     engine_urls: tuple[str, ...] = ()
@@ -51,6 +53,8 @@ class ServerConfig:
     """Whether they divide the base model among them (FSDP2) instead of each holding it whole."""
     accelerate_config: Path | None = None
     """Configuration for `accelerate launch` instead: several machines, for example."""
+    losses: tuple[str, ...] = ()
+    """Losses that the trainer registers besides its own: `NAME=MODULE:ATTRIBUTE`, importable where it runs."""
     share_gpu: bool = False
     """Whether engines and trainer use the same GPUs by turns: engines sleep while a step is computed."""
     trainer_args: tuple[str, ...] = field(default=())

@@ -13,6 +13,7 @@ import sys
 
 import uvicorn
 
+from trainer_server.engines.vllm.install import engine_python
 from trainer_server.process.files import write_atomic
 from trainer_server.server.app import check_engines, create_app
 from trainer_server.server.auth import ensure_token
@@ -21,10 +22,16 @@ from trainer_server.wire import ConfigError
 
 
 def serve(config: ServerConfig) -> None:
-    """Serves until SIGINT or SIGTERM; its children end with it. Raises ConfigError, EngineError before it serves."""
+    """Serves until SIGINT or SIGTERM; its children end with it.
+
+    Raises:
+        ConfigError, EngineError, LedgerError: Settings that cannot work; raised before it serves.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     home = config.home
+    if config.engine == "vllm" and not config.engine_urls:
+        engine_python(home.cache)  # raises EngineError; before the model is downloaded, which may take long
     home.root.mkdir(parents=True, exist_ok=True)
     lock = (home.root / "lock").open("w")
     try:

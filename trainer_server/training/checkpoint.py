@@ -16,20 +16,30 @@ from trainer_server.wire import GRPOConfig
 
 
 def make_optimizer(model: PolicyModel, config: GRPOConfig) -> torch.optim.AdamW:
-    made = torch.optim.AdamW(
+    """AdamW over the LoRA's weights, without state."""
+    optimizer = torch.optim.AdamW(
         [weight for _, weight in model.parameters()],
         lr=config.lr,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
         weight_decay=config.weight_decay,
     )
-    made.register_step_pre_hook(lambda *_: faults.point("gradients"))
-    made.register_step_post_hook(lambda *_: faults.point("updated"))
-    return made
+    optimizer.register_step_pre_hook(lambda *_: faults.point("gradients"))
+    optimizer.register_step_post_hook(lambda *_: faults.point("updated"))
+    return optimizer
 
 
 def save_state(directory: Path, model: PolicyModel, optimizer: torch.optim.AdamW | None) -> None:
-    """Writes optimizer.safetensors (first and second moments by weight, and the RNG state) and trainer.json."""
+    """Writes what the next step goes on from.
+
+    optimizer.safetensors holds the first and second moments by weight, and torch's random state. trainer.json holds
+    the number of updates.
+
+    Args:
+        directory: Of the version.
+        model: Whose weights the optimizer trains.
+        optimizer: None: the next step begins with a fresh one.
+    """
     tensors = {"rng": torch.get_rng_state()}
     updates = 0
     if optimizer is not None:
@@ -38,12 +48,16 @@ def save_state(directory: Path, model: PolicyModel, optimizer: torch.optim.AdamW
                 tensors[f"exp_avg.{name}"] = state["exp_avg"]
                 tensors[f"exp_avg_sq.{name}"] = state["exp_avg_sq"]
                 updates = int(state["step"].item())
-    save_file({k: v.contiguous().cpu() for k, v in tensors.items()}, directory / OPTIMIZER)
+    save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, directory / OPTIMIZER)
     (directory / "trainer.json").write_text(json.dumps({"updates": updates}))
 
 
 def load_state(directory: Path, model: PolicyModel, optimizer: torch.optim.AdamW) -> str | None:
-    """Restores what `save_state` wrote: training goes on bit for bit, on CPU. Or says why it cannot."""
+    """Restores what `save_state` wrote: on CPU, training continues bit for bit.
+
+    Returns:
+        Why the state could not be read, which leaves the optimizer without state; None: it was read.
+    """
     try:
         tensors = load_file(directory / OPTIMIZER)
         updates = json.loads((directory / "trainer.json").read_text())["updates"]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from trainer_server.jobs.board import JobBoard, JobFile
-from trainer_server.ledger.sqlite import read_completions
+from trainer_server.ledger.base import Ledger
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
 from trainer_server.process import faults
 from trainer_server.training.checkpoint import load_state, make_optimizer, save_state
@@ -43,6 +43,7 @@ class JobKinds:
         home: Home,
         board: JobBoard,
         store: AdapterStore,
+        ledger: Ledger,
         model: PolicyModel,
         base_model: str,
         tokenizer: str,
@@ -50,6 +51,7 @@ class JobKinds:
     ) -> None:
         """base_model, tokenizer: name and fingerprint; completions of others are skipped."""
         self._home, self._board, self._store, self._model = home, board, store, model
+        self._ledger = ledger
         self._base_model, self._tokenizer, self._ranks = base_model, tokenizer, ranks
         self._publisher = Publisher(store, model)
         self._kinds = {"create": self._create, "step": self._step, "sft": self._sft}
@@ -75,7 +77,7 @@ class JobKinds:
         loss_named(request.config.loss_type)  # before anything is loaded
         batch = gather_batch(
             request.groups,
-            read_completions(self._home.ledger, job.completions),
+            self._ledger.read(job.completions),
             request.config,
             policy=job.policy,
             version=version,

@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 
 from trainer_server.jobs.board import CANCELLED, JobBoard, JobFile, Trained
+from trainer_server.ledger.base import Ledger
+from trainer_server.ledger.registry import LEDGERS, open_ledger
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
 from trainer_server.process.files import write_atomic
@@ -45,6 +47,7 @@ class Worker:
         home: Home,
         model: PolicyModel,
         *,
+        ledger: Ledger,
         base_model: str,
         tokenizer: str,
         ranks: Ranks = ALONE,
@@ -55,12 +58,13 @@ class Worker:
         Args:
             home: State directory of the server.
             model: The base model with room for a LoRA.
+            ledger: Where completions are read.
             base_model: Its name; completions of other base models are skipped.
             tokenizer: Its fingerprint; completions of other tokenizers are skipped.
             ranks: The processes that compute a step together.
             takes_turns: The engines use the same GPUs. This process computes when the server gives it the turn.
         """
-        self.home, self.model = home, model
+        self.home, self.model, self.ledger = home, model, ledger
         self.ranks, self.takes_turns = ranks, takes_turns
         self.board = JobBoard(home.jobs)
         self.store = AdapterStore(home.policies)
@@ -68,6 +72,7 @@ class Worker:
             home=home,
             board=self.board,
             store=self.store,
+            ledger=ledger,
             model=model,
             base_model=base_model,
             tokenizer=tokenizer,
@@ -176,6 +181,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="directory or hub id of the base model")
     parser.add_argument("--base-model", required=True, help="its name; completions of other base models are refused")
     parser.add_argument("--tokenizer", required=True, help="fingerprint; completions of other tokenizers are refused")
+    parser.add_argument("--ledger", default="sqlite", help=f"{', '.join(LEDGERS)}, or module:factory")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"], help="of the base model")
     parser.add_argument("--quantization", choices=["4bit", "8bit"], help="of the base model, by bitsandbytes; on GPUs")
     parser.add_argument("--shard", action="store_true", help="divide the base model among the ranks (FSDP2)")
@@ -205,6 +211,7 @@ def main() -> None:
     worker = Worker(
         home,
         model,
+        ledger=open_ledger(args.ledger, home),
         base_model=args.base_model,
         tokenizer=args.tokenizer,
         ranks=ranks,

@@ -5,13 +5,18 @@ from trainer_server.wire.completions import Completion, CompletionStatus, Sampli
 from trainer_server.wire.errors import (
     ARTError,
     ConfigError,
+    Conflict,
     EngineError,
     JobFailed,
     LLMError,
     MCPError,
+    NotFound,
+    NotStored,
+    Refusal,
     ServerError,
     ServerUnreachable,
     TrainingError,
+    Unprocessable,
 )
 from trainer_server.wire.home import DEFAULT_URL, Connection, Home
 from trainer_server.wire.policies import NAME_PATTERN, TARGETS, ExportFormat, Fork, Policy, PolicySpec, Score, Version
@@ -36,6 +41,7 @@ __all__ = [
     "Completion",
     "CompletionStatus",
     "ConfigError",
+    "Conflict",
     "Connection",
     "Conversation",
     "EngineError",
@@ -51,8 +57,11 @@ __all__ = [
     "JobStatus",
     "LLMError",
     "MCPError",
+    "NotFound",
+    "NotStored",
     "Policy",
     "PolicySpec",
+    "Refusal",
     "SFTConfig",
     "SFTRequest",
     "Sampling",
@@ -63,5 +72,6 @@ __all__ = [
     "StepResult",
     "TrainingError",
     "TrajectoryRef",
+    "Unprocessable",
     "Version",
 ]

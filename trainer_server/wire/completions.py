@@ -56,6 +56,9 @@ class Completion(BaseModel):
     constrained: list[str] = Field(default_factory=list)
     """Why the sampling log-probs are not the policy's: any of `grammar`, `top_p`, `top_k`, `min_p`, `penalties`,
     `logit_bias`. Empty for plain sampling."""
+    dropped: list[str] = Field(default_factory=list)
+    """Parameters of the request that changed nothing about the answer, such as `user` or `verbosity`: the engine did
+    not get them."""
     prompt_token_ids: list[int] = Field(default_factory=list)
     token_ids: list[int] = Field(default_factory=list)
     """Sampled tokens, the end-of-sequence token included when it was sampled."""

@@ -11,6 +11,12 @@ class ARTError(Exception):
     ├── ServerError        the trainer server answered with an error (carries its HTTP status)
     │   └── JobFailed      a training job ended in failure
     ├── ServerUnreachable  nobody answers at the server's address
+    ├── RolloutsFailed     every run of a gather, an evaluation or a step failed (art_langgraph)
+    ├── Refusal            inside the server: a request is refused, and its client can do something about it
+    │   ├── NotFound       what it names does not exist (HTTP 404)
+    │   ├── Conflict       it cannot be done as things stand (HTTP 409)
+    │   ├── Unprocessable  its content cannot be used (HTTP 422)
+    │   └── NotStored      what it brings could not be written to disk (HTTP 507)
     ├── EngineError        vLLM could not be installed, started, or asked
     ├── TrainingError      a step cannot be taken with these data
     ├── LLMError           a model that we ask - a judge, a writer of scenarios - gave no usable answer
@@ -44,6 +50,36 @@ class JobFailed(ServerError):
 
 class ServerUnreachable(ARTError):
     """Nobody answers at the server's address."""
+
+
+class Refusal(ARTError):
+    """The server refuses a request. Parts of the server raise it; the HTTP layer turns it into an answer.
+
+    Args:
+        message: What is wrong, with the value, and what to do about it.
+        code: Short machine-readable reason.
+        param: The field of the request that is to blame.
+    """
+
+    def __init__(self, message: str, *, code: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.param = code, param
+
+
+class NotFound(Refusal):
+    """What a request names does not exist."""
+
+
+class Conflict(Refusal):
+    """A request cannot be done as things stand."""
+
+
+class Unprocessable(Refusal):
+    """The content of a request cannot be used."""
+
+
+class NotStored(Refusal):
+    """What a request brings could not be written to disk."""
 
 
 class EngineError(ARTError):

@@ -40,7 +40,7 @@ async def test_as_many_inputs_as_asked_for_in_batches() -> None:
         found = await invent("Add numbers.", 20, writer(at), instructions="Only small ones.", progress=False)
     assert len(found.scenarios) == 20
     assert (found.rounds, len(at.requests)) == (1, 3)
-    assert found.scenarios[0].input["messages"][0][0] == "user"
+    assert str(found.scenarios[0].input).startswith("What is ")
     systems = [one["messages"][0]["content"] for one in at.requests]
     assert all("Add numbers." in one and "Only small ones." in one for one in systems)
     assert len(set(systems)) == 3  # each batch is of another difficulty

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from art_langgraph import ARTError, TrainerClient
@@ -10,14 +12,13 @@ from trainer_server.wire import ConfigError
 pytestmark = pytest.mark.usefixtures("connected")
 
 
-async def test_what_is_left_out_is_not_compared_with_an_existing_policy() -> None:
+async def test_a_policy_is_created_by_named_parameters_and_found_again_by_the_same() -> None:
     async with TrainerClient() as trainer:
-        spec = (
-            await trainer.create_policy("named", rank=16, alpha=8.0, targets=["q_proj"], seed=3, temperature=0.7)
-        ).spec
-        assert (spec.rank, spec.alpha, spec.targets, spec.seed, spec.temperature) == (16, 8.0, ("q_proj",), 3, 0.7)
-        assert (await trainer.create_policy("named")).spec.rank == 16
-        with pytest.raises(ARTError, match="409"):
+        options: dict[str, Any] = {"rank": 16, "alpha": 8.0, "targets": ["q_proj"], "seed": 3, "temperature": 0.7}
+        made = await trainer.create_policy("named", **options)
+        assert made.spec.model_dump(include=set(options)) == {**options, "targets": ("q_proj",)}
+        assert await trainer.create_policy("named", **options) == made
+        with pytest.raises(ARTError, match="exists with other values"):
             await trainer.create_policy("named", rank=8)
 
 

@@ -17,6 +17,7 @@ from art_langgraph import (
     ChatART,
     GRPOConfig,
     LLMError,
+    RolloutsFailed,
     Ruler,
     Scenario,
     TrainerClient,
@@ -331,9 +332,9 @@ async def test_training_takes_the_judges_scores(connected: TrainerServer) -> Non
         ):
             assert record.result.version == 1
             assert record.reward == pytest.approx(1 / 3)
-        async for record in train(graph, ["a"], group_reward=_broken, progress=False, **options):
-            assert record.result.version == 1  # nothing to learn from
-            assert record.groups[0].trajectories[0].reward_error == "OSError: no judge"
+        with pytest.raises(RolloutsFailed, match="3 of 3 runs have no reward: OSError: no judge"):
+            async for _ in train(graph, ["a"], group_reward=_broken, progress=False, **options):
+                pass
         with pytest.raises(ConfigError, match="group_reward"):
             async for _ in train(graph, ["a"], **options):
                 pass

@@ -11,7 +11,8 @@ import pytest
 
 from art_langgraph import gather, rollout
 from art_mcp import Cassette, MCPError, connect
-from tests.art_mcp.client.test_connect import ODD, calling
+from tests.support.mcp.commands import ODD
+from tests.support.mcp.graphs import calling
 from trainer_server.wire import ConfigError
 
 NOBODY = [sys.executable, "-c", "raise SystemExit(1)"]

@@ -14,13 +14,11 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
 from art_langgraph import gather, rollout
-from art_mcp import MCPError, Server, connect
-from tests.support import SUPPORT
+from art_mcp import MCPError, connect
+from tests.support.mcp.commands import ODD, SERVER
+from tests.support.mcp.graphs import calling
 from tests.support.serving import serving
 from trainer_server.wire import ConfigError
-
-SERVER = [sys.executable, str(SUPPORT / "mcp" / "server.py")]
-ODD = [sys.executable, "-S", str(SUPPORT / "mcp" / "odd_server.py")]
 
 
 async def gone(pid: int) -> None:
@@ -30,16 +28,6 @@ async def gone(pid: int) -> None:
             return
         await asyncio.sleep(0.05)
     pytest.fail(f"process {pid} outlived its session")
-
-
-def calling(server: Server, *calls: tuple[str, dict[str, Any]]) -> Any:
-    """A graph that makes calls, one after another."""
-
-    async def call(state: MessagesState) -> dict[str, list[AIMessage]]:
-        results = [await server.call(tool, arguments) for tool, arguments in calls]
-        return {"messages": [AIMessage(results[-1].text)]}
-
-    return StateGraph(MessagesState).add_node("call", call).add_edge(START, "call").compile()
 
 
 async def test_tools_keep_their_schemas_and_answer() -> None:

@@ -6,37 +6,27 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from testbed.environments import environment
-from tests.support.mcp.real_servers import HEADER, SERVERS, RealServer, Row, try_out
+from tests.support.client_environments import client_environment
+from tests.support.mcp.real_servers import HEADER, SERVERS, RealServer, try_out
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="module")
-def rows(request: pytest.FixtureRequest) -> Iterator[list[Row]]:
-    """Collects what the tests found, and prints it as a table."""
-    found: list[Row] = []
-    yield found
-    plugins = request.config.pluginmanager
-    terminal, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
-    if terminal and capture:
-        with capture.global_and_fixture_disabled():
-            terminal.write_line("\n" + "\n".join([HEADER, *map(str, found)]))
-
-
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
-async def test_scenarios_for_a_real_server(server: RealServer, tmp_path: Path, rows: list[Row]) -> None:
+async def test_scenarios_for_a_real_server(
+    server: RealServer, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     if server.needs == "npx" and shutil.which("npx") is None:
         pytest.skip(f"{server.name} comes from npm, and npx is missing")
     row = await try_out(server, tmp_path)
-    rows.append(row)
+    record_property(HEADER, str(row))
     assert row.tools >= server.tools
     assert len(row.found) >= server.kept, row.found.report()
     assert row.found.train
@@ -49,14 +39,16 @@ SERVER_SIDE = ("specialization/test_specialize.py", "scenarios/test_writer.py")
 """They need the trainer server, and an MCP server of SDK 2."""
 
 
-@pytest.mark.parametrize(
-    ("name", "sdk"), [("oldest", "mcp==1.24.0"), ("major-1", "mcp<2"), ("major-2", "mcp>=2")], ids=["1.24", "1", "2"]
-)
-def test_the_client_works_on_every_sdk(name: str, sdk: str) -> None:
-    packages = [sdk, str(ROOT), "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "psutil", "uvicorn"]
-    if sdk == "mcp<2":
-        packages.append("langchain-mcp-adapters==0.3.2")  # 0.3.1 wants mcp 2 and fails on import
-    python = environment(f"client-{name}", *packages, marker=(ROOT / "pyproject.toml").read_text()) / "python"
+SDKS = {
+    "mcp-1.24": ["mcp==1.24.0"],
+    "mcp-1": ["mcp<2", "langchain-mcp-adapters==0.3.2"],  # 0.3.1 wants mcp 2 and fails on import
+    "mcp-2": ["mcp>=2"],
+}
+
+
+@pytest.mark.parametrize("name", SDKS)
+def test_the_client_works_on_every_sdk(name: str) -> None:
+    python = client_environment(name, *SDKS[name]) / "python"
     done = subprocess.run(
         [str(python), "-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-m", "not servers", "-q", "-n", "2",
          "--dist", "loadfile",

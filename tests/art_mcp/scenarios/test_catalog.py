@@ -10,7 +10,7 @@ import pytest
 
 from art_mcp import Catalog, read_catalog
 from art_mcp.scenarios.catalog import CatalogTool
-from tests.art_mcp.client.test_connect import ODD, SERVER
+from tests.support.mcp.commands import ODD, SERVER
 from trainer_server.wire import ConfigError
 
 SCHEMA = {

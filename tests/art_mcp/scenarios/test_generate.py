@@ -29,10 +29,8 @@ from art_mcp import (
 from art_mcp.scenarios.execute import execute
 from art_mcp.scenarios.plan import Plan, Step
 from art_mcp.specialization.verify import solved
-from tests.support import SUPPORT
+from tests.support.mcp.commands import SHOP
 from trainer_server.wire import ConfigError
-
-SHOP = [sys.executable, str(SUPPORT / "mcp" / "shop_server.py")]
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 from typing import Any
 
 import pytest
@@ -12,12 +11,11 @@ import pytest
 from art_langgraph import LLM, LLMError
 from art_mcp import Catalog, generate_scenarios
 from art_mcp.scenarios.proposals import Proposal, unfit
-from tests.support import SUPPORT
 from tests.support.judge_app import Endpoint, Fault, endpoint
+from tests.support.mcp.commands import SHELF
 from tests.support.mcp.shelf_server import BOOKS
 from tests.support.serving import serving
 
-SHELF = f"{sys.executable} {SUPPORT / 'mcp' / 'shelf_server.py'}"
 ZONE = Catalog.of_tools(
     [
         {

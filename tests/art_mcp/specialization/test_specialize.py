@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,9 @@ from art_langgraph.cli.main import build
 from art_mcp import MCPScenario, RunSettings, ScenarioSet, TrainingSettings, WarmStart, connect, specialize
 from art_mcp.scenarios.plan import Observation, Plan, Step
 from art_mcp.specialization.demonstrations import demonstrations
-from tests.support import SUPPORT
+from tests.support.mcp.commands import SERVER
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
-
-SERVER = [sys.executable, str(SUPPORT / "mcp" / "server.py")]
 
 
 def adding(a: int, b: int, split: str, *, asks: str = "add") -> MCPScenario:

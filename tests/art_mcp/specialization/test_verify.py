@@ -14,7 +14,7 @@ from art_langgraph.trajectory import CompletionCall, ToolCall
 from art_mcp import MCPScenario, ScenarioSet, connect, measure_difficulty, verify
 from art_mcp.scenarios.plan import Plan, Step
 from art_mcp.specialization.verify import WEIGHTS, mentions
-from tests.art_mcp.scenarios.test_generate import SHOP
+from tests.support.mcp.commands import SHOP
 from trainer_server.wire import ConfigError, MCPError
 
 PRICE = MCPScenario.make(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.training.models import ARCHITECTURES, tiny_model
-from trainer_server.ledger.sqlite import Ledger
+from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (
     Completion,
@@ -41,11 +41,11 @@ COMPLETIONS = [completion("c0", [5, 6, 7]), completion("c1", [5, 9]), completion
 
 def make_worker(where: Path) -> Worker:
     home = Home(where / "home")
-    ledger = Ledger(home.ledger)
+    ledger = SQLiteLedger(home.ledger)
     asyncio.run(ledger.add(*COMPLETIONS))
     ledger.close()
     model = tiny_model(where / "model", ARCHITECTURES["llama"])
-    made = Worker(home, model, base_model="tiny", tokenizer="tok")
+    made = Worker(home, model, ledger=ledger, base_model="tiny", tokenizer="tok")
     made.store.register(PolicySpec(name="p"), "tiny")
     made.do(made.board.accept("create", "p", spec=PolicySpec(name="p")))
     return made

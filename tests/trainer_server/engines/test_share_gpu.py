@@ -22,6 +22,7 @@ from tests.support.serving import serving
 from tests.support.trainer_server import TrainerServer, trainer_server_on, trainer_server_over
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import command, environment
+from trainer_server.jobs.supervisor import TrainerSettings
 from trainer_server.jobs.supervisor import command as trainer_command
 from trainer_server.server.app import check_engines, create_app
 from trainer_server.server.config import ServerConfig
@@ -191,7 +192,7 @@ def test_a_trainer_that_dies_in_its_turn_keeps_it(tmp_path: Path, base_model: Pa
         os.kill(pid, signal.SIGKILL)
         found = final(http, job)
         assert (found["status"], found["result"]["version"]) == ("succeeded", 1), found
-        assert server.app.state.server.trainer.process.restarts == 1
+        assert server.app.state.server.jobs.process.restarts == 1
         assert (server.engine["naps"], server.engine["disturbed"]) == (1, 0)
 
 
@@ -255,4 +256,5 @@ def test_without_it_engines_never_sleep(tmp_path: Path, base_model: Path, monkey
     assert set(sleeps) - set(awake) == {"--enable-sleep-mode"}
     assert "VLLM_SERVER_DEV_MODE" not in environment(base, "key", kv_cache_gib=1)
     assert environment(base, "key", kv_cache_gib=1, sleeps=True)["VLLM_SERVER_DEV_MODE"] == "1"
-    assert "--take-turns" in trainer_command(ServerConfig(Home(tmp_path), share_gpu=True), base, "tok")
+    settings = TrainerSettings(home=Home(tmp_path), base=base, tokenizer="tok", share_gpu=True)
+    assert "--take-turns" in trainer_command(settings)

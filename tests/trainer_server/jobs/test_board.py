@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainer_server.jobs.board import JobBoard, Trained
+from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (
     ConfigError,
@@ -92,7 +93,7 @@ class Watched(JobBoard):
 
 def working(home: Path, polls: int) -> Watched:
     """A worker that has no model, for so many polls; the board that it looked at."""
-    worker = Worker(Home(home), None, base_model="base", tokenizer="t")  # type: ignore[arg-type]
+    worker = Worker(Home(home), None, ledger=SQLiteLedger(Home(home).ledger), base_model="base", tokenizer="t")  # type: ignore[arg-type]
     worker.board = board = Watched(worker.home.jobs, polls)
     with pytest.raises(Ended):
         worker.run()

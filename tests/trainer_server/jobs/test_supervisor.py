@@ -13,9 +13,8 @@ from tests.support.jobs import finish, groups
 from tests.support.trainer_server import TrainerServer, trainer_server_on
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import free_port
-from trainer_server.jobs.supervisor import command
+from trainer_server.jobs.supervisor import TrainerSettings, command
 from trainer_server.process.hardware import flavour
-from trainer_server.server.config import ServerConfig
 from trainer_server.wire import ConfigError, Home
 from trainer_server.wire.guard import guarded
 
@@ -32,7 +31,7 @@ def test_two_processes_train_and_outlive_the_death_of_one(tmp_path: Path, base_m
         first = finish(http, http.post("/api/policies/p/steps", json=body))
         assert first["result"]["version"] == 1, first
         assert first["result"]["metrics"]["ranks"] == 2
-        trainer: Any = server.app.state.server.trainer
+        trainer: Any = server.app.state.server.jobs
         children = psutil.Process(trainer.process.pid).children(recursive=True)
         ranks = [one for one in children if "torch.distributed.run" not in one.cmdline()]
         assert len(ranks) == 2
@@ -50,6 +49,10 @@ def test_two_processes_train_and_outlive_the_death_of_one(tmp_path: Path, base_m
         assert alive == [], "two trainers would make two versions of one job"
         third = finish(http, http.post("/api/policies/p/steps", json={**body, "idempotency_key": "third"}))
         assert third["result"]["version"] == 3, third
+
+
+def settings(home: Path, **others: Any) -> TrainerSettings:
+    return TrainerSettings(home=Home(home), base=ServedModel("base", str(home)), tokenizer="tok", **others)
 
 
 def accelerate_config(path: Path, kind: str, machine: int = 0, machines: int = 1, port: int = 0) -> Path:
@@ -83,7 +86,7 @@ def test_two_machines_make_one_trainer(tmp_path: Path, base_model: Path) -> None
     port = free_port()
     first, second = (accelerate_config(tmp_path / f"{at}.yaml", "MULTI_GPU", at, 2, port) for at in range(2))
     with trainer_server_on(tmp_path / "home", base_model, accelerate_config=first) as server:
-        line = server.app.state.server.trainer.process.command
+        line = server.app.state.server.jobs.process.command
         assert str(first) in line
         log = tmp_path / "second.log"
         with log.open("wb") as out:
@@ -106,16 +109,15 @@ def test_an_accelerate_config_that_starts_one_process_is_refused(tmp_path: Path,
     path = tmp_path / "accelerate.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=words):
-        command(ServerConfig(Home(tmp_path), accelerate_config=path), ServedModel("base", str(tmp_path)), "tok")
+        command(settings(tmp_path, accelerate_config=path))
 
 
 def test_the_launcher_is_torchrun_or_accelerate(tmp_path: Path) -> None:
-    base = ServedModel("base", str(tmp_path))
-    several = command(ServerConfig(Home(tmp_path), trainer_processes=4, trainer_shard=True), base, "tok")
+    several = command(settings(tmp_path, processes=4, shard=True))
     assert "torch.distributed.run" in several
     assert "--nproc-per-node=4" in several
     assert several[-1] == "--shard"
     config = accelerate_config(tmp_path / "fsdp.yaml", "FSDP")
-    by_file = command(ServerConfig(Home(tmp_path), accelerate_config=config), base, "tok")
+    by_file = command(settings(tmp_path, accelerate_config=config))
     assert by_file[2:6] == ["accelerate.commands.launch", "--config_file", str(tmp_path / "fsdp.yaml"), "-m"]
-    assert "torch.distributed.run" not in command(ServerConfig(Home(tmp_path)), base, "tok")
+    assert "torch.distributed.run" not in command(settings(tmp_path))

@@ -15,20 +15,21 @@ from pathlib import Path
 import pytest
 
 from tests.support.ledger_rows import row
-from trainer_server.ledger.sqlite import Ledger, LedgerError, read_completions
+from trainer_server.ledger.base import LedgerError
+from trainer_server.ledger.sqlite import SQLiteLedger
 
 
 async def test_what_is_read_is_what_was_added(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
     rows = [row(f"c{number}") for number in range(1200)]
     await asyncio.gather(*(ledger.add(one) for one in rows))
     ids = [one.id for one in rows]
-    assert read_completions(ledger.path, [*ids, "unknown"]) == dict(zip(ids, rows, strict=True))
+    assert ledger.read([*ids, "unknown"]) == dict(zip(ids, rows, strict=True))
     ledger.close()
 
 
 async def test_a_full_disk_withholds_the_answer_and_passes(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
     await ledger.add(row("before"))
     blocker = sqlite3.connect(ledger.path)
     blocker.execute("ALTER TABLE completions RENAME TO elsewhere")
@@ -37,30 +38,30 @@ async def test_a_full_disk_withholds_the_answer_and_passes(tmp_path: Path) -> No
     blocker.execute("ALTER TABLE elsewhere RENAME TO completions")
     blocker.close()
     await ledger.add(row("after"))
-    assert set(read_completions(ledger.path, ["before", "lost", "after"])) == {"before", "after"}
+    assert set(ledger.read(["before", "lost", "after"])) == {"before", "after"}
     ledger.close()
 
 
 async def test_a_cancelled_request_is_recorded_all_the_same(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
     task = asyncio.create_task(ledger.add(row("cancelled")))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     ledger.close()
-    assert "cancelled" in read_completions(ledger.path, ["cancelled"])
+    assert "cancelled" in ledger.read(["cancelled"])
 
 
 async def test_half_a_surrogate_pair_is_kept_and_read(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
     half = row("half").model_copy(update={"request": {"messages": [{"role": "user", "content": "\ud83d"}]}})
     await asyncio.wait_for(ledger.add(half), 10)
-    assert read_completions(ledger.path, ["half"]) == {"half": half}
+    assert ledger.read(["half"]) == {"half": half}
     ledger.close()
 
 
 async def test_a_row_that_cannot_be_written_fails_alone(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
     bad = row("bad").model_copy(update={"request": {"messages": object()}})
     adding = (ledger.add(one) for one in (row("before"), bad, row("after")))
     before, failed, after = await asyncio.wait_for(asyncio.gather(*adding, return_exceptions=True), 10)
@@ -68,21 +69,21 @@ async def test_a_row_that_cannot_be_written_fails_alone(tmp_path: Path) -> None:
     assert isinstance(failed, LedgerError)
     assert "bad cannot be written" in str(failed)
     await asyncio.wait_for(ledger.add(row("later")), 10)
-    assert set(read_completions(ledger.path, ["before", "bad", "after", "later"])) == {"before", "after", "later"}
+    assert set(ledger.read(["before", "bad", "after", "later"])) == {"before", "after", "later"}
     ledger.close()
 
 
 async def test_retention_spares_what_open_jobs_name(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
     old = time.time() - 40 * 86400
     await ledger.add(row("old", old), row("old but named", old), row("new"))
     assert ledger.purge(keep=["old but named"]) == 1
-    assert set(read_completions(ledger.path, ["old", "old but named", "new"])) == {"old but named", "new"}
+    assert set(ledger.read(["old", "old but named", "new"])) == {"old but named", "new"}
     ledger.close()
 
 
 async def test_answers_get_in_between_while_much_is_deleted(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
     old = time.time() - 40 * 86400
     await ledger.add(*(row(f"old {number}", old) for number in range(5000)))
     committed: list[int] = []
@@ -99,10 +100,10 @@ async def test_answers_get_in_between_while_much_is_deleted(tmp_path: Path) -> N
 _WRITER = """
 import asyncio, sys, pathlib
 from tests.support.ledger_rows import row
-from trainer_server.ledger.sqlite import Ledger
+from trainer_server.ledger.sqlite import SQLiteLedger
 
 async def main():
-    ledger = Ledger(pathlib.Path(sys.argv[1]))
+    ledger = SQLiteLedger(pathlib.Path(sys.argv[1]))
     number = 0
     while True:
         await asyncio.gather(*(ledger.add(row(f"c{number + i}")) for i in range(7)))
@@ -125,5 +126,5 @@ def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     os.kill(writer.pid, signal.SIGKILL)
     rest = [int(line) for line in writer.communicate()[0].split()]
     acknowledged = max([acknowledged, *rest])
-    found = read_completions(path, [f"c{number}" for number in range(acknowledged)])
+    found = SQLiteLedger(path).read([f"c{number}" for number in range(acknowledged)])
     assert len(found) == acknowledged

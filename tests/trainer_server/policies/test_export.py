@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from gguf import GGUFReader
 from peft import PeftModel
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
@@ -120,6 +121,7 @@ def test_a_gguf_holds_weights_tokenizer_and_template(
     trained: TrainerServer, base: Path, expected: torch.Tensor, tmp_path: Path
 ) -> None:
     out = export(trained, tmp_path, "gguf")
+    assert GGUFReader(out / "model.gguf").fields["general.name"].contents() == "p@2"
     model = AutoModelForCausalLM.from_pretrained(out, gguf_file="model.gguf")
     assert (logits(model) - expected).abs().max() < 1e-4
     found, before = AutoTokenizer.from_pretrained(out, gguf_file="model.gguf"), AutoTokenizer.from_pretrained(base)
@@ -211,7 +213,7 @@ def test_families_that_a_gguf_holds(family: str, tmp_path: Path) -> None:
             if name.endswith("bias") or "norm" in name:
                 weight.add_(torch.randn_like(weight) * 0.1)
     write_tokenizer(tmp_path)
-    write_gguf(model, tmp_path, tmp_path / "model.gguf")
+    write_gguf(model, tmp_path, tmp_path / "model.gguf", name="p@1")
     # What the file says of head sizes and biases, transformers does not read yet; llama.cpp does.
     known = {"config": config} if family in ("llama_bias", "qwen3") else {}
     again = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32, **known)
@@ -229,5 +231,5 @@ def test_families_that_a_gguf_holds(family: str, tmp_path: Path) -> None:
 def test_what_a_gguf_cannot_hold_is_said(config: PretrainedConfig, reason: str, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_config(config)
     with pytest.raises(ConfigError, match=f"{reason}.*convert_hf_to_gguf"):
-        write_gguf(model, tmp_path, tmp_path / "model.gguf")
+        write_gguf(model, tmp_path, tmp_path / "model.gguf", name="p@1")
     assert not (tmp_path / "model.gguf").exists()

@@ -17,7 +17,7 @@ from tests.support.versions import publish, slots_over
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Key
 from trainer_server.jobs.board import JobFile
-from trainer_server.ledger.sqlite import Ledger, sampled_versions
+from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.retention import Needs, Retention, VersionInUse
@@ -37,7 +37,7 @@ class House:
         self.names = PolicyNames(self.store)
         self.slots = slots_over(self.store, self.names, Engines([]), self.leases)
         self.jobs: list[JobFile] = []
-        self.ledger = Ledger(where / "ledger.sqlite")
+        self.ledger = SQLiteLedger(where / "ledger.sqlite")
         self.ledger.close()
         self.retention = Retention(keep=keep, store=self.store, slots=self.slots, names=self.names, needs=self.needs)
 
@@ -46,7 +46,7 @@ class House:
 
         def versions() -> set[Key]:
             ids = [completion for file in files for completion in file.completions]
-            return {key for file in files for key in file.versions} | sampled_versions(self.ledger.path, ids)
+            return {key for file in files for key in file.versions} | self.ledger.sampled_versions(ids)
 
         return Needs(tuple(file.id for file in files), versions)
 
@@ -129,7 +129,7 @@ async def test_a_version_that_is_being_exported_stays(tmp_path: Path) -> None:
 
 async def test_versions_that_open_jobs_need_stay(tmp_path: Path) -> None:
     house = House(tmp_path, 6, 1)
-    ledger = Ledger(house.ledger.path)
+    ledger = SQLiteLedger(house.ledger.path)
     await ledger.add(completion("c2", [1], version=2))
     ledger.close()
     fork = PolicySpec(name="q", fork_of=Fork(policy="p", version=3))
@@ -169,7 +169,7 @@ async def test_a_job_that_comes_while_a_version_is_unloaded_is_seen(tmp_path: Pa
 async def test_completions_that_cannot_be_deleted_are_said_and_do_no_harm(
     tmp_path: Path, base_model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
     await ledger.add(completion("old", [1]).model_copy(update={"created": 0.0}))
     ledger.close()
     with closing(sqlite3.connect(ledger.path)) as db:

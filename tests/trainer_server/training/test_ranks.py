@@ -36,11 +36,20 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         found[name].mkdir()
         launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "-m"] if count > 1 else []
         done = subprocess.run(
-            [sys.executable, "-m", *launch, "tests.support.training.ranked_step", str(where / "model"),
-             str(found[name]), json.dumps(cases)],
+            [
+                sys.executable,
+                "-m",
+                *launch,
+                "tests.support.training.ranked_step",
+                str(where / "model"),
+                str(found[name]),
+                json.dumps(cases),
+            ],
             env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_FSDP": str(sharded).lower()},
-            capture_output=True, text=True, timeout=240,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
         assert done.returncode == 0, done.stderr[-3000:]
     return found
 

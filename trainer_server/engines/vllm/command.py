@@ -15,11 +15,33 @@ PLUGINS = Path(__file__).parent / "plugins"
 
 
 def command(
-    base: ServedModel, home: Home, port: int, *, max_loras: int, max_rank: int, cpu: bool, extra: Sequence[str] = (),
-    host: str = "127.0.0.1", sleeps: bool = False,
-) -> list[str]:  # fmt: skip
-    """The command line of vLLM for a base model. extra: `--engine-args`, last, so that they win. sleeps: see
-    `environment`."""
+    base: ServedModel,
+    home: Home,
+    port: int,
+    *,
+    max_loras: int,
+    max_rank: int,
+    cpu: bool,
+    extra: Sequence[str] = (),
+    host: str = "127.0.0.1",
+    sleeps: bool = False,
+) -> list[str]:
+    """The command line that starts vLLM.
+
+    Args:
+        base: The model to serve.
+        home: The server's home: vLLM's environment is found through it.
+        port: Where vLLM listens.
+        max_loras: Adapters that it holds at once.
+        max_rank: Largest LoRA rank that it takes.
+        cpu: Whether it computes on the CPU.
+        extra: `--engine-args`. They come last, so that they win.
+        host: Address that vLLM listens on.
+        sleeps: Whether it must be able to sleep; see `environment`.
+
+    Raises:
+        EngineError: vLLM is not installed.
+    """
     return [
         str(engine_python(home.cache)), "-m", "vllm.entrypoints.openai.api_server",
         "--model", base.path, "--served-model-name", base.name,
@@ -37,10 +59,15 @@ def command(
 def environment(
     base: ServedModel, api_key: str, *, kv_cache_gib: int, gpus: str | None = None, sleeps: bool = False
 ) -> dict[str, str]:
-    """vLLM's environment: the key stays off the command line, where every user of the machine could read it.
+    """Environment variables of a vLLM.
 
-    gpus: what CUDA_VISIBLE_DEVICES says, `0` or `2,3`; None: all that there are. sleeps: it can be told to give its
-    GPU memory away for a while. vLLM has that among its development routes, which art_key.py guards.
+    Args:
+        base: The model to serve.
+        api_key: Its key. It stays off the command line, where every user of the machine could read it.
+        kv_cache_gib: Memory for the KV cache on CPUs, GiB.
+        gpus: What CUDA_VISIBLE_DEVICES says, `0` or `2,3`; None: all that there are.
+        sleeps: Whether vLLM can be told to give its GPU memory away for a while. vLLM has that among its development
+            routes, which the plugin art_key.py guards.
     """
     return {
         "VLLM_API_KEY": api_key,

@@ -131,10 +131,15 @@ class VLLMEngine:
     def describe(self) -> dict[str, Any]:
         """Its state, as `GET /api/engines` shows it."""
         return {
-            "url": self.url, "ready": self.ready, "resting": self.resting, "error": self._failure,
-            "requests": self.busy, "restarts": self.restarts, "adapters": sorted(self._held),
+            "url": self.url,
+            "ready": self.ready,
+            "resting": self.resting,
+            "error": self._failure,
+            "requests": self.busy,
+            "restarts": self.restarts,
+            "adapters": sorted(self._held),
             "max_model_len": self.max_model_len,
-        }  # fmt: skip
+        }
 
     async def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
         """Starts vLLM and waits until it answers. Where it does not, `failure` says what is amiss, with the end of its

@@ -91,8 +91,8 @@ def _tensors(writer: GGUFWriter, model: Any, architecture: str, kind: GGMLQuanti
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        found = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if found is None:
+        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if gguf_name is None:
             raise ConfigError(f"GGUF knows no place for {name!r} in a {architecture}. {_OTHERWISE}")
         values = weight.float().numpy()
         if architecture == "llama" and ".self_attn.q_proj." in name:
@@ -100,7 +100,7 @@ def _tensors(writer: GGUFWriter, model: Any, architecture: str, kind: GGMLQuanti
         if architecture == "llama" and ".self_attn.k_proj." in name:
             values = _interleaved(values, config.num_key_value_heads)
         stored = GGMLQuantizationType.F32 if values.ndim == 1 else kind  # llama.cpp wants vectors whole
-        writer.add_tensor(found, gguf.quants.quantize(values, stored), raw_dtype=stored)
+        writer.add_tensor(gguf_name, gguf.quants.quantize(values, stored), raw_dtype=stored)
 
 
 def _interleaved(values: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
@@ -111,26 +111,26 @@ def _interleaved(values: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, An
 def _tokenizer(writer: GGUFWriter, source: Path, size: int) -> None:
     if not (source / "tokenizer.json").exists():
         raise ConfigError(f"the base model has no tokenizer.json, which a GGUF is made from. {_OTHERWISE}")
-    found = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
-    if found["model"].get("type") != "BPE" or found["model"].get("byte_fallback"):
+    tokenizer = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
+    if tokenizer["model"].get("type") != "BPE" or tokenizer["model"].get("byte_fallback"):
         raise ConfigError(f"only byte-level BPE tokenizers can be written as GGUF. {_OTHERWISE}")
     tokens = [f"[PAD{number}]" for number in range(size)]  # a model may have more rows than its tokenizer has tokens
     kinds = [TokenType.UNUSED] * size
-    for token, number in found["model"]["vocab"].items():
+    for token, number in tokenizer["model"]["vocab"].items():
         tokens[number], kinds[number] = token, TokenType.NORMAL
-    for one in found["added_tokens"]:
-        special = TokenType.CONTROL if one["special"] else TokenType.USER_DEFINED
-        tokens[one["id"]], kinds[one["id"]] = one["content"], special
+    for added in tokenizer["added_tokens"]:
+        kind = TokenType.CONTROL if added["special"] else TokenType.USER_DEFINED
+        tokens[added["id"]], kinds[added["id"]] = added["content"], kind
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(_pre_tokenizer(found["pre_tokenizer"]))
+    writer.add_tokenizer_pre(_pre_tokenizer(tokenizer["pre_tokenizer"]))
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     gguf.SpecialVocab(source, load_merges=True, n_vocab=size).add_to_gguf(writer, quiet=True)
 
 
-def _pre_tokenizer(found: dict[str, Any] | None) -> str:
+def _pre_tokenizer(definition: dict[str, Any] | None) -> str:
     """The name in a GGUF of a tokenizer's way of cutting text into words."""
-    parts = (found or {}).get("pretokenizers", [found or {}])
+    parts = (definition or {}).get("pretokenizers", [definition or {}])
     kinds = [part.get("type") for part in parts]
     if not parts[-1].get("add_prefix_space"):
         if kinds == ["ByteLevel"] and parts[0].get("use_regex"):
@@ -139,4 +139,6 @@ def _pre_tokenizer(found: dict[str, Any] | None) -> str:
             return "smollm"
         if kinds == ["Split", "ByteLevel"] and (name := _SPLITS.get(parts[0]["pattern"].get("Regex"))):
             return name
-    raise ConfigError(f"the tokenizer cuts text in a way that has no name in a GGUF: {json.dumps(found)}. {_OTHERWISE}")
+    raise ConfigError(
+        f"the tokenizer cuts text in a way that has no name in a GGUF: {json.dumps(definition)}. {_OTHERWISE}"
+    )

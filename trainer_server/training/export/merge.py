@@ -15,9 +15,17 @@ from trainer_server.training.export.gguf import write_gguf
 from trainer_server.wire import ARTError, ConfigError
 
 _TOKENIZER = (
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
-)  # fmt: skip
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+"""Files that a tokenizer and its chat template consist of."""
 
 
 def merged(model: str, adapter: Path) -> Any:
@@ -46,7 +54,7 @@ def export(model: str, adapter: Path, out: Path, format: str, *, name: str) -> N
         adapter: The version's adapter, in PEFT's format.
         out: The directory to make.
         format: `merged` or `gguf`.
-        name: What the model is called in its files: policy and version.
+        name: What a GGUF calls the model: policy and version. A directory of transformers has no place for a name.
 
     Raises:
         ConfigError: The format cannot hold the model.
@@ -56,7 +64,6 @@ def export(model: str, adapter: Path, out: Path, format: str, *, name: str) -> N
     if format == "gguf":
         write_gguf(whole, source(model), out / "model.gguf", name=name)
         return
-    whole.config.name_or_path = name
     whole.save_pretrained(out)
     for file in _TOKENIZER:  # as they are: the same text makes the same tokens
         if (source(model) / file).exists():
@@ -68,7 +75,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="directory or hub id of the base model")
     parser.add_argument("--adapter", type=Path, required=True, help="directory in PEFT's format")
     parser.add_argument("--out", type=Path, required=True, help="directory that is made")
-    parser.add_argument("--name", required=True, help="what the exported model is called: policy@version")
+    parser.add_argument("--name", required=True, help="what a GGUF calls the model: policy@version")
     parser.add_argument("--format", choices=["merged", "gguf"], required=True)
     args = parser.parse_args()
     try:

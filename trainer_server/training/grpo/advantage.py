@@ -19,10 +19,15 @@ def advantages(
 ) -> list[list[float]]:
     """(reward − baseline) / scale for every trajectory of every group, in the same shape.
 
-    baseline: the group's mean, the mean of the others in it (leave one out), or the one given for the group. scale:
-    the group's standard deviation (n − 1), the whole batch's, or 1; with a given baseline the group's own is not used.
     A group of one has nothing to compare with and gets 0, as does a group whose rewards are all equal, unless a
     baseline is given.
+
+    Args:
+        groups: Rewards, group by group.
+        scale_rewards: The scale is the standard deviation (n − 1) of the group or of the whole batch, plus `EPSILON`;
+            or 1. A group with a given baseline is not scaled by its own deviation.
+        baselines: What the rewards of each group are compared with; None, for all or for one: see `group_baseline`.
+        group_baseline: The group's mean, or for each reward the mean of the others in its group (RLOO).
     """
     flat = np.array([reward for group in groups for reward in group], dtype=np.float64)
     batch_std = float(flat.std(ddof=1)) if len(flat) > 1 else 0.0
@@ -44,7 +49,7 @@ def advantages(
 
 
 def zero_variance(group: Sequence[float], baseline: float | None = None) -> bool:
-    """Whether a group teaches nothing: all rewards equal the baseline; without one, each other, or there is but one."""
+    """Whether all advantages of a group are 0: its rewards equal the baseline; without one, they equal each other."""
     if baseline is not None:
         return all(abs(reward - baseline) < 1e-9 for reward in group)
     return len(group) < 2 or max(group) - min(group) < 1e-9

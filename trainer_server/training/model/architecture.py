@@ -1,6 +1,7 @@
-"""Whether completions may share rows in an architecture: told from its configuration, then tried on the model itself.
+"""Whether completions may share rows in an architecture: by its configuration, then by a trial on the model itself.
 
-A model that may not is trained all the same, by its own forward pass with a row for every completion.
+A model whose completions may not share rows is trained too, by its own forward pass with a row for every completion.
+Shapes: T tokens of a row, R read-outs, E hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from trainer_server.training.model.tree import pack
 from trainer_server.wire import TrainingError
 
 _PACKABLE = {"full_attention", "sliding_attention"}
+"""Kinds of layers whose attention the prefix tree can express."""
 _RECURRENT = ("mamba", "rwkv", "ssm", "linear_attn", "linear_conv", "conv_kernel", "conv_l_cache", "recurrent", "xlstm")
+"""Words in the configuration's keys that tell of recurrent layers."""
 _BY_LENGTH = {"dynamic", "longrope"}
+"""Kinds of rotary embeddings that change with the longest position of a row."""
 
 
 def unpackable(config: PretrainedConfig) -> str | None:
-    """Why branches of a tree would not stay apart or exact in this architecture; None: nothing speaks against it.
+    """Why branches of a tree would influence one another, or be inexact, in this architecture; None: no known reason.
 
     Recurrent and linear-attention layers carry state from token to token of a row, whatever the mask says; chunked
     attention counts places, not positions; some rotary embeddings change with the longest position of a row.
@@ -50,10 +54,17 @@ def _rope_kinds(parameters: Any) -> Iterator[str]:
 
 
 def tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
-    """Puts `attention` into the model and looks at small rows; gives the reason why not, and puts the old one back.
+    """Puts `attention` into the model and computes small rows with it. Where they are wrong, gives the reason and puts
+    the model's own attention back; None: it stays.
 
-    Held against each other: a branch with itself when its neighbour has other tokens; a single sequence with the
-    model's own attention; log-probabilities with those of the model's own head (which may scale or cap its logits).
+    Compared: a branch with itself when its neighbour has other tokens; a single sequence with the model's own
+    attention; log-probabilities with those of the model's own head (which may scale or cap its logits).
+
+    Args:
+        base: A causal language model of transformers.
+        attention: Name that an attention function is registered under with transformers.
+        layout: (row, device) → the keyword argument `tree` of that function.
+        head: The autograd function that log-probabilities are computed with, see `HeadLogprobs`.
     """
     own = base.config._attn_implementation
     was_training = base.training
@@ -75,35 +86,37 @@ def tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
 
 
 def _tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
+    """Why rows computed with `attention` are wrong, or None. Leaves `attention` in place."""
     device = base.get_input_embeddings().weight.device
     vocabulary = base.get_input_embeddings().weight.shape[0]
 
-    def some(n: int, seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def random_tokens(n: int, seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         return np.random.default_rng(seed).integers(0, vocabulary, n)
 
-    alone = torch.from_numpy(some(12, 0)).to(device)[None]
-    expected_TE = base.get_decoder()(input_ids=alone, use_cache=False).last_hidden_state[0]
+    tokens_1T = torch.from_numpy(random_tokens(12, 0)).to(device)[None]
+    expected_TE = base.get_decoder()(input_ids=tokens_1T, use_cache=False).last_hidden_state[0]
     base.set_attn_implementation(attention)
     if base.config._attn_implementation != attention:
         return "its attention cannot be exchanged"
 
     def hidden(row: Any) -> Any:
-        return base.get_decoder()(
+        outputs = base.get_decoder()(
             input_ids=torch.from_numpy(row.tokens_T).to(device)[None],
             position_ids=torch.from_numpy(row.depth_T).to(device)[None],
-            use_cache=False, tree=layout(row, device),
-        ).last_hidden_state[0]  # fmt: skip
+            use_cache=False,
+            tree=layout(row, device),
+        )
+        return outputs.last_hidden_state[0]
 
-    (row,) = pack([some(12, 0)[:-1]], [some(12, 0)[-1:].repeat(2)], budget=99).rows
-    found_TE = hidden(row)
-    if (found_TE - expected_TE).norm() > 0.2 * expected_TE.norm():
+    (row,) = pack([random_tokens(12, 0)[:-1]], [random_tokens(12, 0)[-1:].repeat(2)], budget=99).rows
+    if (hidden(row) - expected_TE).norm() > 0.2 * expected_TE.norm():
         return "packed rows give other hidden states than its own attention"
 
     # Two branches of four tokens on a prompt of six; those of the first are exchanged.
     states = []
     for seed in (1, 2):
-        first, second = (np.concatenate([[at], some(4, seed * (1 - at) + 3)]) for at in (0, 1))
-        (row,) = pack([some(6, 0)] * 2, [first, second], budget=99).rows
+        first, second = (np.concatenate([[at], random_tokens(4, seed * (1 - at) + 3)]) for at in (0, 1))
+        (row,) = pack([random_tokens(6, 0)] * 2, [first, second], budget=99).rows
         states.append(hidden(row))
     moved_T = (states[0] - states[1]).abs().amax(1)
     if moved_T[10:].max() > 0.02 * moved_T[6:10].max():  # not 0: experts compute other batches then
@@ -111,16 +124,20 @@ def _tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
 
     place_R = torch.from_numpy(row.place_R).to(device)
     target_R = torch.from_numpy(row.target_R).to(device)
-    one_R = torch.ones(len(target_R), device=device)
-    logits_RV = base(
+    temperature_R = torch.ones(len(target_R), device=device)
+    outputs = base(
         input_ids=torch.from_numpy(row.tokens_T).to(device)[None],
         position_ids=torch.from_numpy(row.depth_T).to(device)[None],
-        use_cache=False, tree=layout(row, device), logits_to_keep=place_R,
-    ).logits[0]  # fmt: skip
-    own_R = logits_RV.float().log_softmax(1).gather(1, target_R[:, None])[:, 0]
-    found_R, _ = head.apply(states[1].index_select(0, place_R), base.get_output_embeddings().weight, target_R, one_R)
+        use_cache=False,
+        tree=layout(row, device),
+        logits_to_keep=place_R,
+    )
+    logits_RV = outputs.logits[0]
+    expected_R = logits_RV.float().log_softmax(1).gather(1, target_R[:, None])[:, 0]
+    hidden_RE, weight_VE = states[1].index_select(0, place_R), base.get_output_embeddings().weight
+    logp_R, _ = head.apply(hidden_RE, weight_VE, target_R, temperature_R)
     rounding = torch.finfo(logits_RV.dtype).eps * float(logits_RV.abs().max())  # of its own logits; ours are fp32
-    if (own_R - found_R).abs().max() > max(0.05, rounding):
+    if (expected_R - logp_R).abs().max() > max(0.05, rounding):
         return "its head does more to logits than a matrix product"
     return None
 

@@ -65,9 +65,14 @@ class Bucket:
         depth = torch.from_numpy(row.depth_T)[query]
         lengths = torch.tensor([len(tile.path_L) for tile in tiles])
         return cls(
-            len(tiles), query.flatten().to(device), key.flatten().to(device),
-            valid.flatten().nonzero()[:, 0].to(device), depth.to(device), lengths.to(device), int(depth.min()) + 1,
-        )  # fmt: skip
+            size=len(tiles),
+            query_M=query.flatten().to(device),
+            key_J=key.flatten().to(device),
+            valid_P=valid.flatten().nonzero()[:, 0].to(device),
+            depth_BN=depth.to(device),
+            length_B=lengths.to(device),
+            shared=int(depth.min()) + 1,
+        )
 
     def mask_(self, score_BKGNL: torch.Tensor, window: int | None) -> None:
         """Puts −∞ where nothing is visible. A path is indexed by depth: a window is one of positions."""
@@ -120,6 +125,7 @@ class Layout:
 
 
 def _tiles(run: Run) -> list[Run]:
+    """A run in pieces of at most `_TILE` tokens, about equal."""
     count = -(-(run.stop - run.start) // _TILE)
     edges = [run.start + (run.stop - run.start) * at // count for at in range(count + 1)]
     return [Run(start, stop, run.path_L[: len(run.path_L) - (run.stop - stop)]) for start, stop in pairwise(edges)]
@@ -147,9 +153,14 @@ class _TreeAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q_THD: torch.Tensor, k_TKD: torch.Tensor, v_TKD: torch.Tensor, tree: Layout, window: int | None,
+        ctx: Any,
+        q_THD: torch.Tensor,
+        k_TKD: torch.Tensor,
+        v_TKD: torch.Tensor,
+        tree: Layout,
+        window: int | None,
         scale: float,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         heads = k_TKD.shape[1]
         out_THD = q_THD.new_empty(*q_THD.shape[:2], v_TKD.shape[2])
         for bucket in tree.buckets:
@@ -166,7 +177,7 @@ class _TreeAttention(torch.autograd.Function):
         tree, window, scale = ctx.given
         heads = k_TKD.shape[1]
         dq_THD = torch.empty_like(q_THD)
-        dk_TKD, dv_TKD = (torch.zeros_like(one, dtype=torch.float32) for one in (k_TKD, v_TKD))
+        dk_TKD, dv_TKD = (torch.zeros_like(x_TKD, dtype=torch.float32) for x_TKD in (k_TKD, v_TKD))
         for bucket in tree.buckets:
             q, k, v = bucket.fold(q_THD, heads), bucket.paths(k_TKD), bucket.paths(v_TKD)
             grad = bucket.fold(grad_THD, heads)
@@ -205,7 +216,7 @@ def tree_attention(
     if tree is None:
         raise TrainingError("the model does not pass its keyword arguments on to attention; it cannot be packed")
     refuse(module, attention_mask, dropout, sliding_window, kwargs)
-    q_THD, k_TKD, v_TKD = (one[0].transpose(0, 1) for one in (query, key, value))
+    q_THD, k_TKD, v_TKD = (heads[0].transpose(0, 1) for heads in (query, key, value))
     scale = q_THD.shape[-1] ** -0.5 if scaling is None else scaling
     out: torch.Tensor = _TreeAttention.apply(q_THD, k_TKD, v_TKD, tree, sliding_window, scale)
     return out[None], None
@@ -214,8 +225,8 @@ def tree_attention(
 def refuse(
     module: Any, attention_mask: torch.Tensor | None, dropout: float, window: int | None, kwargs: dict[str, Any]
 ) -> None:
-    """A model that asks for more than a scale and a window (sinks, soft-capping, a mask of its own) is not packed, nor
-    is one whose sliding layers say so in their mask alone: masks are not made here."""
+    """Raises TrainingError for a model that asks for more than a scale and a window (sinks, soft-capping, a mask of its
+    own), or whose sliding layers have their window only in the mask: masks are not made here."""
     asked = [key for key, value in kwargs.items() if value is not None and value is not False and key not in _KNOWN]
     asked += ["attention_mask"] if attention_mask is not None else []
     asked += ["dropout"] if dropout else []

@@ -1,4 +1,4 @@
-"""The GPU path: FlexAttention under the preorder mask, k ≤ q < end[k], with blocks told from `end_T` in (T/128)² steps.
+"""The GPU path: FlexAttention under the preorder mask, k ≤ q < end[k]; `end_T` gives its blocks in (T/128)² steps.
 
 Compiled once, with dynamic shapes: a row of another length compiles nothing. A sliding window is one of positions.
 Registered with transformers as `art_flex`; the layout travels as the keyword argument `tree`, as on CPUs. Torch has no
@@ -104,9 +104,13 @@ def tree_attention(
         raise TrainingError("the model does not pass its keyword arguments on to attention; it cannot be packed")
     refuse(module, attention_mask, dropout, sliding_window, kwargs)
     out = _kernel(query.device.type)(
-        query, key, value, block_mask=tree.mask(sliding_window), scale=scaling,
+        query,
+        key,
+        value,
+        block_mask=tree.mask(sliding_window),
+        scale=scaling,
         enable_gqa=query.shape[1] != key.shape[1],
-    )  # fmt: skip
+    )
     return out.transpose(1, 2), None
 
 

@@ -49,9 +49,13 @@ class HeadLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_RE: torch.Tensor, weight_VE: torch.Tensor, target_R: torch.Tensor, temperature_R: torch.Tensor,
+        ctx: Any,
+        hidden_RE: torch.Tensor,
+        weight_VE: torch.Tensor,
+        target_R: torch.Tensor,
+        temperature_R: torch.Tensor,
         entropy_gradient: bool = False,
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         logps, entropies, by_logp, by_entropy = [], [], [], []
         project = projection(weight_VE)
         for start in range(0, len(target_R), CHUNK):

@@ -6,14 +6,47 @@ Shapes: N tokens, I in, O out, R rank.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from types import MethodType
 from typing import Any
 
 import torch
+from peft import LoraConfig
 from peft.tuners.lora.layer import Linear
+
+from trainer_server.wire import PolicySpec
+
+
+def lora_config(base: Any, spec: PolicySpec) -> LoraConfig:
+    """PEFT's configuration of a policy's LoRA on this base model."""
+    return LoraConfig(
+        r=spec.rank,
+        lora_alpha=spec.alpha,  # type: ignore[arg-type]  # PEFT takes floats
+        target_modules=list(spec.targets),
+        exclude_modules=_outside_decoder(base, spec.targets),
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+
+
+def _outside_decoder(base: Any, targets: Sequence[str]) -> str | None:
+    """A pattern for all modules outside the text decoder, where layers of these names exist outside it; else None.
+
+    The vision tower of a multimodal model is not trained on text.
+    """
+    modules, text = dict(base.named_modules()), base.get_decoder()
+    (decoder,) = (name for name, module in modules.items() if module is text)
+    names = [name for name in modules if name.rpartition(".")[2] in targets]
+    if not decoder or all(name.startswith(f"{decoder}.") for name in names):
+        return None
+    return rf"(?!{re.escape(decoder)}\.).*"
 
 
 class _LoRALinear(torch.autograd.Function):
+    """y = x·Wᵀ + scale · x·Aᵀ·Bᵀ, and its gradients by x, A and B."""
+
     @staticmethod
     def forward(
         ctx: Any, x_NI: torch.Tensor, w_OI: torch.Tensor, a_RI: torch.Tensor, b_OR: torch.Tensor, scale: float

@@ -9,25 +9,24 @@ import copy
 import gc
 import logging
 import math
-import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.utils.error import NoMatchingPeftModuleError
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM
 
 from trainer_server.planning.model_shape import checkpoint_above
 from trainer_server.training.model import attention, flex
 from trainer_server.training.model.architecture import check_trainable, tried, unpackable
 from trainer_server.training.model.head import HeadLogprobs
-from trainer_server.training.model.lora import use_fused_lora
+from trainer_server.training.model.lora import lora_config, use_fused_lora
+from trainer_server.training.model.quantization import Quantization, quantized
 from trainer_server.training.model.residual import keep_fp32
 from trainer_server.training.model.tree import Row
 from trainer_server.training.ranks import ALONE, Ranks, shard
@@ -39,33 +38,7 @@ _ATTENTION: dict[str, tuple[str, Callable[[Row, torch.device], Any]]] = {
     "cpu": (attention.NAME, attention.Layout.of),
     "cuda": (flex.NAME, flex.FlexLayout.of),
 }
-
-
-Quantization = Literal["4bit", "8bit"]
-
-
-def _quantized(bits: Quantization, device: torch.device, dtype: torch.dtype, ranks: Ranks) -> dict[str, Any]:
-    """How transformers is asked for a base model in fewer bits: NF4 with doubly quantised scales, or LLM.int8."""
-    if device.type != "cuda":
-        raise TrainingError(f"a base model in {bits} needs an NVIDIA GPU; train without --quantization here")
-    if ranks.sharded:
-        raise TrainingError("a base model in fewer bits cannot be divided: choose --quantization or --trainer-shard")
-    if find_spec("bitsandbytes") is None:
-        raise TrainingError("--quantization needs bitsandbytes: pip install bitsandbytes")
-    four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
-    config = BitsAndBytesConfig(load_in_4bit=True, **four) if bits == "4bit" else BitsAndBytesConfig(load_in_8bit=True)
-    return {"quantization_config": config, "device_map": {"": torch.cuda.current_device()}}
-
-
-def _beside_decoder(base: Any, targets: Sequence[str]) -> str | None:
-    """A pattern for all but the text decoder, where layers of these names exist elsewhere: a tower that sees images is
-    not what learns from text."""
-    modules, text = dict(base.named_modules()), base.get_decoder()
-    (decoder,) = (name for name, module in modules.items() if module is text)
-    names = [name for name in modules if name.rpartition(".")[2] in targets]
-    if not decoder or all(name.startswith(f"{decoder}.") for name in names):
-        return None
-    return rf"(?!{re.escape(decoder)}\.).*"
+"""By kind of device: the name of the attention function, and how a row is laid out for it."""
 
 
 class PolicyModel:
@@ -81,11 +54,22 @@ class PolicyModel:
         ranks: Ranks = ALONE,
         rest: bool = False,
     ) -> None:
-        """quantization: of the base model's linear layers, by bitsandbytes; the engine's is its own affair, and what
-        lies between the two shows in `logp_gap`. rest: touch no GPU before `wake`. Raises TrainingError where it cannot
-        be."""
+        """Loads a base model.
+
+        Args:
+            path: Directory or hub id.
+            dtype: Of the base model; the LoRA is always fp32.
+            device: Where it computes; None: the GPU if there is one.
+            quantization: Of the base model's linear layers, by bitsandbytes. The engine has its own setting; the
+                difference between the two shows in `logp_gap`.
+            ranks: The processes that compute a step together, and may divide the base model.
+            rest: Use no GPU before `wake`.
+
+        Raises:
+            TrainingError: The model or the combination of options cannot be trained.
+        """
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        options: dict[str, Any] = {} if quantization is None else _quantized(quantization, self.device, dtype, ranks)
+        options: dict[str, Any] = {} if quantization is None else quantized(quantization, self.device, dtype, ranks)
         base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **options)
         check_trainable(base)
         base.config.use_cache = False
@@ -98,8 +82,8 @@ class PolicyModel:
         self._adapter = ""
         self._attention, self._layout = _ATTENTION.get(self.device.type, _ATTENTION["cpu"])
         self._examined = False
-        self.alone: str | None = None
-        """Why completions may not share a row: each has one of its own then, and the model's own forward pass. None:
+        self.unshared_because: str | None = None
+        """Why completions may not share a row: each then has a row of its own, and the model's own forward pass. None:
         they may."""
         if ranks.sharded:  # before it comes to a GPU, which may not hold all of it
             shard(base.get_decoder().layers)
@@ -112,7 +96,7 @@ class PolicyModel:
     @property
     def share(self) -> bool:
         """Whether completions may share a row."""
-        return self.alone is None
+        return self.unshared_because is None
 
     def wake(self) -> None:
         """Brings model and LoRA to the device that computes. There it is tried, once, whether rows can be shared."""
@@ -120,10 +104,10 @@ class PolicyModel:
             self._base.to(self.device)
         if not self._examined:
             text = self._base.config.get_text_config()
-            self.alone = unpackable(text) or tried(self._base, self._attention, self._layout, HeadLogprobs)
+            self.unshared_because = unpackable(text) or tried(self._base, self._attention, self._layout, HeadLogprobs)
             self._examined = True
-            if self.alone is not None:
-                log.warning("completions do not share rows, which costs time: %s", self.alone)
+            if self.unshared_because is not None:
+                log.warning("completions do not share rows, which costs time: %s", self.unshared_because)
 
     def rest(self) -> None:
         """Gives the GPU's memory back: model and LoRA wait in main memory."""
@@ -133,14 +117,14 @@ class PolicyModel:
             torch.cuda.empty_cache()
 
     def select(self, spec: PolicySpec) -> None:
-        """Makes room for a LoRA of this shape, the only one there is. Policies of one shape share it by turns."""
+        """Makes room for a LoRA of this shape and removes those of other shapes. Policies of one shape take turns."""
         shape = f"r{spec.rank}-a{spec.alpha:g}-{zlib.crc32('-'.join(spec.targets).encode()):x}".replace(".", "_")
         others = set() if self._peft is None else set(self._peft.peft_config) - {shape}
         try:
             if self._peft is None:
-                self._peft = get_peft_model(self._base, self._config(spec), adapter_name=shape)
+                self._peft = get_peft_model(self._base, lora_config(self._base, spec), adapter_name=shape)
             elif shape not in self._peft.peft_config:
-                self._peft.add_adapter(shape, self._config(spec))
+                self._peft.add_adapter(shape, lora_config(self._base, spec))
         except NoMatchingPeftModuleError as error:
             raise TrainingError(
                 f"targets={', '.join(spec.targets)}: {type(self._base).__name__} has no layers of these names"
@@ -151,13 +135,6 @@ class PolicyModel:
             self._peft.delete_adapter(other)
         self._adapter = shape
         self._peft.train()
-
-    def _config(self, spec: PolicySpec) -> LoraConfig:
-        return LoraConfig(
-            r=spec.rank, lora_alpha=spec.alpha,  # type: ignore[arg-type]  # PEFT takes floats
-            target_modules=list(spec.targets), exclude_modules=_beside_decoder(self._base, spec.targets),
-            lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
-        )  # fmt: skip
 
     def initialise(self, spec: PolicySpec) -> None:
         """The untrained LoRA: A uniform in ±1/√in as PEFT and the LoRA paper's code have it, from the seed; B = 0."""
@@ -201,8 +178,8 @@ class PolicyModel:
 
     @contextmanager
     def as_peft(self) -> Iterator[PeftModel]:
-        """PEFT's own class, for trainers of others. What they put into the model is taken out again; the weights that
-        they trained stay. Its attention still needs a tree: compute with `logprobs`."""
+        """PEFT's own class, for trainers of other libraries. What they put into the model is removed afterwards; the
+        weights that they trained stay. Its attention still needs a tree: compute with `logprobs`."""
         assert self._peft is not None
         before = set(vars(self._base))
         try:
@@ -225,26 +202,33 @@ class PolicyModel:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability of every read-out's target, and the entropy there, both fp32 (R,), in nats.
 
-        Logits are divided by each read-out's own temperature, as the sampler did. Entropy is detached unless
-        `entropy_gradient`. A model that may not share rows takes rows of one completion only.
+        Logits are divided by each read-out's own temperature, as the sampler did.
+
+        Args:
+            row: Of a packed prefix tree; of one completion where completions may not share rows.
+            temperature_R: The sampler's, by read-out.
+            entropy_gradient: Whether the entropy has a gradient; otherwise it is detached.
         """
         tokens_1T = torch.from_numpy(row.tokens_T).to(self.device)[None]
-        place_R, target_R = (torch.from_numpy(one).to(self.device) for one in (row.place_R, row.target_R))
+        place_R, target_R = (torch.from_numpy(index_R).to(self.device) for index_R in (row.place_R, row.target_R))
         temperature_R = temperature_R.float().to(self.device)
-        if self.alone is not None:
+        if self.unshared_because is not None:
             if len(row.runs) > 1:
-                raise TrainingError(f"this model cannot share a row between completions: {self.alone}")
+                raise TrainingError(f"this model cannot share a row between completions: {self.unshared_because}")
             logits_RV = self._base(input_ids=tokens_1T, use_cache=False, logits_to_keep=place_R).logits[0]
             logp_RV = (logits_RV.float() / temperature_R[:, None]).log_softmax(1)
             entropy_R = -(logp_RV.exp() * logp_RV).sum(1)
             logp_R = logp_RV.gather(1, target_R[:, None])[:, 0]
             return logp_R, entropy_R if entropy_gradient else entropy_R.detach()
-        hidden_TE = self._base.get_decoder()(
-            input_ids=tokens_1T, position_ids=torch.from_numpy(row.depth_T).to(self.device)[None], use_cache=False,
+        outputs = self._base.get_decoder()(
+            input_ids=tokens_1T,
+            position_ids=torch.from_numpy(row.depth_T).to(self.device)[None],
+            use_cache=False,
             tree=self._layout(row, self.device),
-        ).last_hidden_state[0]  # fmt: skip
-        weight_VE = self._base.get_output_embeddings().weight
-        found: tuple[torch.Tensor, torch.Tensor] = HeadLogprobs.apply(
-            hidden_TE.index_select(0, place_R), weight_VE, target_R, temperature_R, entropy_gradient
         )
-        return found
+        hidden_RE = outputs.last_hidden_state[0].index_select(0, place_R)
+        weight_VE = self._base.get_output_embeddings().weight
+        logp_and_entropy: tuple[torch.Tensor, torch.Tensor] = HeadLogprobs.apply(
+            hidden_RE, weight_VE, target_R, temperature_R, entropy_gradient
+        )
+        return logp_and_entropy

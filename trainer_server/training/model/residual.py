@@ -1,7 +1,7 @@
 """The residual stream in fp32: the sum that every layer adds to, which a model in bf16 rounds after each of them.
 
-That rounding is most of what lies between two computations of the same log-probabilities in bf16. On CPUs both sides
-keep the sum; in vLLM it is `art_precision.py` that does. On GPUs neither does, for its memory.
+That rounding is most of the difference between two computations of the same log-probabilities in bf16. On CPUs the
+trainer and vLLM (by `art_precision.py`) both keep the sum in fp32. On GPUs neither does, to save memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def keep_fp32(base: Any) -> bool:
         return output.float()
 
     def to_narrow(_module: Any, _inputs: Any, output: Any) -> Any:
-        return output.to(narrow) if torch.is_tensor(output) else tuple(one.to(narrow) for one in output)
+        return output.to(narrow) if torch.is_tensor(output) else tuple(part.to(narrow) for part in output)
 
     vocabulary = base.get_input_embeddings().weight.shape[0]
     tokens = torch.from_numpy(np.random.default_rng(0).integers(0, vocabulary, (1, 12))).to(base.device)

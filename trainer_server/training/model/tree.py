@@ -37,6 +37,7 @@ class Run:
 class Row:
     """One packed row.
 
+    tokens_T: token ids. depth_T: their positions, 0 at the root. target_R: token id whose log-probability is read out.
     source_R, offset_R: which completion, and which of its sampled tokens, a read-out belongs to.
     """
 
@@ -76,9 +77,13 @@ class Packing:
 def pack(prompts: Sequence[Ints], completions: Sequence[Ints], *, budget: int, share: bool = True) -> Packing:
     """Packs completions with their prompts into rows of at most `budget` tokens.
 
-    prompts, completions: token ids, one array each per completion; neither may be empty. The last token of a
-    completion is only ever a target: nothing is computed at its place.
-    share=False: a row of its own for every completion (for models whose layers would leak between branches).
+    The last token of a completion is only ever a target: nothing is computed at its place.
+
+    Args:
+        prompts: Token ids, one array for each completion; none may be empty.
+        completions: Token ids that were sampled after the prompt of the same index; none may be empty.
+        budget: Tokens of a row at most. A completion whose own path is longer is in no row.
+        share: False gives every completion a row of its own, for models whose layers would leak between branches.
     """
     # Four bytes a token, the highest first: the order of the bytes is the order of the tokens.
     paths = [np.concatenate([p, c[:-1]]).astype(">u4") for p, c in zip(prompts, completions, strict=True)]
@@ -115,6 +120,7 @@ def common_prefix(a: Tokens, b: Tokens) -> int:
 def _row(
     pending: Sequence[tuple[int, int]], paths: Sequence[Tokens], prompts: Sequence[Ints], completions: Sequence[Ints]
 ) -> Row:
+    """One row of the completions in `pending`: (index, how many tokens of its path the row has already)."""
     tokens, depths, runs = [], [], []
     places, targets, sources, offsets = [], [], [], []
     path_L = np.empty(0, dtype=np.int64)

@@ -13,7 +13,7 @@ import torch
 
 from tests.support.training.models import VOCABULARY
 from tests.support.training.worker import completion, groups, make_worker, step
-from trainer_server.ledger.sqlite import Ledger, read_completions
+from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.training.model.tree import pack
 from trainer_server.training.worker import Worker
 from trainer_server.wire import Completion, PolicySpec, Sampling
@@ -53,7 +53,7 @@ def sample(worker: Worker, version: int, said: dict[str, Any], temperature: floa
             tokens.append(token)
             logps.append(float(logp_V[token]))
         found.append(completion(f"c{100 + at}", tokens, logprobs=logps, prompt_token_ids=PROMPT, **said))
-    ledger = Ledger(worker.home.ledger)
+    ledger = SQLiteLedger(worker.home.ledger)
     asyncio.run(ledger.add(*found))
     ledger.close()
 
@@ -104,8 +104,8 @@ def test_constrained_completions_of_an_older_version_are_held_to_its_own_log_pro
     sample(worker, said=said, **options)
     sample(other, said={**said, "constrained": ["top_p"]}, **options)
     free = told(worker, importance_sampling_cap=None).result.metrics
-    known = read_completions(other.home.ledger, [f"c{100 + at}" for at in range(COUNT)])
-    ledger = Ledger(other.home.ledger)  # what was said does not matter
+    known = SQLiteLedger(other.home.ledger).read([f"c{100 + at}" for at in range(COUNT)])
+    ledger = SQLiteLedger(other.home.ledger)  # what was said does not matter
     for at in range(COUNT):
         changes = {"id": f"c{200 + at}", "logprobs": [-0.5] * LENGTH}
         asyncio.run(ledger.add(known[f"c{100 + at}"].model_copy(update=changes)))

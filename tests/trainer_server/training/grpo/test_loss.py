@@ -15,8 +15,8 @@ from trainer_server.training.grpo.objective import Readouts, grpo_loss
 from trainer_server.wire import GRPOConfig
 
 LENGTHS = (5, 1, 4)
-LOSS_TYPES = tuple(LOSSES)
-CASES = list(itertools.product(LOSS_TYPES, ("token", "sequence"), (0.0, 0.1), (None, 1.5), (None, 2.0)))
+TRL_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo")
+CASES = list(itertools.product(TRL_LOSSES, ("token", "sequence"), (0.0, 0.1), (None, 1.5), (None, 2.0)))
 
 
 def flat(padded: torch.Tensor) -> torch.Tensor:
@@ -28,34 +28,53 @@ def trl_loss(config: GRPOConfig, data: dict[str, torch.Tensor]) -> torch.Tensor:
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     stub: Any = SimpleNamespace(
-        loss_type=config.loss_type, importance_sampling_level=config.importance_sampling_level, beta=config.beta,
-        epsilon_low=config.epsilon, epsilon_high=config.epsilon_high,
-        top_entropy_quantile=config.top_entropy_quantile, off_policy_mask_threshold=config.off_policy_mask_threshold,
+        loss_type=config.loss_type,
+        importance_sampling_level=config.importance_sampling_level,
+        beta=config.beta,
+        epsilon_low=config.epsilon,
+        epsilon_high=config.epsilon_high,
+        top_entropy_quantile=config.top_entropy_quantile,
+        off_policy_mask_threshold=config.off_policy_mask_threshold,
         use_vllm=(config.importance_sampling_cap or config.importance_sampling_floor) is not None,
-        vllm_importance_sampling_correction=True, max_completion_length=config.max_completion_length,
-        current_gradient_accumulation_steps=1, aux_loss_enabled=False, _entropy_bonus_enabled=config.entropy_coef != 0,
-        use_adaptive_entropy=False, entropy_coef=config.entropy_coef,
+        vllm_importance_sampling_correction=True,
+        max_completion_length=config.max_completion_length,
+        current_gradient_accumulation_steps=1,
+        aux_loss_enabled=False,
+        _entropy_bonus_enabled=config.entropy_coef != 0,
+        use_adaptive_entropy=False,
+        entropy_coef=config.entropy_coef,
         args=SimpleNamespace(
-            delta=config.delta, use_bias_correction_kl=config.use_bias_correction_kl, steps_per_generation=1,
-            sapo_temperature_pos=config.sapo_temperature_pos, sapo_temperature_neg=config.sapo_temperature_neg,
+            delta=config.delta,
+            use_bias_correction_kl=config.use_bias_correction_kl,
+            steps_per_generation=1,
+            sapo_temperature_pos=config.sapo_temperature_pos,
+            sapo_temperature_neg=config.sapo_temperature_neg,
         ),
         model=SimpleNamespace(training=True),
         accelerator=SimpleNamespace(
-            num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x,
-            pad_across_processes=lambda x, dim, pad_index: x, sync_gradients=False,
+            num_processes=1,
+            gather=lambda x: x,
+            reduce=lambda x, reduction: x,
+            pad_across_processes=lambda x, dim, pad_index: x,
+            sync_gradients=False,
         ),
         _metrics={"train": __import__("collections").defaultdict(list)},
-    )  # fmt: skip
+    )
     stub.get_high_entropy_mask = lambda *a: GRPOTrainer.get_high_entropy_mask(stub, *a)
     stub.get_off_policy_mask = GRPOTrainer.get_off_policy_mask
     stub._get_per_token_logps_and_entropies = lambda *a, **k: (data["logp"], data["entropy"], None)
     inputs = {
-        "prompt_ids": torch.zeros(3, 1, dtype=torch.long), "prompt_mask": torch.ones(3, 1),
-        "completion_ids": torch.zeros(3, 5, dtype=torch.long), "completion_mask": data["mask"],
-        "advantages": data["advantages"], "old_per_token_logps": data["old"], "ref_per_token_logps": data["reference"],
-        "sampling_per_token_logps": data["sampled"], "importance_sampling_ratio": trl_correction(config, data),
+        "prompt_ids": torch.zeros(3, 1, dtype=torch.long),
+        "prompt_mask": torch.ones(3, 1),
+        "completion_ids": torch.zeros(3, 5, dtype=torch.long),
+        "completion_mask": data["mask"],
+        "advantages": data["advantages"],
+        "old_per_token_logps": data["old"],
+        "ref_per_token_logps": data["reference"],
+        "sampling_per_token_logps": data["sampled"],
+        "importance_sampling_ratio": trl_correction(config, data),
         "num_items_in_batch": data["mask"].sum(),
-    }  # fmt: skip
+    }
     loss: torch.Tensor = GRPOTrainer._compute_loss(stub, None, inputs)
     return loss
 
@@ -80,8 +99,15 @@ def batch(seed: int) -> dict[str, torch.Tensor]:
 
     mask = torch.tensor([[float(j < n) for j in range(5)] for n in LENGTHS], dtype=torch.float64)
     advantages = torch.tensor([1.3, -0.4, -0.9], dtype=torch.float64)
-    return {"logp": near(0.0).requires_grad_(), "old": near(0.4), "sampled": near(0.4), "reference": near(0.4),
-            "entropy": near(0.0).abs().requires_grad_(), "mask": mask, "advantages": advantages}  # fmt: skip
+    return {
+        "logp": near(0.0).requires_grad_(),
+        "old": near(0.4),
+        "sampled": near(0.4),
+        "reference": near(0.4),
+        "entropy": near(0.0).abs().requires_grad_(),
+        "mask": mask,
+        "advantages": advantages,
+    }
 
 
 def ours(config: GRPOConfig, data: dict[str, torch.Tensor], rows: slice = slice(None)) -> torch.Tensor:
@@ -108,9 +134,14 @@ def test_loss_and_gradient_equal_trl(
     loss_type: Any, level: Any, beta: float, delta: float | None, cap: float | None
 ) -> None:
     config = GRPOConfig(
-        loss_type=loss_type, importance_sampling_level=level, beta=beta, delta=delta, importance_sampling_cap=cap,
-        max_completion_length=7, **({"epsilon_high": 1.2} if loss_type == "cispo" else {}),
-    )  # fmt: skip
+        loss_type=loss_type,
+        importance_sampling_level=level,
+        beta=beta,
+        delta=delta,
+        importance_sampling_cap=cap,
+        max_completion_length=7,
+        **({"epsilon_high": 1.2} if loss_type == "cispo" else {}),
+    )
     compare(config)
 
 
@@ -130,7 +161,7 @@ def compare(config: GRPOConfig) -> None:
                 assert torch.allclose(mine * data["mask"], theirs * data["mask"], atol=1e-6)
 
 
-@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+@pytest.mark.parametrize("loss_type", TRL_LOSSES)
 @pytest.mark.parametrize(
     "options",
     [
@@ -189,7 +220,7 @@ def by_hand(config: GRPOConfig, data: dict[str, torch.Tensor]) -> float:
     return total
 
 
-@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+@pytest.mark.parametrize("loss_type", LOSSES)
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize(
     "options",
@@ -224,7 +255,7 @@ def test_a_completion_far_beyond_a_mask_is_left_out_and_nothing_else() -> None:
     assert result.loss.item() == pytest.approx(-0.5)
 
 
-@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+@pytest.mark.parametrize("loss_type", LOSSES)
 def test_micro_batches_add_up_to_the_whole_batch(loss_type: Any) -> None:
     config, data = GRPOConfig(loss_type=loss_type), batch(1)
     parts = ours(config, data, slice(0, 1)) + ours(config, data, slice(1, 3))

@@ -17,7 +17,7 @@ from tests.support.training.models import ARCHITECTURES, tiny_model
 from tests.support.training.worker import COMPLETIONS, completion, groups, make_worker, step
 from trainer_server.engines.served_model import ensure_embedded
 from trainer_server.jobs.board import JobBoard
-from trainer_server.ledger.sqlite import Ledger
+from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
 from trainer_server.training.grpo.batch import Sample, gather_batch, minibatches
 from trainer_server.training.model.policy import PolicyModel
@@ -108,9 +108,14 @@ def test_what_is_never_trained(changes: dict[str, Any], reason: str) -> None:
 def test_tokens_that_a_grammar_forced_are_not_trained() -> None:
     forced = completion("c0", [5, 6, 7], logprobs=[0.0, -1.0, 0.0], constrained=["grammar"])
     batch = gather_batch(
-        groups(1.0, 0.0), {"c0": forced, "c1": completion("c1", [6])}, GRPOConfig(), policy="p", version=0,
-        base_model="tiny", tokenizer="tok",
-    )  # fmt: skip
+        groups(1.0, 0.0),
+        {"c0": forced, "c1": completion("c1", [6])},
+        GRPOConfig(),
+        policy="p",
+        version=0,
+        base_model="tiny",
+        tokenizer="tok",
+    )
     assert batch.samples[0].trained == (False, True, False)
     assert batch.metrics()["constrained"] == 1
 
@@ -118,9 +123,14 @@ def test_tokens_that_a_grammar_forced_are_not_trained() -> None:
 def test_a_completion_that_a_grammar_forced_whole_is_left_out() -> None:
     forced = completion("c0", [5, 6], logprobs=[0.0, 0.0], constrained=["grammar"])
     batch = gather_batch(
-        groups(1.0, 0.0), {"c0": forced, "c1": completion("c1", [6])}, GRPOConfig(), policy="p", version=0,
-        base_model="tiny", tokenizer="tok",
-    )  # fmt: skip
+        groups(1.0, 0.0),
+        {"c0": forced, "c1": completion("c1", [6])},
+        GRPOConfig(),
+        policy="p",
+        version=0,
+        base_model="tiny",
+        tokenizer="tok",
+    )
     assert [sample.completion.id for sample in batch.samples] == ["c1"]
     assert batch.completions_skipped == {"forced": 1}
 
@@ -144,11 +154,20 @@ def test_skipped_groups_are_counted_by_reason_and_belong_to_the_batch() -> None:
         return groups(*rewards, start=start)[0].model_copy(update={"baseline": baseline})
 
     batch = gather_batch(
-        [group(0.0, 1.0), group(1.0, 1.0, start=2), group(1.0, start=4), group(None, start=5),
-         group(0.5, baseline=0.5, start=6)],
-        {f"c{i}": completion(f"c{i}", [5]) for i in range(7)}, GRPOConfig(scale_rewards="batch"), policy="p", version=0,
-        base_model="tiny", tokenizer="tok",
-    )  # fmt: skip
+        [
+            group(0.0, 1.0),
+            group(1.0, 1.0, start=2),
+            group(1.0, start=4),
+            group(None, start=5),
+            group(0.5, baseline=0.5, start=6),
+        ],
+        {f"c{i}": completion(f"c{i}", [5]) for i in range(7)},
+        GRPOConfig(scale_rewards="batch"),
+        policy="p",
+        version=0,
+        base_model="tiny",
+        tokenizer="tok",
+    )
     metrics = batch.metrics()
     assert metrics["groups_skipped"] == 4
     assert metrics["groups_skipped_by"] == {"equal_rewards": 2, "single_reward": 1, "no_reward": 1}
@@ -190,7 +209,11 @@ def test_resumed_training_equals_uninterrupted_bit_for_bit(tmp_path: Path) -> No
     for _ in range(2):
         step(first, groups(1.0, 0.0, 0.3), lr=1e-2)
     again = Worker(
-        first.home, tiny_model(tmp_path / "fresh", ARCHITECTURES["llama"]), base_model="tiny", tokenizer="tok"
+        first.home,
+        tiny_model(tmp_path / "fresh", ARCHITECTURES["llama"]),
+        ledger=first.ledger,
+        base_model="tiny",
+        tokenizer="tok",
     )
     for _ in range(2):
         step(again, groups(1.0, 0.0, 0.3), lr=1e-2)
@@ -211,15 +234,17 @@ def test_the_embedded_model_is_trained_to_the_same_bits_as_often_as_one_likes(tm
 
     def bits(where: Path, *, again: bool) -> dict[str, torch.Tensor]:
         home = Home(where)
-        ledger = Ledger(home.ledger)
+        ledger = SQLiteLedger(home.ledger)
         asyncio.run(ledger.add(*found))
         ledger.close()
-        worker = Worker(home, PolicyModel(str(path), device="cpu"), base_model="tiny", tokenizer="tok")
+        worker = Worker(home, PolicyModel(str(path), device="cpu"), ledger=ledger, base_model="tiny", tokenizer="tok")
         worker.store.register(PolicySpec(name="p"), "tiny")
         worker.do(worker.board.accept("create", "p", spec=PolicySpec(name="p")))
         for at in range(2):
             if again and at == 1:
-                worker = Worker(home, PolicyModel(str(path), device="cpu"), base_model="tiny", tokenizer="tok")
+                worker = Worker(
+                    home, PolicyModel(str(path), device="cpu"), ledger=ledger, base_model="tiny", tokenizer="tok"
+                )
             trained = step(worker, groups(*(i % 3 / 2 for i in range(8))), lr=1e-3, num_iterations=2, num_minibatches=2)
             assert trained.error is None
         return adapter(worker, 2)
@@ -314,10 +339,11 @@ def test_steps_are_reproducible(tmp_path: Path) -> None:
 
 def test_the_learning_rate_rises_and_falls_over_the_updates_of_the_policy(worker: Worker) -> None:
     rates = [
-        step(worker, groups(1.0, 0.0, 0.3), lr=1e-3, lr_scheduler_type="linear", warmup_steps=1, max_steps=3)
-        .result.metrics["lr"]
+        step(
+            worker, groups(1.0, 0.0, 0.3), lr=1e-3, lr_scheduler_type="linear", warmup_steps=1, max_steps=3
+        ).result.metrics["lr"]
         for _ in range(4)
-    ]  # fmt: skip
+    ]
     assert rates == pytest.approx([0.0, 1e-3, 5e-4, 0.0])
 
 

@@ -50,8 +50,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:The following (rank|alpha)_patte
 
 BAR = 1e-5
 BOTH = ["sliding_attention", "full_attention"]
-LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "factor": 8.0, "short_factor": [1.0] * 4,
-        "long_factor": [2.0] * 4, "original_max_position_embeddings": 16}  # fmt: skip
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "short_factor": [1.0] * 4,
+    "long_factor": [2.0] * 4,
+    "original_max_position_embeddings": 16,
+}
 PACKED: dict[str, PretrainedConfig] = {
     "Llama": LlamaConfig(**SIZES),
     "Qwen2": Qwen2Config(**PLAIN),
@@ -60,30 +66,67 @@ PACKED: dict[str, PretrainedConfig] = {
     "Mistral, window": MistralConfig(**SIZES, sliding_window=5),
     "Phi-3, window": Phi3Config(**PLAIN, sliding_window=5, pad_token_id=0),
     "Gemma 3": Gemma3TextConfig(
-        **SIZES, sliding_window=5, layer_types=BOTH, query_pre_attn_scalar=8,
-        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
-                         "full_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+        **SIZES,
+        sliding_window=5,
+        layer_types=BOTH,
+        query_pre_attn_scalar=8,
+        rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "full_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
     ),
-}  # fmt: skip
+}
 ALONE: dict[str, tuple[str, PretrainedConfig]] = {
     "LFM2": ("conv", Lfm2Config(**PLAIN, layer_types=["conv", "full_attention"])),
-    "Falcon-H1": ("hybrid", FalconH1Config(
-        **SIZES, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=8,
-        mamba_chunk_size=8)),
-    "Qwen3-Next": ("linear_attention", Qwen3NextConfig(
-        **SIZES, layer_types=["linear_attention", "full_attention"], linear_num_value_heads=2, linear_num_key_heads=2,
-        linear_key_head_dim=8, linear_value_head_dim=8, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16,
-        shared_expert_intermediate_size=16)),
-    "gpt-oss": ("s_aux", GptOssConfig(
-        **SIZES, num_local_experts=4, num_experts_per_tok=2, sliding_window=5, layer_types=BOTH)),
-    "Llama 4": ("chunked_attention", Llama4TextConfig(
-        **SIZES, intermediate_size_mlp=48, attention_chunk_size=5, num_local_experts=2, interleave_moe_layer_step=3,
-        no_rope_layers=[1, 1])),
+    "Falcon-H1": (
+        "hybrid",
+        FalconH1Config(
+            **SIZES,
+            mamba_d_ssm=32,
+            mamba_n_heads=4,
+            mamba_d_head=8,
+            mamba_n_groups=1,
+            mamba_d_state=8,
+            mamba_chunk_size=8,
+        ),
+    ),
+    "Qwen3-Next": (
+        "linear_attention",
+        Qwen3NextConfig(
+            **SIZES,
+            layer_types=["linear_attention", "full_attention"],
+            linear_num_value_heads=2,
+            linear_num_key_heads=2,
+            linear_key_head_dim=8,
+            linear_value_head_dim=8,
+            num_experts=2,
+            num_experts_per_tok=1,
+            moe_intermediate_size=16,
+            shared_expert_intermediate_size=16,
+        ),
+    ),
+    "gpt-oss": (
+        "s_aux",
+        GptOssConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2, sliding_window=5, layer_types=BOTH),
+    ),
+    "Llama 4": (
+        "chunked_attention",
+        Llama4TextConfig(
+            **SIZES,
+            intermediate_size_mlp=48,
+            attention_chunk_size=5,
+            num_local_experts=2,
+            interleave_moe_layer_step=3,
+            no_rope_layers=[1, 1],
+        ),
+    ),
     "Gemma 2": ("softcap", Gemma2Config(**SIZES, sliding_window=5, query_pre_attn_scalar=8)),
     "Granite": ("head", GraniteConfig(**PLAIN, logits_scaling=4.0)),
-    "Phi-3, longrope": ("longrope", Phi3Config(
-        **PLAIN, original_max_position_embeddings=16, pad_token_id=0, rope_parameters=LONG)),
-}  # fmt: skip
+    "Phi-3, longrope": (
+        "longrope",
+        Phi3Config(**PLAIN, original_max_position_embeddings=16, pad_token_id=0, rope_parameters=LONG),
+    ),
+}
 
 tokens = st.lists(st.integers(0, 3), min_size=1, max_size=12)  # few symbols: many shared prefixes
 trees = st.lists(st.tuples(tokens, tokens), min_size=1, max_size=6)
@@ -206,8 +249,8 @@ def test_tokens_of_one_branch_leave_the_bits_of_another_alone(both: Pair) -> Non
 def test_other_architectures_are_told_before_training_and_get_rows_of_their_own(name: str, tmp_path: Path) -> None:
     word, config = ALONE[name]
     both = pair(config, tmp_path)
-    assert both.ours.alone is not None
-    assert word in both.ours.alone
+    assert both.ours.unshared_because is not None
+    assert word in both.ours.unshared_because
     assert both.ours._base.config._attn_implementation in ("sdpa", "eager")
     data = some_tree(1)
     gap, gradient = errors(both, data)
@@ -337,9 +380,10 @@ def test_blocks_of_the_gpu_mask_are_a_superset_of_what_is_seen_and_full_ones_are
         part, full = (
             set(index[0, 0, q, : number[0, 0, q]].tolist())
             for index, number in (
-                (mask.kv_indices, mask.kv_num_blocks), (mask.full_kv_indices, mask.full_kv_num_blocks),
+                (mask.kv_indices, mask.kv_num_blocks),
+                (mask.full_kv_indices, mask.full_kv_num_blocks),
             )
-        )  # fmt: skip
+        )
         assert not part & full
         for k in range(count):
             block = seen[q * flex.BLOCK :, k * flex.BLOCK :][: flex.BLOCK, : flex.BLOCK]
@@ -369,7 +413,7 @@ def table() -> None:
             both.ours.gradient_checkpointing(True)
             again = [errors(both, some_tree(seed)) for seed in range(10)]
         cells = [f"{max(gap for gap, _ in found):.1e}, {max(g for _, g in found):.1e}" for found in (worst, again)]
-        rows = f"own: {both.ours.alone}" if both.ours.alone else "shared"
+        rows = f"own: {both.ours.unshared_because}" if both.ours.unshared_because else "shared"
         print(f"| {name} | {rows} | {cells[0].replace(', ', ' | ')} | {cells[1]} |", flush=True)
 
 

@@ -17,9 +17,15 @@ from trainer_server.training.model.policy import PolicyModel
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: FlexAttention has no backward on CPUs")
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 512, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 4096,
-}  # fmt: skip
+    "vocab_size": 512,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 4096,
+}
 CONFIGS: dict[str, PretrainedConfig] = {
     "Llama": LlamaConfig(**SIZES),
     "Qwen3": Qwen3Config(**SIZES),
@@ -41,7 +47,7 @@ def test_log_probs_and_gradients_are_those_of_the_stock_model(
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(CONFIGS[name]).save_pretrained(tmp_path)
     ours = PolicyModel(str(tmp_path), dtype=torch.float32, device="cuda")
-    assert ours.alone is None, "a tree is not even tried here"
+    assert ours.unshared_because is None, "a tree is not even tried here"
     ours.initialise(SPEC)
     lora = LoraConfig(r=SPEC.rank, lora_alpha=int(SPEC.alpha), target_modules=list(SPEC.targets))
     stock = get_peft_model(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32), lora).cuda()

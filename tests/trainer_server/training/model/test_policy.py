@@ -64,13 +64,19 @@ def test_policies_of_other_shapes_take_turns_and_keep_nothing_in_memory(tmp_path
 
 def test_a_model_that_also_sees_gets_adapters_in_its_text_decoder_alone(tmp_path: Path) -> None:
     text = {**SIZES, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 5}
-    vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
-              "image_size": 28, "patch_size": 14}  # fmt: skip
+    vision = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "image_size": 28,
+        "patch_size": 14,
+    }
     tokens = {"mm_tokens_per_image": 1, "boi_token_index": 1, "eoi_token_index": 2, "image_token_index": 3}
     config = Gemma3Config(text_config=text, vision_config=vision, **tokens)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     model = PolicyModel(str(tmp_path), dtype=torch.float32, device="cpu")
-    assert model.alone is None
+    assert model.unshared_because is None
     model.initialise(PolicySpec(name="p"))
     (row,) = pack([np.array([5, 6, 7])], [np.array([8, 9])], budget=99).rows
     logp_R, _ = model.logprobs(row, torch.ones(2))

@@ -12,9 +12,15 @@ from tests.support.engine_plugin import engine_plugin
 from trainer_server.training.model.residual import keep_fp32
 
 SIZES: dict[str, Any] = {
-    "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 50,
-    "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
-}  # fmt: skip
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 50,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
 TOKENS = torch.arange(100).view(2, 50) % 47
 
 

@@ -105,8 +105,12 @@ def test_nothing_is_lost_or_computed_twice(data: list[tuple[list[int], list[int]
             prompt, completion = data[source]
             assert row.depth_T[place] == len(prompt) - 1 + offset
             assert target == completion[offset]
-    prefixes = {tuple((p + c[:-1])[:n]) for i, (p, c) in enumerate(data) if i not in packing.too_long
-                for n in range(1, len(p) + len(c))}  # fmt: skip
+    prefixes = {
+        tuple((p + c[:-1])[:n])
+        for i, (p, c) in enumerate(data)
+        if i not in packing.too_long
+        for n in range(1, len(p) + len(c))
+    }
     assert packing.unique == len(prefixes)
     assert packing.unique + packing.repeated == sum(len(row.tokens_T) for row in packing.rows)
     assert all(len(data[i][0]) + len(data[i][1]) - 1 > budget for i in packing.too_long)

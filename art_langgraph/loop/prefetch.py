@@ -1,4 +1,4 @@
-"""What each step of a training loop learns from: rollouts, one step after another, or ahead of the training."""
+"""The rollouts of each training step: made in turn with the training, or prefetched while it goes on."""
 
 from __future__ import annotations
 
@@ -19,9 +19,16 @@ _EQUAL = 1e-9
 
 
 @dataclass(slots=True)
-class Rolled:
-    """The groups of a step. job: its training, where that was accepted before: then there are no groups. replaced: how
-    many groups took the place of others that teach nothing. seconds: wall time of the rollouts."""
+class RolloutBatch:
+    """The groups that one training step learns from.
+
+    Args:
+        step: Number of the step.
+        groups: The runs; none where the step was accepted before.
+        job: The step's training, where it was accepted before.
+        replaced: How many groups took the place of others that teach nothing.
+        seconds: Wall time of the rollouts.
+    """
 
     step: int
     groups: list[TrajectoryGroup] = field(default_factory=list)
@@ -33,32 +40,39 @@ class Rolled:
 async def informative_groups(
     run: Callable[[Sequence[ScenarioLike]], Awaitable[list[TrajectoryGroup]]],
     scenarios: Sequence[ScenarioLike],
-    spare: Sequence[ScenarioLike],
+    others: Sequence[ScenarioLike],
     rounds: int,
 ) -> tuple[list[TrajectoryGroup], int]:
-    """Runs scenarios, and for those whose groups teach nothing others in their place, for at most so many rounds.
+    """Runs scenarios, and others in place of those whose groups teach nothing.
 
-    spare: scenarios to take instead, in this order. Returns all groups, also those that teach nothing (the trainer
-    leaves them out, and counts their rewards), and how many were added.
+    Args:
+        run: Makes the groups of some scenarios.
+        scenarios: The scenarios of the step.
+        others: Scenarios to take instead, in this order.
+        rounds: At most so many times.
+
+    Returns:
+        All groups, also those that teach nothing (the trainer leaves them out, and counts their rewards), and how many
+        were added.
     """
     groups = await run(scenarios)
-    wanted, left = len(scenarios), list(spare)
+    wanted, left = len(scenarios), list(others)
     for _ in range(rounds):
         missing = wanted - sum(map(informative, groups))
         if missing <= 0 or not left:
             break
-        some, left = left[:missing], left[missing:]
-        groups += await run(some)
+        groups += await run(left[:missing])
+        left = left[missing:]
     return groups, len(groups) - wanted
 
 
 def informative(group: TrajectoryGroup) -> bool:
-    """Whether runs can be told from one another by their rewards, or those of a node."""
-    return any(_differs(one) for one in group_refs([group]))
+    """Whether the rewards of a group, or those of a node in it, differ."""
+    return any(map(_differs, group_refs([group])))
 
 
 def _differs(group: GroupRef) -> bool:
-    rewards = [one.reward for one in group.trajectories if one.reward is not None]
+    rewards = [run.reward for run in group.trajectories if run.reward is not None]
     return len(rewards) > 1 and max(rewards) - min(rewards) > _EQUAL
 
 
@@ -73,26 +87,31 @@ def pick(scenarios: Sequence[ScenarioLike], count: int, step: int, seed: int | N
     return chosen
 
 
-def spares(
+def replacements(
     scenarios: Sequence[ScenarioLike], chosen: Sequence[ScenarioLike], step: int, seed: int
 ) -> list[ScenarioLike]:
-    """All others, shuffled: what a step takes in place of scenarios that teach nothing."""
-    taken = {id(one) for one in chosen}
-    others = [one for one in scenarios if id(one) not in taken]
+    """All scenarios that a step has not chosen, shuffled: it takes them in place of those that teach nothing."""
+    taken = set(map(id, chosen))
+    others = [scenario for scenario in scenarios if id(scenario) not in taken]
     return random.Random(f"{seed}-spare-{step}").sample(others, len(others))
 
 
-async def ahead(
-    steps: Sequence[int], roll: Callable[[int], Awaitable[Rolled]], staleness: int
-) -> AsyncGenerator[Rolled]:
-    """What `roll` gives for each step, in order. The rollouts of a step begin once the consumer has come back for more
-    after the step that lies `staleness` + 1 before it, and no two steps roll at once: 0 takes turns, more lets rollouts
-    and training overlap.
+async def prefetch_rollouts(
+    steps: Sequence[int], roll: Callable[[int], Awaitable[RolloutBatch]], staleness: int
+) -> AsyncGenerator[RolloutBatch]:
+    """Makes the rollouts of each step and yields them in order, up to `staleness` steps before they are asked for.
 
-    Leaving the iterator early cancels rollouts that are under way.
+    The rollouts of step i begin when the consumer asks for step i - staleness, and no two steps make rollouts at once.
+    With 0, rollouts and training take turns; with more they overlap. Leaving the iterator early cancels rollouts that
+    are under way.
+
+    Args:
+        steps: Numbers of the steps.
+        roll: Makes the rollouts of a step.
+        staleness: How many steps the rollouts may be ahead.
     """
 
-    async def after(previous: asyncio.Task[Rolled] | None, step: int) -> Rolled:
+    async def after(previous: asyncio.Task[RolloutBatch] | None, step: int) -> RolloutBatch:
         if previous is not None:
             await asyncio.wait({previous})
         started = time.monotonic()
@@ -100,7 +119,7 @@ async def ahead(
         rolled.seconds = time.monotonic() - started
         return rolled
 
-    coming: deque[asyncio.Task[Rolled]] = deque()
+    coming: deque[asyncio.Task[RolloutBatch]] = deque()
     left = deque(steps)
 
     def start() -> None:

@@ -10,7 +10,14 @@ import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, GRPOConfig, Scenario, TrainerClient, Trajectory, TrajectoryGroup, train
-from art_langgraph.loop.batches import Rolled, ahead, informative, informative_groups, pick, spares
+from art_langgraph.loop.prefetch import (
+    RolloutBatch,
+    informative,
+    informative_groups,
+    pick,
+    prefetch_rollouts,
+    replacements,
+)
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
@@ -19,12 +26,12 @@ async def events(staleness: int, steps: int = 4) -> list[str]:
     """What happens when a training takes as long as it takes the next rollouts to begin and end, if they may."""
     found: list[str] = []
 
-    async def roll(step: int) -> Rolled:
+    async def roll(step: int) -> RolloutBatch:
         found.append(f"roll {step}")
         await asyncio.sleep(0)
-        return Rolled(step)
+        return RolloutBatch(step)
 
-    async for rolled in ahead(range(steps), roll, staleness):
+    async for rolled in prefetch_rollouts(range(steps), roll, staleness):
         found.append(f"train {rolled.step}")
         for _ in range(20):
             await asyncio.sleep(0)
@@ -49,15 +56,15 @@ async def test_rollouts_go_ahead_by_no_more_than_the_staleness(staleness: int) -
 async def test_leaving_early_cancels_rollouts_that_are_under_way() -> None:
     cancelled = asyncio.Event()
 
-    async def roll(step: int) -> Rolled:
+    async def roll(step: int) -> RolloutBatch:
         try:
             await asyncio.sleep(0 if step == 0 else 60)
         except asyncio.CancelledError:
             cancelled.set()
             raise
-        return Rolled(step)
+        return RolloutBatch(step)
 
-    batches = ahead(range(3), roll, 1)
+    batches = prefetch_rollouts(range(3), roll, 1)
     async for _ in batches:
         await asyncio.sleep(0.01)
         break
@@ -66,12 +73,12 @@ async def test_leaving_early_cancels_rollouts_that_are_under_way() -> None:
 
 
 async def test_rollouts_that_fail_end_the_loop() -> None:
-    async def roll(step: int) -> Rolled:
+    async def roll(step: int) -> RolloutBatch:
         if step == 1:
             raise OSError("no graph")
-        return Rolled(step)
+        return RolloutBatch(step)
 
-    batches = ahead(range(3), roll, 1)
+    batches = prefetch_rollouts(range(3), roll, 1)
     assert (await anext(batches)).step == 0
     with pytest.raises(OSError, match="no graph"):
         await anext(batches)
@@ -104,11 +111,11 @@ async def test_groups_that_teach_nothing_are_made_up_for() -> None:
     assert (len(groups), replaced) == (2, 1)
 
 
-def test_spares_are_all_others() -> None:
+def test_replacements_are_all_others() -> None:
     scenarios = list("abcdef")
     chosen = pick(scenarios, 2, 1, 7)
-    assert sorted([*chosen, *spares(scenarios, chosen, 1, 7)]) == scenarios
-    assert spares(scenarios, chosen, 1, 7) == spares(scenarios, chosen, 1, 7)
+    assert sorted([*chosen, *replacements(scenarios, chosen, 1, 7)]) == scenarios
+    assert replacements(scenarios, chosen, 1, 7) == replacements(scenarios, chosen, 1, 7)
 
 
 async def test_overlapping_steps_train_on_versions_no_older_than_asked(connected: TrainerServer) -> None:

@@ -1,0 +1,119 @@
+"""Runs that failed: one error when all of them did, one warning when many did or when nothing was recorded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from art_langgraph.credit import RetryCredit, group_refs
+from art_langgraph.trajectory import Trajectory, TrajectoryGroup
+from trainer_server.wire import ARTError
+
+log = logging.getLogger("art_langgraph")
+
+_MANY = 0.1
+"""Share of runs that raised from which a warning is worth a line; a group without any good run always is."""
+_HELP = 'docs/capture.md, section "Runs without completions"'
+_warned: set[str] = set()
+
+
+class RolloutsFailed(ARTError):
+    """No run of a gather, an evaluation or a training step is of use. The message has their number and the first error.
+
+    Args:
+        message: What is wrong with the runs.
+        trajectories: The runs, with their errors and all that they did until then.
+    """
+
+    def __init__(self, message: str, *, trajectories: Sequence[Trajectory]) -> None:
+        super().__init__(message)
+        self.trajectories = list(trajectories)
+
+
+def check_runs(groups: Sequence[TrajectoryGroup]) -> None:
+    """Warns when many runs raised, or all of a scenario.
+
+    Raises:
+        RolloutsFailed: All runs raised.
+    """
+    runs = runs_of(groups)
+    raised = [run for run in runs if run.error is not None]
+    if not raised:
+        return
+    message = f"{len(raised)} of {len(runs)} runs raised: {raised[0].error}"
+    if len(raised) == len(runs):
+        raise RolloutsFailed(message, trajectories=runs)
+    lost = [group for group in groups if group.trajectories and all(run.error for run in group.trajectories)]
+    if lost or len(raised) >= _MANY * len(runs):
+        scenarios = f" (scenarios of which every run raised: {len(lost)} of {len(groups)})" if lost else ""
+        log.warning("%s%s", message, scenarios)
+
+
+def check_rewards(groups: Sequence[TrajectoryGroup]) -> None:
+    """Raises RolloutsFailed when no run has a reward."""
+    runs = runs_of(groups)
+    if runs and all(run.reward is None for run in runs):
+        why = next((run.reward_error for run in runs if run.reward_error), "no reward function scored them")
+        raise RolloutsFailed(f"{len(runs)} of {len(runs)} runs have no reward: {why}", trajectories=runs)
+
+
+def check_completions(
+    groups: Sequence[TrajectoryGroup], *, policy: str, nodes: Sequence[str] | None, retry_credit: RetryCredit
+) -> None:
+    """Raises RolloutsFailed when no run has a completion that a training step would take.
+
+    Args:
+        groups: The runs of a step.
+        policy: As that of `group_refs`.
+        nodes: As those of `group_refs`.
+        retry_credit: As that of `group_refs`.
+    """
+    runs = runs_of(groups)
+    references = group_refs(groups, policy=policy, nodes=nodes, retry_credit=retry_credit)
+    if not runs or any(run.completions for group in references for run in group.trajectories):
+        return
+    models = sorted({call.model or "an unknown model" for run in runs for call in run.completions})
+    heard = f"they asked {', '.join(models)}" if models else f"no chat model was heard; see {_HELP}"
+    where = f" in the nodes {list(nodes)}" if nodes is not None else ""
+    message = f"none of {len(runs)} runs has a completion of policy {policy!r}{where} to train: {heard}"
+    raise RolloutsFailed(message, trajectories=runs)
+
+
+def warn_unheard(trajectory: Trajectory, graph: str) -> None:
+    """Warns, once per process and cause, of a run that was scored and has no completion of the gateway.
+
+    Args:
+        trajectory: A run that has ended.
+        graph: Name of the graph's class.
+    """
+    if trajectory.reward is None or trajectory.error is not None or trajectory.evaluation:
+        return
+    if any(call.id is not None for call in trajectory.completions):
+        return
+    if graph == "RemoteGraph":
+        cause = "a RemoteGraph runs in another process: record there, with art_langgraph.dev or install()"
+    elif trajectory.completions:
+        models = ", ".join(sorted({call.model or "an unknown model" for call in trajectory.completions}))
+        cause = f"its answers came from {models}, not from the trainer server: use ChatART, or its address as base_url"
+    else:
+        cause = (
+            "no chat model was heard: it was called in a bare thread or by run_in_executor without the run's context, "
+            "or by a client that is not LangChain's"
+        )
+    if cause not in _warned:
+        _warned.add(cause)
+        log.warning("a run has a reward and no completion to train: %s. See %s.", cause, _HELP)
+
+
+def runs_of(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
+    """The runs of all groups."""
+    return [run for group in groups for run in group.trajectories]
+
+
+def versions_of(runs: Sequence[Trajectory]) -> dict[str, list[int]]:
+    """The versions that answered in some runs, by policy."""
+    answered: dict[str, set[int]] = {}
+    for run in runs:
+        for policy, versions in run.versions.items():
+            answered.setdefault(policy, set()).update(versions)
+    return {policy: sorted(versions) for policy, versions in answered.items()}

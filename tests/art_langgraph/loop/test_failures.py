@@ -1,0 +1,155 @@
+"""Failures speak: an error when all runs failed, a warning when many did, one for runs of which nothing was heard."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.runnables import Runnable
+from langgraph.graph import START, MessagesState, StateGraph
+
+from art_langgraph import (
+    ARTError,
+    ChatART,
+    RolloutsFailed,
+    Scenario,
+    TrainerClient,
+    Trajectory,
+    evaluate,
+    gather,
+    rollout,
+    train,
+)
+from art_langgraph.loop import failures
+from tests.support.trainer_server import TrainerServer
+
+
+@pytest.fixture(autouse=True)
+def nothing_warned_yet() -> Iterator[None]:
+    failures._warned.clear()
+    yield
+    failures._warned.clear()
+
+
+def flaky(*broken: str) -> Runnable[Any, Any]:
+    def node(state: MessagesState) -> dict[str, Any]:
+        if (text := state["messages"][-1].text) in broken:
+            raise KeyError(text)
+        return {"messages": [AIMessage("fine")]}
+
+    return StateGraph(MessagesState).add_node("node", node).add_edge(START, "node").compile()
+
+
+def asking(policy: str) -> Runnable[Any, Any]:
+    model = ChatART(policy=policy, max_tokens=4)
+
+    async def node(state: MessagesState) -> dict[str, list[AnyMessage]]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    return StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
+
+
+async def test_a_gather_of_which_every_run_raised_says_so() -> None:
+    with pytest.raises(RolloutsFailed, match=r"^8 of 8 runs raised: KeyError: 'a'$") as raised:
+        await gather(flaky("a", "b"), ["a", "b"], 4, lambda _: 1.0, progress=False)
+    assert isinstance(raised.value, ARTError)
+    assert [run.error for run in raised.value.trajectories] == ["KeyError: 'a'"] * 4 + ["KeyError: 'b'"] * 4
+
+
+async def test_many_runs_that_raised_are_counted_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    groups = await gather(flaky("a"), ["a", "b"], 4, lambda t: 0.0 if t.error else 1.0, progress=False, evaluation=True)
+    assert [run.reward for run in groups[0].trajectories] == [0.0] * 4
+    assert caplog.messages == ["4 of 8 runs raised: KeyError: 'a' (scenarios of which every run raised: 1 of 2)"]
+
+
+async def test_a_few_runs_that_raised_are_data(caplog: pytest.LogCaptureFixture) -> None:
+    counter = iter(range(20))
+
+    def node(state: MessagesState) -> dict[str, Any]:
+        if next(counter) == 3:
+            raise KeyError("once")
+        return {}
+
+    graph = StateGraph(MessagesState).add_node("node", node).add_edge(START, "node").compile()
+    await gather(graph, ["a"], 20, progress=False)
+    assert caplog.messages == []
+
+
+async def test_an_evaluation_of_which_no_run_is_of_use_raises() -> None:
+    with pytest.raises(RolloutsFailed, match="2 of 2 runs raised: KeyError: 'a'"):
+        await evaluate(flaky("a"), ["a"], lambda _: 1.0, n=2, progress=False)
+    with pytest.raises(RolloutsFailed, match="1 of 1 runs have no reward: ZeroDivisionError"):
+        await evaluate(flaky(), ["a"], lambda _: 1 / 0, progress=False)
+    assert (await evaluate(flaky(), ["a"], progress=False)).n == 0
+
+
+async def test_a_version_that_does_not_exist_is_no_success(connected: TrainerServer) -> None:
+    with pytest.raises(RolloutsFailed, match=r"2 of 2 runs raised: .*policy 'agent' has no version '99'"):
+        await evaluate(asking("agent"), ["a"], lambda _: 1.0, n=2, version=99, progress=False)
+
+
+async def test_an_evaluation_knows_which_version_answered(connected: TrainerServer) -> None:
+    assert (await evaluate(asking("agent"), ["a"], lambda _: 1.0, progress=False)).versions == {"agent": [0]}
+
+
+@pytest.mark.parametrize(
+    ("graph", "reward", "message"),
+    [
+        (lambda: flaky("a"), lambda _: 1.0, "4 of 4 runs raised: KeyError: 'a'"),
+        (lambda: asking("agent"), lambda _: 1 / 0, "4 of 4 runs have no reward: ZeroDivisionError"),
+        (lambda: flaky(), lambda _: 1.0, "none of 4 runs has a completion of policy 'agent' to train: no chat model"),
+        (lambda: asking("base"), lambda _: 1.0, "none of 4 runs has a completion of policy 'agent' .* they asked base"),
+    ],
+)
+async def test_a_step_that_has_nothing_to_train_ends_the_loop(
+    connected: TrainerServer, graph: Any, reward: Any, message: str
+) -> None:
+    async with TrainerClient() as client:
+        steps = train(
+            graph(),
+            [Scenario(input="a")],
+            policy="agent",
+            reward=reward,
+            steps=9,
+            client=client,
+            groups_per_step=1,
+            n=4,
+            progress=False,
+        )
+        with pytest.raises(RolloutsFailed, match=message):
+            await anext(steps)
+
+
+async def test_a_run_that_was_scored_and_not_heard_warns_once(
+    connected: TrainerServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = ChatART(policy="agent", max_tokens=4)
+
+    async def in_a_thread(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await asyncio.get_running_loop().run_in_executor(None, model.invoke, "say two")]}
+
+    async def foreign(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await FakeListChatModel(responses=["x"]).ainvoke("say two")]}
+
+    def graph(node: Any) -> Runnable[Any, Any]:
+        return StateGraph(MessagesState).add_node("node", node).add_edge(START, "node").compile()
+
+    def reward(_: Trajectory) -> float:
+        return 1.0
+
+    await gather(graph(in_a_thread), ["a"], 3, reward, progress=False)
+    await gather(graph(foreign), ["a"], 3, reward, progress=False)
+    unheard, other = caplog.messages
+    assert "no chat model was heard" in unheard
+    assert "run_in_executor" in unheard
+    assert "docs/capture.md" in unheard
+    assert "not from the trainer server: use ChatART" in other
+    await rollout(graph(in_a_thread), "a")  # unscored: nobody means to train it
+    await rollout(asking("agent"), "a", reward)
+    assert len(caplog.records) == 2
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}

@@ -1,0 +1,182 @@
+"""What may be run: compiled graphs, factories that say so, and texts for graphs of messages or of text."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import Runnable, RunnableLambda
+from langgraph.func import entrypoint
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+
+from art_langgraph import Scenario, Trajectory, evaluate, gather, rollout
+from art_langgraph.loop.graphs import GraphSource
+from trainer_server.wire import ConfigError
+
+
+def echo() -> StateGraph[Any]:
+    def node(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage(f"heard {state['messages'][-1].text}")]}
+
+    return StateGraph(MessagesState).add_node("node", node).add_edge(START, "node")
+
+
+class Question(TypedDict):
+    question: str
+
+
+def said(found: Trajectory) -> str:
+    assert found.error is None
+    return str(found.output["messages"][-1].text)
+
+
+called: list[str] = []
+
+
+async def agent(state: Any) -> Any:
+    called.append("agent")
+    return AIMessage("I asked a model")
+
+
+async def typed_agent(state: MessagesState) -> dict[str, Any]:
+    called.append("typed agent")
+    return {}
+
+
+def plain_agent(text: str) -> str:
+    called.append("plain agent")
+    return text
+
+
+async def two(state: Any, tools: Any) -> Runnable[Any, Any]:
+    raise AssertionError("called")
+
+
+async def generator(scenario: Scenario) -> AsyncIterator[Any]:
+    yield echo().compile()
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (echo(), r"a StateGraph has to be compiled .* call \.compile\(\)"),
+        ("agent", "a str is no graph"),
+        (agent, "agent is an async function .* not called.*-> Runnable"),
+        (functools.partial(agent), "agent is an async function"),
+        (typed_agent, "typed_agent returns dict|typed_agent is an async function"),
+        (plain_agent, "plain_agent returns str, which is no graph"),
+        (two, "two needs state, tools"),
+        (generator, "generator is a generator: .*asynccontextmanager"),
+    ],
+)
+async def test_what_is_no_graph_is_refused_before_anything_runs(graph: Any, message: str) -> None:
+    called.clear()
+    for run in (rollout(graph, "x", lambda _: 1.0), gather(graph, ["x"], 2), evaluate(graph, ["x"], lambda _: 1.0)):
+        with pytest.raises(ConfigError, match=message):
+            await run
+    assert called == []
+
+
+async def annotated(scenario: Scenario) -> CompiledStateGraph[Any, Any, Any, Any]:
+    return echo().compile()
+
+
+@asynccontextmanager
+async def managed(scenario: Scenario) -> AsyncIterator[Runnable[Any, Any]]:
+    yield echo().compile()
+
+
+class Factory:
+    async def __call__(self, scenario: Scenario) -> Runnable[Any, Any]:
+        return echo().compile()
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        annotated,
+        managed,
+        Factory(),
+        lambda: echo().compile(),
+        lambda scenario: echo().compile(),
+        functools.partial(annotated),
+    ],
+)
+async def test_factories_make_a_graph_for_each_run(factory: Callable[..., Any]) -> None:
+    assert said(await rollout(factory, "hi")) == "heard hi"
+
+
+async def test_a_factory_that_raises_is_told_before_the_first_run() -> None:
+    calls = []
+
+    def factory(scenario: Scenario) -> Any:
+        calls.append(scenario.id)
+        raise OSError("no database")
+
+    with pytest.raises(ConfigError, match="the graph factory factory raised: OSError: no database"):
+        await gather(factory, ["a", "b"], n=4, reward=lambda _: 1.0)
+    assert len(calls) <= 8  # those that were waiting for the first call were cancelled
+    with pytest.raises(ConfigError, match=r"gave a StateGraph, not a compiled graph; return graph\.compile\(\)"):
+        await gather(lambda: echo(), ["a"], n=2)
+
+
+async def test_a_factory_that_raises_later_fails_its_run_alone() -> None:
+    count = iter(range(9))
+
+    def factory() -> Any:
+        if next(count) == 2:
+            raise OSError("once")
+        return echo().compile()
+
+    (group,) = await gather(factory, ["a"], n=4, progress=False)
+    assert sorted(str(run.error) for run in group.trajectories) == ["None", "None", "None", "OSError: once"]
+
+
+@pytest.mark.parametrize("given", ["two", Scenario(input="two"), Scenario(id="x", input="two", metadata={"answer": 2})])
+async def test_a_text_is_what_a_user_says(given: Any) -> None:
+    found = await rollout(echo().compile(), given)
+    assert said(found) == "heard two"
+    assert found.scenario.input == "two"
+    assert said(await rollout(echo().compile().with_config(tags=["x"]), given)) == "heard two"
+    assert said(await rollout(lambda: echo().compile(), given)) == "heard two"
+
+
+async def test_a_graph_of_text_gets_the_text() -> None:
+    @entrypoint()
+    async def shout(text: str) -> str:
+        return text.upper()
+
+    def unnamed(value: Any) -> Any:
+        return value
+
+    assert (await rollout(shout, Scenario(input="two"))).output == "TWO"
+    assert (await rollout(shout, "two")).output == "TWO"
+    assert (await rollout(RunnableLambda(unnamed), "two")).output == {"messages": [("user", "two")]}
+
+
+async def test_a_text_for_a_graph_of_other_fields_is_refused() -> None:
+    graph = StateGraph(Question).add_node("n", lambda state: state).add_edge(START, "n").compile()
+    with pytest.raises(ConfigError, match=r"has 'question' and no 'messages', so that the text 'two'"):
+        await gather(graph, [{"question": "fine"}, "two"], 2)
+    assert (await rollout(graph, {"question": "fine"})).output == {"question": "fine"}
+
+
+def test_only_a_dict_with_id_and_input_is_a_scenario() -> None:
+    assert Scenario.of({"input": "hello"}).input == {"input": "hello"}
+    assert Scenario.of({"input": "hello", "metadata": {}}).input == {"input": "hello", "metadata": {}}
+    assert Scenario.of({"id": "a", "input": "hello", "more": 1}).input == {"id": "a", "input": "hello", "more": 1}
+    assert Scenario.of({"id": 3, "input": "hello", "metadata": {"k": 1}}) == Scenario(
+        id="3", input="hello", metadata={"k": 1}
+    )
+    assert Scenario.of("hello") == Scenario(input="hello")
+    assert Scenario.of([HumanMessage("x")]).input == [HumanMessage("x")]
+
+
+def test_a_source_is_its_own_source() -> None:
+    source = GraphSource.of(echo().compile())
+    assert GraphSource.of(source) is source

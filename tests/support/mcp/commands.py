@@ -1,0 +1,16 @@
+"""Commands that start the MCP servers of the tests, over stdio."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.support import SUPPORT
+
+SERVER = [sys.executable, str(SUPPORT / "mcp" / "server.py")]
+"""Adds, fails, hangs, crashes."""
+ODD = [sys.executable, "-S", str(SUPPORT / "mcp" / "odd_server.py")]
+"""Speaks the protocol by hand, and breaks it where asked."""
+SHOP = [sys.executable, str(SUPPORT / "mcp" / "shop_server.py")]
+"""Items with prices, a broken tool, a destructive one."""
+SHELF = [sys.executable, str(SUPPORT / "mcp" / "shelf_server.py")]
+"""Books."""

@@ -1,0 +1,61 @@
+"""A ledger that is defined outside the packages: lines of JSON. `--ledger tests.support.other_ledger:open_lines`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from trainer_server.process.files import write_atomic
+from trainer_server.wire import Completion, Home
+
+
+class LinesLedger:
+    """Appends each completion as a line of a file, and reads the whole file to find one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._turn = asyncio.Lock()
+
+    async def add(self, *completions: Completion) -> None:
+        async with self._turn:
+            await asyncio.to_thread(self._append, "".join(f"{row.model_dump_json()}\n" for row in completions))
+
+    def read(self, ids: Sequence[str]) -> dict[str, Completion]:
+        known = self._all()
+        return {one: known[one] for one in ids if one in known}
+
+    def sampled_versions(self, ids: Sequence[str]) -> set[tuple[str, int]]:
+        return {
+            (row.policy, row.version)
+            for row in self.read(ids).values()
+            if row.policy is not None and row.version is not None
+        }
+
+    def purge(self, *, keep: Iterable[str] = (), days: float = 30.0) -> int:
+        before, spared, known = time.time() - days * 86400, set(keep), self._all()
+        kept = [row for row in known.values() if row.id in spared or row.created >= before]
+        if len(kept) < len(known):
+            write_atomic(self.path, "".join(f"{row.model_dump_json()}\n" for row in kept))
+        return len(known) - len(kept)
+
+    def close(self) -> None:
+        pass
+
+    def _append(self, text: str) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _all(self) -> dict[str, Completion]:
+        if not self.path.exists():
+            return {}
+        rows = map(Completion.model_validate_json, self.path.read_text(encoding="utf-8").splitlines())
+        return {row.id: row for row in rows}
+
+
+def open_lines(home: Home) -> LinesLedger:
+    return LinesLedger(home.root / "completions.jsonl")

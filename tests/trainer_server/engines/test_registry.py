@@ -1,0 +1,89 @@
+"""The door for engines: one that is defined outside the packages is named, serves, and its rollouts are trained on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from langgraph.graph import START, MessagesState, StateGraph
+
+from art_langgraph import ChatART, rollout
+from tests.support import letters_engine
+from tests.support.jobs import finish
+from tests.support.trainer_server import TOKEN, trainer_server_over
+from trainer_server.engines.base import EngineSettings
+from trainer_server.engines.registry import ENGINES, engine_factory
+from trainer_server.engines.served_model import ServedModel
+from trainer_server.wire import ConfigError, Home
+
+ENGINE = "tests.support.letters_engine:make"
+
+
+def test_an_engine_has_a_name_or_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "letters", letters_engine.make)
+    settings = EngineSettings(base=ServedModel("base", str(tmp_path)), home=Home(tmp_path), cpu=True)
+    for name in ("letters", ENGINE):
+        assert [engine.url for engine in engine_factory(name)(settings)] == ["letters"]
+    elsewhere = replace(settings, urls=("http://127.0.0.1:1/v1",))
+    assert [engine.url for engine in engine_factory("vllm")(elsewhere)] == ["http://127.0.0.1:1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sglang", "there is vllm; name another"),
+        ("no_such_module:make", "no_such_module cannot be imported"),
+        ("tests.support.letters_engine:nothing", "has no function 'nothing'"),
+    ],
+)
+def test_an_engine_that_does_not_exist_is_refused_with_what_helps(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        engine_factory(name)
+
+
+def test_a_class_that_lacks_a_part_of_the_protocol_is_refused_at_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Half:
+        wanted: ClassVar[dict[str, Path]] = {}
+
+        async def load(self, name: str, path: Path) -> None: ...
+
+    monkeypatch.setitem(ENGINES, "half", lambda settings: [Half()])
+    settings = EngineSettings(base=ServedModel("base", str(tmp_path)), home=Home(tmp_path), cpu=True)
+    with pytest.raises(ConfigError, match=r"Half has no busy, chat, check, .*wait_ready, which"):
+        engine_factory("half")(settings)
+
+
+async def test_rollouts_of_an_engine_from_elsewhere_are_trained_on(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with trainer_server_over((), tmp_path / "home", base_model, engine=ENGINE) as server, server.http() as http:
+        monkeypatch.setenv("ART_BASE_URL", server.url)
+        monkeypatch.setenv("ART_API_KEY", TOKEN)
+        assert http.post("/api/policies", json={"name": "p"}).status_code == 201
+        model = ChatART(policy="p")
+
+        async def answer(state: MessagesState) -> dict[str, Any]:
+            return {"messages": [await model.ainvoke(state["messages"])]}
+
+        graph = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile()
+        runs = [await rollout(graph, {"messages": [("user", "say something")]}) for _ in range(4)]
+        assert [run.error for run in runs] == [None] * 4
+        trajectories = [
+            {"id": f"t{number}", "reward": float(number % 2), "completions": [call.id for call in run.completions]}
+            for number, run in enumerate(runs)
+        ]
+        body = {"groups": [{"scenario_id": "s", "trajectories": trajectories}], "config": {"lr": 1e-2}}
+        job = finish(http, http.post("/api/policies/p/steps", json=body))
+        assert job["result"]["version"] == 1, job
+        assert job["result"]["metrics"]["trajectories"] == 4
+
+        spoken = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"}]}
+        job = finish(http, http.post("/api/policies/p/sft", json={"conversations": [spoken]}))
+        assert job["result"]["version"] == 2, job
+        (engine,) = http.get("/api/engines").json()["engines"]
+        assert engine["url"] == "letters"
+        assert engine["adapters"] == ["p@0", "p@1", "p@2"]

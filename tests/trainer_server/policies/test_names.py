@@ -1,0 +1,88 @@
+"""What a policy's name means, and that questions about it change nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.versions import publish
+from trainer_server.policies.leases import Leases
+from trainer_server.policies.names import PolicyNames
+from trainer_server.policies.store import AdapterStore
+from trainer_server.wire import PolicySpec
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> AdapterStore:
+    store = AdapterStore(tmp_path)
+    store.register(PolicySpec(name="p"), "base")
+    for number in range(3):
+        publish(store, "p", number)
+    return store
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def damage(store: AdapterStore, version: int) -> None:
+    (store.directory("p", version) / "adapter_model.safetensors").write_bytes(b"half")
+
+
+def test_a_name_means_the_newest_version_in_service(store: AdapterStore) -> None:
+    names = PolicyNames(store)
+    names.serve(("p", 1))
+    names.serve(("p", 0))
+    assert names.newest == {"p": 1}
+    assert names.is_newest(("p", 1))
+    assert not names.is_newest(("p", 2))
+    names.forget("p")
+    assert names.newest == {}
+
+
+def test_questions_about_a_broken_version_change_nothing(store: AdapterStore) -> None:
+    names = PolicyNames(store)
+    names.serve(("p", 2))
+    for number in (1, 2):
+        damage(store, number)
+    before = files(store.root)
+    assert "damaged" in str(names.problem(("p", 2)))
+    assert names.problem(("p", 0)) is None
+    assert list(store.broken_newest("p")) == [2, 1]
+    assert files(store.root) == before
+    assert names.newest == {"p": 2}
+    assert store.versions("p") == [0, 1, 2]
+
+
+def test_quarantine_of_what_a_name_means_steps_back(store: AdapterStore) -> None:
+    names = PolicyNames(store)
+    names.serve(("p", 2))
+    told = names.quarantine(("p", 2), "it is damaged")
+    assert "goes on from p@1" in told
+    assert names.newest == {"p": 1}
+    assert names.quarantine(("p", 2), "asked again") == told
+    assert store.quarantined("p") == {2: told}
+    for number in (1, 0):
+        names.quarantine(("p", number), "it is damaged")
+    assert names.newest == {}
+
+
+def test_a_request_for_an_old_broken_version_quarantines_nothing(store: AdapterStore) -> None:
+    names = PolicyNames(store)
+    names.serve(("p", 2))
+    assert "p@1 cannot be served: half" in names.refuse(("p", 1), "half")
+    assert store.quarantined("p") == {}
+    assert "quarantined" in names.refuse(("p", 2), "half")
+    assert list(store.quarantined("p")) == [2]
+
+
+def test_a_lease_that_expired_pins_nothing_and_asking_ends_none() -> None:
+    now = [0.0]
+    leases = Leases(10.0, lambda: now[0])
+    assert leases.pin("r", "p", 1) == 1
+    assert leases.versions() == {("p", 1)}
+    now[0] = 11.0
+    assert leases.versions() == set()
+    now[0] = 9.0
+    assert leases.versions() == {("p", 1)}

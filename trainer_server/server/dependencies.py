@@ -1,0 +1,55 @@
+"""What routes are given: the server, and the policy or version that a path names."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from trainer_server.server.server import Server
+from trainer_server.wire import NAME_PATTERN, Conflict, NotFound, Policy, Version
+
+
+def get_server(request: Request) -> Server:
+    server: Server = request.app.state.server
+    return server
+
+
+ServerDep = Annotated[Server, Depends(get_server)]
+"""The server, as a parameter of a route."""
+
+
+def get_policy(server: Server, name: str) -> Policy:
+    """The policy with a name.
+
+    Raises:
+        NotFound: There is none, or it cannot be served; the message says why.
+    """
+    policy = server.store.policy(name) if re.fullmatch(NAME_PATTERN, name) else None
+    if policy is not None:
+        return policy
+    if name in server.names.unserved:
+        raise NotFound(server.names.unserved[name], code="not_found")
+    known = ", ".join(policy.name for policy in server.store.policies())
+    raise NotFound(f"there is no policy {name!r}; there are: {known or 'none'}", code="not_found")
+
+
+def get_version(server: Server, name: str, number: int) -> Version:
+    """A version of a policy.
+
+    Raises:
+        NotFound: There is no such policy or version, or it cannot be used; the message says why.
+    """
+    get_policy(server, name)
+    version = server.store.version(name, number)
+    if version is None:
+        why = server.store.quarantined(name).get(number) or f"policy {name!r} has no version {number}"
+        raise NotFound(why, code="not_found")
+    return version.model_copy(update={"loaded": server.slots.holds((name, number))})
+
+
+def refuse_unserved(server: Server, name: str) -> None:
+    """Raises Conflict for a policy that this server does not serve; the message says why."""
+    if why := server.names.unserved.get(name):
+        raise Conflict(why, code="policy_unserved", param="name")

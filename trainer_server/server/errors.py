@@ -1,0 +1,52 @@
+"""Errors on their way out: what parts of the server raise, as HTTP answers in OpenAI's shape."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from trainer_server.gateway.errors import APIError
+from trainer_server.ledger.base import LedgerError
+from trainer_server.policies.export import ExportAbandoned
+from trainer_server.wire import ARTError, Conflict, NotFound, NotStored, Refusal, Unprocessable
+
+STATUS: dict[type[ARTError], int] = {
+    NotFound: 404,
+    Conflict: 409,
+    Unprocessable: 422,
+    NotStored: 507,
+    LedgerError: 503,
+    ExportAbandoned: 499,
+}
+"""HTTP status of each error that parts of the server raise."""
+
+
+def answer(error: Exception) -> Response:
+    """An error as an HTTP answer."""
+    if isinstance(error, APIError):
+        return error.response()
+    status = next(status for kind, status in STATUS.items() if isinstance(error, kind))
+    code, param = (error.code, error.param) if isinstance(error, Refusal) else (None, None)
+    return APIError(status, str(error), code=code, param=param).response()
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Has an application answer errors in OpenAI's shape."""
+
+    async def refuse(_request: Request, error: Exception) -> Response:
+        return answer(error)
+
+    kinds: list[type[Exception]] = [APIError, *STATUS]
+    for kind in kinds:
+        app.add_exception_handler(kind, refuse)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body")
+        return APIError(422, f"{where or 'body'}: {first['msg']}", code="invalid_request", param=where).response()
+
+    @app.exception_handler(HTTPException)
+    async def no_route(request: Request, error: HTTPException) -> Response:
+        return APIError(error.status_code, f"{request.method} {request.url.path}: {error.detail}").response()

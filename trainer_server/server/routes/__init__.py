@@ -1,0 +1,16 @@
+"""The HTTP API, one module a resource."""
+
+from fastapi import APIRouter
+
+from trainer_server.server.routes import completions, health, jobs, openai, policies, rollouts, training, versions
+
+ROUTERS: tuple[APIRouter, ...] = (
+    openai.router,
+    health.router,
+    policies.router,
+    versions.router,
+    training.router,
+    jobs.router,
+    completions.router,
+    rollouts.router,
+)

@@ -1,0 +1,26 @@
+"""`/health` and `/api/engines`: whether the server can answer, and the state of its engines."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from trainer_server.server.dependencies import ServerDep
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/health")
+async def health(server: ServerDep) -> dict[str, object]:
+    """Whether completions can be answered now, and why not; which engines can."""
+    return {
+        "ready": server.ready,
+        "engines": [engine.ready for engine in server.engines],
+        "trainer": server.jobs.process.running,
+        "error": server.failure or next((engine.failure for engine in server.engines if engine.failure), None),
+    }
+
+
+@router.get("/api/engines")
+async def engines(server: ServerDep) -> dict[str, object]:
+    """Each engine: its address, state, requests under way, and the adapters that it holds."""
+    return {"engines": [engine.describe() for engine in server.engines]}

@@ -1,0 +1,92 @@
+"""`/api/policies`: policies are created and listed."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from trainer_server.gateway.errors import APIError
+from trainer_server.server.dependencies import ServerDep, get_policy, get_version, refuse_unserved
+from trainer_server.server.server import Server
+from trainer_server.wire import Conflict, Fork, NotStored, Policy, PolicySpec
+
+router = APIRouter(prefix="/api/policies", tags=["policies"])
+
+_CREATION = 600.0
+"""Seconds that a request waits for its policy to be made."""
+
+
+@router.post("", status_code=201)
+async def create_policy(spec: PolicySpec, server: ServerDep, response: Response) -> Policy:
+    """Creates a policy with its untrained version 0, or as a fork of another policy's version. The same request again
+    answers the same policy."""
+    if spec.name == server.identity.base.name:
+        raise APIError(400, f"{spec.name!r} is the name of the base model; choose another", param="name")
+    if spec.fork_of:
+        spec = _forked(server, spec, spec.fork_of)
+    if spec.rank > server.config.max_rank:
+        raise APIError(
+            400,
+            f"rank {spec.rank} is above what the engine was started for ({server.config.max_rank}); "
+            f"serve with --max-rank {spec.rank}",
+            param="rank",
+        )
+    refuse_unserved(server, spec.name)
+    async with server.creating[spec.name]:
+        if (pending := server.jobs.creation(spec.name)) is not None:  # of a request whose client went away
+            await _wait(server, pending.id, spec.name)
+        if (known := server.store.policy(spec.name)) is None:
+            await _make(server, spec)
+        elif known.spec == spec:
+            response.status_code = 200
+        else:
+            values = known.spec.model_dump_json()
+            raise Conflict(
+                f"policy {spec.name!r} exists with other values: {values}", code="policy_exists", param="name"
+            )
+    return get_policy(server, spec.name)
+
+
+@router.get("")
+async def list_policies(server: ServerDep) -> dict[str, list[Policy]]:
+    """All policies."""
+    return {"policies": list(server.store.policies())}
+
+
+@router.get("/{name}")
+async def show_policy(name: str, server: ServerDep) -> Policy:
+    """One policy."""
+    return get_policy(server, name)
+
+
+async def _make(server: Server, spec: PolicySpec) -> None:
+    if spec.fork_of:
+        get_version(server, spec.fork_of.policy, spec.fork_of.version)
+    try:
+        server.store.register(spec, server.identity.base.name, server.fingerprint)
+    except OSError as error:
+        raise NotStored(f"policy {spec.name!r} could not be written down: {error}", code="disk") from None
+    job = await server.jobs.create(spec)
+    if why := await _wait(server, job.id, spec.name):
+        raise APIError(500, f"policy {spec.name!r} could not be made: {why}", code="job_failed")
+
+
+async def _wait(server: Server, job_id: str, name: str) -> str | None:
+    """Waits until a job is final; returns its error. Raises APIError 503 where that takes too long."""
+    job = await server.jobs.wait(job_id, _CREATION)
+    if job is None or not job.status.final:
+        message = f"policy {name!r} waits for the jobs before it; ask again"
+        raise APIError(503, message, code="busy", retry_after=10)
+    return job.error
+
+
+def _forked(server: Server, spec: PolicySpec, fork: Fork) -> PolicySpec:
+    """The spec of a fork, completed by what it takes from its source."""
+    source = get_policy(server, fork.policy).spec
+    refuse_unserved(server, fork.policy)
+    inherited = {field: getattr(source, field) for field in ("rank", "alpha", "targets", "seed")}
+    for field, value in inherited.items():
+        if field in spec.model_fields_set and getattr(spec, field) != value:
+            raise APIError(400, f"a fork of {fork.policy!r} has its {field}, which is {value}", param=field)
+    if "temperature" not in spec.model_fields_set:
+        inherited["temperature"] = source.temperature
+    return spec.model_copy(update=inherited)

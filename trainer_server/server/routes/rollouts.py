@@ -1,0 +1,23 @@
+"""`/api/rollouts`: rollouts give up the policy version that they keep (their lease)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body
+
+from trainer_server.server.dependencies import ServerDep
+
+router = APIRouter(prefix="/api/rollouts", tags=["rollouts"])
+
+
+@router.delete("/{rollout}", status_code=204)
+async def release(rollout: str, server: ServerDep) -> None:
+    """Ends a rollout's lease on its policy version. An unknown id is fine: its lease may have expired."""
+    server.leases.release({rollout})
+
+
+@router.post("/release", status_code=204)
+async def release_all(rollouts: Annotated[set[str], Body()], server: ServerDep) -> None:
+    """The same for many rollouts."""
+    server.leases.release(rollouts)

@@ -1,0 +1,45 @@
+"""`/api/policies/{name}/steps` and `/sft`: training jobs are queued."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header
+
+from trainer_server.server.dependencies import ServerDep, get_policy, refuse_unserved
+from trainer_server.server.server import Server
+from trainer_server.wire import Job, NotFound, SFTRequest, StepRequest
+
+router = APIRouter(prefix="/api/policies/{name}", tags=["training"])
+
+IdempotencyKey = Annotated[str | None, Header(max_length=200)]
+
+
+@router.post("/steps", status_code=202)
+async def queue_step(name: str, body: StepRequest, server: ServerDep, idempotency_key: IdempotencyKey = None) -> Job:
+    """Queues one training step. The same idempotency key, in the body or the header, answers the same job."""
+    return await _queue(server, name, body, idempotency_key)
+
+
+@router.post("/sft", status_code=202)
+async def queue_sft(name: str, body: SFTRequest, server: ServerDep, idempotency_key: IdempotencyKey = None) -> Job:
+    """Queues a warm start: the policy's next version imitates demonstrations. Idempotency keys as those of steps."""
+    return await _queue(server, name, body, idempotency_key)
+
+
+@router.get("/steps")
+async def find_step(name: str, idempotency_key: str, server: ServerDep) -> Job:
+    """The step or warm start that was made under an idempotency key; 404 when there is none."""
+    get_policy(server, name)
+    job = server.jobs.find(name, idempotency_key)
+    if job is None:
+        raise NotFound(f"no job of {name!r} has the key {idempotency_key!r}", code="not_found")
+    return job
+
+
+async def _queue(server: Server, name: str, body: StepRequest | SFTRequest, key: str | None) -> Job:
+    get_policy(server, name)
+    refuse_unserved(server, name)
+    if body.idempotency_key is None and key is not None:
+        body = body.model_copy(update={"idempotency_key": key})
+    return await server.jobs.train(name, body)

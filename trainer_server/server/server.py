@@ -1,0 +1,194 @@
+"""The server put together: state under its home, ledger, engines, gateway and jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from collections import defaultdict
+from collections.abc import Sequence
+
+from trainer_server.engines.base import Engine, EngineSettings
+from trainer_server.engines.pool import Engines
+from trainer_server.engines.registry import engine_factory
+from trainer_server.engines.served_model import ServedModel, resolve
+from trainer_server.engines.slots import Slots
+from trainer_server.gateway.gateway import Gateway
+from trainer_server.gateway.recorder import Identity, Recorder
+from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.service import JobService
+from trainer_server.jobs.supervisor import TrainerSettings
+from trainer_server.ledger.registry import open_ledger
+from trainer_server.policies.export import Exports
+from trainer_server.policies.leases import Leases
+from trainer_server.policies.names import PolicyNames
+from trainer_server.policies.store import AdapterStore
+from trainer_server.process.files import write_atomic
+from trainer_server.process.hardware import flavour
+from trainer_server.server.config import ServerConfig
+from trainer_server.wire import ConfigError
+
+log = logging.getLogger("trainer_server")
+
+_PURGE_INTERVAL = 3600.0
+
+
+class Server:
+    """Everything that lives as long as the server does.
+
+    Args:
+        config: What `serve` was asked for.
+
+    Raises:
+        ConfigError, EngineError, LedgerError: Settings that cannot work.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        home = config.home
+        self.ledger = open_ledger(config.ledger, home)  # first: a wrong name is said before a model is downloaded
+        base = resolve(config.model, home.cache, log.info)
+        self.identity = Identity(_server_id(config), base, base.tokenizer_fingerprint())
+        self.fingerprint = base.fingerprint()
+        self.store = AdapterStore(home.policies)
+        self.leases = Leases(config.lease)
+        self.engines = Engines(make_engines(config, base))
+        self.names = PolicyNames(self.store)
+        self.slots = Slots(
+            engines=self.engines,
+            capacity=config.adapter_slots,
+            directory=self.store.directory,
+            pinned=self.leases.versions,
+            is_newest=self.names.is_newest,
+            wait=config.slot_wait,
+        )
+        self.recorder = Recorder(self.identity, self.ledger)
+        self.gateway = Gateway(
+            recorder=self.recorder,
+            store=self.store,
+            names=self.names,
+            slots=self.slots,
+            leases=self.leases,
+            engines=self.engines,
+            max_tokens=config.max_tokens,
+            engine_wait=config.engine_wait,
+        )
+        self.jobs = JobService(
+            TrainerSettings(
+                home=home,
+                base=base,
+                tokenizer=self.identity.tokenizer,
+                ledger=config.ledger,
+                gpus=config.trainer_gpus,
+                processes=config.trainer_processes,
+                shard=config.trainer_shard,
+                accelerate_config=config.accelerate_config,
+                share_gpu=config.share_gpu,
+                losses=config.losses,
+                args=config.trainer_args,
+            ),
+            board=JobBoard(home.jobs),
+            store=self.store,
+            names=self.names,
+            slots=self.slots,
+            engines=self.engines,
+            ledger=self.ledger,
+            keep_versions=config.keep_versions,
+            engine_wait=config.engine_wait,
+        )
+        self._take_up_policies()
+        self.exports = Exports(home, base, self.store, self.jobs.retention)
+        self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By policy: one creation at a time."""
+        self.failure: str | None = None
+        """Why engines could not be started."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _take_up_policies(self) -> None:
+        """Finds out which policies can be served. One that cannot be does not keep the others from it."""
+        for name in self.store.names():
+            if why := self._hindrance(name):
+                log.error("not served: %s", why)
+                self.names.unserved[name] = why
+            elif (version := self.jobs.served(name)) is not None:
+                self.names.newest[name] = version
+
+    def _hindrance(self, name: str) -> str | None:
+        """Why a policy cannot be served, or None."""
+        if why := self.store.other_base(name, self.identity.base.name, self.fingerprint):
+            return why
+        spec = self.store.spec(name)
+        if spec and spec.rank > self.config.max_rank:
+            return (
+                f"policy {name!r} has rank {spec.rank}, and the engine is started for {self.config.max_rank}: "
+                f"serve with --max-rank {spec.rank}"
+            )
+        for number, problem in self.store.broken_newest(name).items():
+            log.error("%s", self.store.quarantine(name, number, problem))
+        quarantined = self.store.quarantined(name)
+        if quarantined and not self.store.versions(name):
+            return f"policy {name!r} has no version that can be used: {' '.join(quarantined.values())}"
+        return None
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.engines.live)
+
+    async def start(self) -> None:
+        """Starts the trainer process and, in the background, the engines; `/health` tells when they are ready."""
+        await self.jobs.start()
+        self._tasks = [asyncio.create_task(self._start_engines()), asyncio.create_task(self._purge())]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(self.jobs.stop(), *(engine.stop() for engine in self.engines))
+        await self.recorder.close()
+        await asyncio.to_thread(self.ledger.close)
+
+    async def _start_engines(self) -> None:
+        started = (engine.start(log.info) for engine in self.engines)
+        for error in await asyncio.gather(*started, return_exceptions=True):
+            if error is not None:
+                self.failure = f"{type(error).__name__}: {error}"
+                log.error("an engine could not be started", exc_info=error)
+
+    async def _purge(self) -> None:
+        while True:
+            try:
+                deleted = await asyncio.to_thread(self.ledger.purge, keep=self.jobs.named_completions())
+                if deleted:
+                    log.info("%d completions past their retention were deleted from the ledger", deleted)
+            except Exception:  # a full disk, say: tried again in an hour, for as long as the server lives
+                log.exception("completions past their retention could not be deleted from the ledger")
+            await asyncio.sleep(_PURGE_INTERVAL)
+
+
+def make_engines(config: ServerConfig, base: ServedModel) -> Sequence[Engine]:
+    """The engines that `serve` was asked for, not yet started. Raises ConfigError for settings that cannot work."""
+    if config.share_gpu and (config.trainer_processes > 1 or config.accelerate_config):
+        raise ConfigError("--share-gpu is for a trainer of one process; with more GPUs, give the trainer its own")
+    settings = EngineSettings(
+        base=base,
+        home=config.home,
+        cpu=flavour() == "cpu",
+        urls=config.engine_urls,
+        api_key=config.engine_api_key,
+        gpus=config.engine_gpus,
+        args=config.engine_args,
+        adapter_slots=config.adapter_slots,
+        max_rank=config.max_rank,
+        kv_cache_gib=config.kv_cache_gib,
+        share_gpu=config.share_gpu,
+    )
+    return engine_factory(config.engine)(settings)
+
+
+def _server_id(config: ServerConfig) -> str:
+    """Identifies this home across restarts: completions carry it."""
+    path = config.home.root / "identity.json"
+    if not path.exists():
+        write_atomic(path, json.dumps({"server_id": f"srv-{secrets.token_hex(8)}"}))
+    return str(json.loads(path.read_text())["server_id"])
