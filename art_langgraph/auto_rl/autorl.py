@@ -15,7 +15,7 @@ from art_langgraph.loop.rollout import Graph, ScenarioLike
 from art_langgraph.loop.stages import Stages
 from art_langgraph.loop.train import StepRecord, train
 from art_langgraph.trajectory import Scenario
-from trainer_server.wire import ConfigError, GRPOConfig, LLMError
+from trainer_server.wire import ConfigError, GRPOConfig
 
 _RUBRIC = "What the agent is for:\n{task}\n\n{rubric}"
 
@@ -131,8 +131,9 @@ async def autorl(
         What was done, with the comparison of the first and the last version.
 
     Raises:
-        ConfigError: There are too few scenarios, or the graph does not ask the policy.
-        LLMError: The judge failed on all groups of a step. The versions made until then stay.
+        ConfigError: There are too few scenarios.
+        LLMError: The writer gave no usable scenario.
+        RolloutsFailed: In a step no run could be scored, or none asked the policy. The versions made until then stay.
     """
     judging = LLM.of(judge)
     writing = judging if writer is None else LLM.of(writer)
@@ -178,7 +179,6 @@ async def autorl(
             seed=seed,
             progress=progress,
         ):
-            _check(record, policy)
             records.append(record)
             stages.tell(f"step {record.step}: version {record.result.version}, mean score {record.reward}")
     last = records[-1].result.version if records else first
@@ -218,13 +218,3 @@ def _split(
             "model to vary them"
         )
     return training, held_out
-
-
-def _check(record: StepRecord, policy: str) -> None:
-    """A step from which nothing can be learnt for a reason that will not pass ends the training."""
-    runs = [run for group in record.groups for run in group.trajectories]
-    if runs and not any(call.policy == policy for run in runs for call in run.completions):
-        error = next((f"; it raised: {run.error}" for run in runs if run.error), "")
-        raise ConfigError(f"the graph never asked the policy {policy!r}: give it ChatART(policy={policy!r}){error}")
-    if runs and all(run.reward is None for run in runs):
-        raise LLMError(f"step {record.step}: no run could be scored: {runs[0].reward_error}", kind="server")
