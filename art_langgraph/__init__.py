@@ -1,28 +1,55 @@
-"""Reinforcement learning under any LangGraph agent: capture, rewards, training. Never imports torch."""
+"""Reinforcement learning under any LangGraph agent: capture, rewards, training. Never imports torch.
 
+Public names are imported when they are first used (PEP 562): `art-langgraph --help` loads no LangChain and no litellm.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from art_langgraph.autorl.autorl import AutoRLReport, autorl
-from art_langgraph.capture.handler import ARTCallbackHandler
-from art_langgraph.capture.process import install
-from art_langgraph.chat_model import ChatART
-from art_langgraph.client.client import TrainerClient
-from art_langgraph.client.demonstrations import load_conversations
-from art_langgraph.datasets import load_scenarios, save_scenarios
-from art_langgraph.judge.ruler import Ruler, ruler, ruler_score_group
-from art_langgraph.llm.llm import LLM, Usage
-from art_langgraph.loop.comparison import VersionComparison, compare_versions
-from art_langgraph.loop.evaluate import Evaluation, evaluate
-from art_langgraph.loop.failures import RolloutsFailed
-from art_langgraph.loop.rollout import gather, rollout
-from art_langgraph.loop.train import train
-from art_langgraph.rewards import NodeRewards, group_sum, weighted, when_undecided
-from art_langgraph.store import TrajectoryStore
-from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
-from trainer_server.wire import ARTError, Conversation, GRPOConfig, LLMError, SFTConfig, StepResult
-
 if TYPE_CHECKING:
+    from art_langgraph.auto_rl.autorl import AutoRLReport, autorl
+    from art_langgraph.capture.handler import ARTCallbackHandler
+    from art_langgraph.capture.process import install
+    from art_langgraph.chat_model import ChatART
+    from art_langgraph.client.client import TrainerClient
+    from art_langgraph.client.demonstrations import load_conversations
+    from art_langgraph.datasets import load_scenarios, save_scenarios
+    from art_langgraph.judge.ruler import Ruler, ruler_score_group
+    from art_langgraph.llm.llm import LLM, Usage
+    from art_langgraph.loop.comparison import VersionComparison, compare_versions
+    from art_langgraph.loop.evaluate import Evaluation, evaluate
+    from art_langgraph.loop.failures import RolloutsFailed
+    from art_langgraph.loop.rollout import gather, rollout
+    from art_langgraph.loop.train import train
     from art_langgraph.middleware import ARTMiddleware
+    from art_langgraph.rewards import NodeRewards, group_sum, weighted, when_undecided
+    from art_langgraph.store import TrajectoryStore
+    from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
+    from trainer_server.wire import ARTError, Conversation, GRPOConfig, LLMError, SFTConfig, StepResult
+
+_MODULES = {
+    "art_langgraph.auto_rl.autorl": ("AutoRLReport", "autorl"),
+    "art_langgraph.capture.handler": ("ARTCallbackHandler",),
+    "art_langgraph.capture.process": ("install",),
+    "art_langgraph.chat_model": ("ChatART",),
+    "art_langgraph.client.client": ("TrainerClient",),
+    "art_langgraph.client.demonstrations": ("load_conversations",),
+    "art_langgraph.datasets": ("load_scenarios", "save_scenarios"),
+    "art_langgraph.judge.ruler": ("Ruler", "ruler_score_group"),
+    "art_langgraph.llm.llm": ("LLM", "Usage"),
+    "art_langgraph.loop.comparison": ("VersionComparison", "compare_versions"),
+    "art_langgraph.loop.evaluate": ("Evaluation", "evaluate"),
+    "art_langgraph.loop.failures": ("RolloutsFailed",),
+    "art_langgraph.loop.rollout": ("gather", "rollout"),
+    "art_langgraph.loop.train": ("train",),
+    "art_langgraph.middleware": ("ARTMiddleware",),
+    "art_langgraph.rewards": ("NodeRewards", "group_sum", "weighted", "when_undecided"),
+    "art_langgraph.store": ("TrajectoryStore",),
+    "art_langgraph.trajectory": ("Scenario", "Trajectory", "TrajectoryGroup"),
+    "trainer_server.wire": ("ARTError", "Conversation", "GRPOConfig", "LLMError", "SFTConfig", "StepResult"),
+}
+"""Where each public name is defined: the imports above, for the interpreter."""
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "LLM",
@@ -56,7 +83,6 @@ __all__ = [
     "load_conversations",
     "load_scenarios",
     "rollout",
-    "ruler",
     "ruler_score_group",
     "save_scenarios",
     "train",
@@ -66,9 +92,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """ARTMiddleware needs the package `langchain`, which not every graph has."""
-    if name == "ARTMiddleware":
-        from art_langgraph.middleware import ARTMiddleware
+    """Imports a public name when it is first used."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
 
-        return ARTMiddleware
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -159,6 +159,18 @@ class TrajectoryStore:
             return found
         return next(iter(self.list(run=run_id, limit=1)), None)
 
+    def ids_with_prefix(self, prefix: str) -> list[str]:
+        """Ids of trajectories, and of LangGraph's runs, that begin with `prefix`, sorted: for a user who types the
+        beginning of an id."""
+        query = """
+            SELECT id FROM trajectories WHERE id >= :low AND id < :high
+            UNION SELECT run FROM trajectories WHERE run >= :low AND run < :high
+            UNION SELECT id FROM begun WHERE id >= :low AND id < :high ORDER BY 1
+        """
+        bounds = {"low": prefix, "high": prefix + chr(0x10FFFF)}
+        with closing(self._open()) as db:
+            return [found for (found,) in db.execute(query, bounds)]
+
     def list(self, *, limit: int | None = None, **filters: Any) -> list[Trajectory]:
         """Finished runs, newest first. filters: see `Filter`."""
         found: list[Trajectory] = []

@@ -59,7 +59,7 @@ def scenarios_command(
     headers = _headers(header)
 
     async def run() -> ScenarioSet:
-        from art_langgraph.cli.judge import made_llm
+        from art_langgraph.cli.options import make_llm
         from art_mcp.client.connect import connect
         from art_mcp.scenarios.generate import generate_scenarios
 
@@ -67,7 +67,7 @@ def scenarios_command(
             return await generate_scenarios(
                 live,
                 n,
-                model=made_llm(model, model_url) if model else None,
+                model=make_llm(model, model_url) if model else None,
                 difficulty=difficulty,
                 seed=seed,
                 instructions=instructions,
@@ -130,8 +130,7 @@ def specialize_command(
     tell = _stage_printer()
 
     async def run() -> Specialization:
-        from art_langgraph.cli.judge import made_llm
-        from art_langgraph.cli.trajectories import imported
+        from art_langgraph.cli.options import load_object, make_llm
         from art_mcp.client.connect import connect
         from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings, WarmStart
         from art_mcp.specialization.specialize import specialize
@@ -145,9 +144,9 @@ def specialize_command(
                 connected,
                 policy=policy,
                 scenarios=chosen,
-                graph=imported(graph) if graph else None,
+                graph=load_object(graph) if graph else None,
                 generation=GenerationSettings(
-                    model=made_llm(model, model_url) if model else None,
+                    model=make_llm(model, model_url) if model else None,
                     difficulty=difficulty,
                     instructions=instructions,
                     resources=resource,
@@ -160,7 +159,7 @@ def specialize_command(
                     n=n,
                     config=GRPOConfig(lr=lr),
                     difficulty_runs=measure,
-                    judge=made_llm(judge, judge_url) if judge else None,
+                    judge=make_llm(judge, judge_url) if judge else None,
                 ),
                 runs=RunSettings(max_tokens=max_tokens),
                 seed=seed,

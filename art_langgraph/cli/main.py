@@ -1,4 +1,7 @@
-"""`art-langgraph`: commands come from the entry-point group `art_langgraph.commands`, one per package."""
+"""`art-langgraph`: commands come from the entry-point group `art_langgraph.commands`, one per package.
+
+Modules of commands import LangChain, litellm and the store inside of their commands, so that `--help` takes no seconds.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from art_langgraph.cli import autorl, training, trajectories, versions
+from art_langgraph.cli import autorl, jobs, policies, scoring, training, trajectories
 from trainer_server.wire import ARTError
 
 GROUP = "art_langgraph.commands"
@@ -29,10 +32,8 @@ def build() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_show_locals=False,
     )
-    trajectories.register(app)
-    training.register(app)
-    versions.register(app)
-    autorl.register(app)
+    for commands in (trajectories, scoring, training, policies, jobs, autorl):
+        commands.register(app)
     app.command("version")(version_command)
     for entry in entry_points(group=GROUP):
         try:
@@ -57,5 +58,5 @@ def main() -> None:
     try:
         build()()
     except ARTError as error:
-        Console(stderr=True, highlight=False).print(f"[red]error:[/red] {escape(str(error))}")
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]error:[/red] {escape(str(error))}")
         sys.exit(1)

@@ -1,32 +1,35 @@
-"""`art-langgraph train`: a step from recorded runs. `sft`: a warm start. `policies`: what the server has."""
+"""`art-langgraph train`: a step from recorded runs. `sft`: a warm start."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from art_langgraph.cli.judge import JudgeOption, RubricOption, UrlOption, VotesOption, judge_runs, made_ruler
-from art_langgraph.cli.trajectories import (
+from art_langgraph.cli.options import (
     ErrorOption,
     GraphOption,
+    JudgeOption,
+    RubricOption,
     SinceOption,
     StoreOption,
     ThreadOption,
+    UrlOption,
+    VotesOption,
     filters,
-    imported,
+    load_object,
+    make_ruler,
 )
-from art_langgraph.client.client import TrainerClient
-from art_langgraph.credit import compare
-from art_langgraph.judge.ruler import Ruler
-from art_langgraph.loop.rollout import gather
-from art_langgraph.store import TrajectoryStore
-from art_langgraph.trajectory import Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
+
+if TYPE_CHECKING:
+    from art_langgraph.credit import Comparison
+    from art_langgraph.judge.ruler import Ruler
+    from art_langgraph.store import TrajectoryStore
+    from art_langgraph.trajectory import Trajectory
 
 _HISTORY = 200
 """Earlier scored runs that make the running baseline."""
@@ -47,7 +50,9 @@ def train_command(
     judge_url: UrlOption = None,
     rubric: RubricOption = None,
     votes: VotesOption = 1,
-    again: Annotated[bool, typer.Option("--again", help="Also runs that this policy was trained on.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Use runs again that an earlier step of this policy was given.")
+    ] = False,
     store: StoreOption = None,
     graph: GraphOption = None,
     thread: ThreadOption = None,
@@ -59,58 +64,105 @@ def train_command(
     Runs of the same scenario are compared with one another. A run alone in its scenario is compared with a running
     baseline, the mean reward of the policy's other runs; or, with --replay N, its scenario is run N times anew.
     Runs without a reward are left out: score them first (`feedback`, `score`), or with --judge MODEL, which compares
-    the runs of each scenario.
+    the runs of each scenario. A run is used once, unless --again is given.
+
+    Example: art-langgraph train --from-store --policy agent --since 1d
     """
+    from art_langgraph.store import TrajectoryStore
+
     if not from_store:
         raise ConfigError("say --from-store: runs come from the trajectory store (in Python, `train()` makes its own)")
+    if replay and (not graph_object or not (reward or judge)):
+        raise ConfigError("--replay needs --graph-object module:graph, and --reward module:function or --judge")
     target = TrajectoryStore(store)
+    everything = target.list(**filters(graph, thread, since, error=error))
+    recorded = [
+        trajectory for trajectory in everything if any(call.policy == policy for call in trajectory.completions)
+    ]
     used = set() if again else target.trained(policy)
-    everything = target.list(**filters(graph, thread, since, None, None, error))
-    mine = [one for one in everything if any(call.policy == policy for call in one.completions)]
-    ruler = None if judge is None else made_ruler(judge, judge_url, rubric, votes)
-    asyncio.run(_train(policy, target, mine, used, lr, node, replay, graph_object, reward, ruler))
+    runs = [trajectory for trajectory in recorded if trajectory.id not in used]
+    if skipped := len(recorded) - len(runs):
+        print(f"{skipped} of {len(recorded)} runs are left out: {policy} was trained on them; --again uses them again")
+    ruler = None if judge is None else make_ruler(judge, judge_url, rubric, votes)
+
+    async def step() -> None:
+        chosen = runs
+        if replay:
+            chosen = await _replay(target, runs, replay, str(graph_object), reward, ruler)
+        elif ruler:
+            chosen = await _judge(target, runs, ruler)
+        await _train(policy, target, chosen, recorded, lr, node)
+
+    asyncio.run(step())
+
+
+async def _replay(
+    store: TrajectoryStore, runs: Sequence[Trajectory], n: int, graph: str, reward: str | None, ruler: Ruler | None
+) -> list[Trajectory]:
+    """Runs the scenarios of recorded runs anew, `n` times each."""
+    from art_langgraph.loop.rollout import gather
+
+    scenarios = list({trajectory.scenario.id: trajectory.scenario for trajectory in runs}.values())
+    print(f"replaying {len(scenarios)} scenarios {n} times: their runs are compared with one another")
+    groups = await gather(
+        load_object(graph),
+        scenarios,
+        n,
+        load_object(reward) if reward else None,
+        group_reward=ruler,
+        temperature=1.0,
+        store=store,
+    )
+    return [trajectory for group in groups for trajectory in group.trajectories]
+
+
+async def _judge(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: Ruler) -> list[Trajectory]:
+    """The same runs; those without a reward get one from the judge."""
+    from art_langgraph.cli.scoring import judge_runs
+
+    unscored = [trajectory for trajectory in runs if trajectory.reward is None]
+    judged = await judge_runs(store, unscored, ruler, "ruler")
+    return [*(trajectory for trajectory in runs if trajectory.reward is not None), *judged]
 
 
 async def _train(
-    policy: str, store: TrajectoryStore, mine: list[Trajectory], used: set[str], lr: float, nodes: list[str] | None,
-    replay: int, graph_object: str | None, reward: str | None, ruler: Ruler | None,
-) -> None:  # fmt: skip
-    runs = [one for one in mine if one.id not in used]
+    policy: str,
+    store: TrajectoryStore,
+    runs: Sequence[Trajectory],
+    recorded: Sequence[Trajectory],
+    lr: float,
+    nodes: list[str] | None,
+) -> None:
+    """Compares runs, makes one step of them, and notes that they were used."""
+    from art_langgraph.client.client import TrainerClient
+    from art_langgraph.credit import compare
+
+    chosen = {trajectory.id for trajectory in runs}
+    history = [trajectory for trajectory in recorded if trajectory.id not in chosen][:_HISTORY]
+    comparison = compare(runs, policy, history=history, nodes=nodes)
+    _tell(comparison)
+    if not comparison.groups:
+        print("nothing to train on")
+        raise typer.Exit(1)
     async with TrainerClient() as trainer:
-        if replay:
-            if not graph_object or not (reward or ruler):
-                raise ConfigError("--replay needs --graph-object module:graph, and --reward module:function or --judge")
-            scenarios = list({one.scenario.id: one.scenario for one in runs}.values())
-            print(f"replaying {len(scenarios)} scenarios {replay} times: their runs are compared with one another")
-            groups: list[TrajectoryGroup] = await gather(
-                imported(graph_object), scenarios, replay, imported(reward) if reward else None, group_reward=ruler,
-                temperature=1.0, store=store,
-            )  # fmt: skip
-            runs = [one for group in groups for one in group.trajectories]
-        elif ruler:
-            unscored = [one for one in runs if one.reward is None]
-            judged = await judge_runs(store, unscored, ruler, "ruler")
-            runs = [*(one for one in runs if one.reward is not None), *judged]
-        chosen = {one.id for one in runs}
-        history = [one for one in mine if one.id not in chosen][:_HISTORY]
-        found = compare(runs, policy, history=history, nodes=nodes)
-        print(
-            f"{found.grouped} runs are compared with others of their scenario, {found.single} with a running baseline; "
-            f"left out: {found.unscored} without a reward, {found.no_baseline} with nothing to compare with"
-        )
-        if not found.groups:
-            print("nothing to train on")
-            raise typer.Exit(1)
-        result = await trainer.train_step(policy, found.groups, GRPOConfig(lr=lr))
-        store.mark_trained([one.id for one in found.trained], policy, result.version)
-        metrics = result.metrics
-        if skipped := metrics.get("skipped"):
-            print(f"{policy} stays at version {result.version}: {skipped}")
-            raise typer.Exit(1)
-        print(
-            f"{policy}@{result.version} is served: {metrics['completions']} completions, "
-            f"mean reward {metrics['reward_mean']:.3f}"
-        )
+        result = await trainer.train_step(policy, comparison.groups, GRPOConfig(lr=lr))
+    store.mark_trained([trajectory.id for trajectory in comparison.trained], policy, result.version)
+    metrics = result.metrics
+    if skipped := metrics.get("skipped"):
+        print(f"{policy} stays at version {result.version}: {skipped}")
+        raise typer.Exit(1)
+    print(
+        f"{policy}@{result.version} is served: {metrics['completions']} completions, "
+        f"mean reward {metrics['reward_mean']:.3f}"
+    )
+
+
+def _tell(comparison: Comparison) -> None:
+    print(
+        f"{comparison.grouped} runs are compared with others of their scenario, {comparison.single} with a running "
+        f"baseline; left out: {comparison.unscored} without a reward, {comparison.no_baseline} with nothing to compare "
+        "with"
+    )
 
 
 def sft_command(
@@ -128,13 +180,21 @@ def sft_command(
     """Start a policy warm: its next version imitates conversations, in OpenAI's fine-tuning format.
 
     Only what assistants said is learnt, tool calls included.
+
+    Example: art-langgraph sft agent good.jsonl --epochs 2
     """
     config = SFTConfig(
-        lr=lr, num_train_epochs=epochs, per_device_train_batch_size=batch_size, max_length=max_length, seed=seed,
+        lr=lr,
+        num_train_epochs=epochs,
+        per_device_train_batch_size=batch_size,
+        max_length=max_length,
+        seed=seed,
         train_on=train_on,
-    )  # fmt: skip
+    )
 
     async def start() -> None:
+        from art_langgraph.client.client import TrainerClient
+
         async with TrainerClient() as trainer:
             result = await trainer.sft(policy, file, config)
         metrics = result.metrics
@@ -151,27 +211,7 @@ def sft_command(
     asyncio.run(start())
 
 
-def policies_command() -> None:
-    """List the policies of the trainer server, with their newest versions."""
-
-    async def show() -> None:
-        async with TrainerClient() as trainer:
-            table = Table("policy", "newest", "rank", "base model", "reward of the last step")
-            broken: list[str] = []
-            for policy in await trainer.policies():
-                newest = (await trainer.versions(policy.name))[-1]
-                reward = newest.metrics.get("reward_mean")
-                reward = f"{reward:.3f}" if isinstance(reward, float) else ""
-                table.add_row(policy.name, str(policy.latest), str(policy.spec.rank), policy.base_model, reward)
-                broken += policy.quarantined.values()
-            Console().print(table)
-            print(*broken, sep="\n", end="\n" if broken else "")
-
-    asyncio.run(show())
-
-
 def register(root: typer.Typer) -> None:
     """Adds these commands to `art-langgraph`."""
-    root.command("policies")(policies_command)
     root.command("train")(train_command)
     root.command("sft")(sft_command)

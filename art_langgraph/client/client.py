@@ -318,16 +318,42 @@ class TrainerClient:
         return job.result
 
     async def export(
-        self, policy: str, version: int, directory: str | Path, format: ExportFormat = "peft", *, progress: bool = False
+        self,
+        policy: str,
+        version: int,
+        directory: str | Path,
+        format: ExportFormat = "peft",
+        *,
+        force: bool = False,
+        progress: bool = False,
     ) -> Path:
-        """Writes a version into a directory: its adapter in PEFT's format (`peft`); merged into the base model, for
-        transformers and vLLM (`merged`); the same as one file for llama.cpp, model.gguf (`gguf`). With a model card.
+        """Writes a version into a directory, with a model card. The directory gets all the files or none.
 
-        Whatever happens on the way, the directory gets all the files or none. Merging takes the server seconds to
-        minutes, and the base model's size in memory and on disk. Raises ServerError 422 for what a format cannot hold.
+        Merging takes the server seconds to minutes, and the base model's size in memory and on disk.
+
+        Args:
+            policy: Name of the policy.
+            version: Its version.
+            directory: Where to write; made if it is missing.
+            format: `peft`: the adapter in PEFT's format. `merged`: merged into the base model, for transformers and
+                vLLM. `gguf`: the same as one file for llama.cpp.
+            force: Write into a directory that has files already; files of the same names are replaced.
+            progress: Show a bar on the terminal.
+
+        Returns:
+            The directory.
+
+        Raises:
+            ConfigError: The directory has files already, or cannot be written.
+            ServerError: 404 where there is no such version, 422 for what a format cannot hold.
         """
+        directory = Path(directory)
+        if not force and directory.is_dir() and any(directory.iterdir()):
+            raise ConfigError(
+                f"{directory} is not empty: give another directory, or force=True (`--force`) to write into it"
+            )
         path = f"/api/policies/{policy}/versions/{version}/export"
-        return await fetch(self._http, path, {"format": format}, Path(directory), refused=_error, progress=progress)
+        return await fetch(self._http, path, {"format": format}, directory, refused=_error, progress=progress)
 
     async def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """One request. Asking again is safe: steps carry a key, everything else is idempotent."""

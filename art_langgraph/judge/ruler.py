@@ -12,11 +12,12 @@ import statistics
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from langchain_core.language_models import BaseChatModel
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from art_langgraph.capture.scope import apart
 from art_langgraph.judge.transcript import Budget, transcripts
-from art_langgraph.llm.llm import LLM, Usage
+from art_langgraph.llm.llm import LLM, Model, Usage
 from art_langgraph.llm.modes import Message
 from art_langgraph.rewards import regrouped, unscored
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
@@ -71,7 +72,7 @@ class Ruler:
 
     def __init__(
         self,
-        judge: str | LLM | JudgeFunction,
+        judge: Model | JudgeFunction,
         rubric: str | Callable[[Scenario], str] = RUBRIC,
         *,
         votes: int = 1,
@@ -80,7 +81,7 @@ class Ruler:
     ) -> None:
         if votes < 1:
             raise ConfigError(f"votes={votes} must be at least 1")
-        self.judge: LLM | JudgeFunction = LLM(judge) if isinstance(judge, str) else judge
+        self.judge: LLM | JudgeFunction = LLM.of(judge) if isinstance(judge, (str, LLM, BaseChatModel)) else judge
         self.rubric, self.votes, self.seed, self.budget = rubric, votes, seed, budget or Budget()
 
     @property
@@ -138,22 +139,9 @@ class Ruler:
         return [[outcome[text] for text in texts] for outcome in votes if not isinstance(outcome, BaseException)]
 
 
-async def ruler(
-    group: TrajectoryGroup,
-    judge: str | LLM | JudgeFunction,
-    rubric: str | Callable[[Scenario], str] = RUBRIC,
-    *,
-    votes: int = 1,
-    seed: int = 0,
-    budget: Budget | None = None,
-) -> TrajectoryGroup:
-    """Scores a group by a judge, or leaves it unscored with the reason. See `Ruler`."""
-    return await Ruler(judge, rubric, votes=votes, seed=seed, budget=budget)(group)
-
-
 async def ruler_score_group(
     group: TrajectoryGroup,
-    judge_model: str | LLM | JudgeFunction,
+    judge_model: Model | JudgeFunction,
     rubric: str | Callable[[Scenario], str] = RUBRIC,
     *,
     swallow_exceptions: bool = False,

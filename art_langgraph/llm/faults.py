@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -25,42 +24,52 @@ REMEDY = {
     "server": "the provider has trouble: try again later",
     "unreachable": "check that the endpoint is up, and base_url",
 }
+CUT_OFF = "the answer was cut off at the length limit: raise max_tokens=…"
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """kind: see LLMError. again: whether asking again may help. other_mode: whether asking in another way may help.
+class Fault(Exception):
+    """A question to a model that got no usable answer. Never leaves this package: `LLM` raises LLMError.
 
-    wait: seconds that the server asked to wait for; None: it did not say.
+    Args:
+        kind: See LLMError.
+        message: What happened.
+        again: Whether the same question may succeed later.
+        other_mode: Whether another way of asking may succeed.
+        wait: Seconds that the server asked to wait for; None: it did not say.
     """
 
-    kind: str
-    message: str
-    again: bool = False
-    other_mode: bool = False
-    wait: float | None = None
+    def __init__(
+        self, kind: str, message: str, *, again: bool = False, other_mode: bool = False, wait: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind, self.message, self.again, self.other_mode, self.wait = kind, message, again, other_mode, wait
 
 
 def fault_of(error: Exception) -> Fault:
-    """Reads what litellm raised: its classes are those of the openai package, with the HTTP status on them."""
-    import litellm.exceptions as known
+    """Reads what litellm, a LangChain chat model or a provider's package raised.
 
+    Their classes share names (openai's, which litellm and others took over) and carry the HTTP status and headers, so
+    that none of the packages is imported here.
+    """
     message = re.sub(r"^litellm\..*?Exception - ", "", str(error)) or type(error).__name__  # litellm's own preface
-    status = getattr(error, "status_code", None)
-    if isinstance(error, known.Timeout) or status in (408, 504):
+    status = getattr(error, "status_code", None) or getattr(getattr(error, "response", None), "status_code", None)
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if names & {"Timeout", "TimeoutError", "APITimeoutError", "TimeoutException"} or status in (408, 504):
         return Fault("timeout", message, again=True)
     code = f"{message} {getattr(error, 'body', None)}"  # litellm keeps the server's own code in the body alone
-    if isinstance(error, known.ContextWindowExceededError) or "context_length_exceeded" in code:
+    if names & {"ContextWindowExceededError", "ContextOverflowError"} or "context_length_exceeded" in code:
         return Fault("too_long", message)
-    if isinstance(error, known.ContentPolicyViolationError):
+    if names & {"ContentPolicyViolationError", "ContentFilterFinishReasonError", "OpenAIRefusalError"}:
         return Fault("refused", message)
+    if "LengthFinishReasonError" in names:
+        return Fault("malformed", CUT_OFF, again=True)
+    if isinstance(error, NotImplementedError):  # a chat model without tools or structured output
+        return Fault("bad_request", message, other_mode=True)
     if "insufficient_quota" in code:
         return Fault("quota", message)
     if status in FATAL:
         return Fault(FATAL[status], message)
-    if isinstance(error, known.APIConnectionError) or any(
-        isinstance(one, httpx.TransportError) for one in _causes(error)
-    ):
+    if "APIConnectionError" in names or any(isinstance(cause, httpx.TransportError) for cause in _causes(error)):
         return Fault("unreachable", message, again=True)
     if isinstance(status, int) and 400 <= status < 500 and status not in (409, 425, 429):
         return Fault("bad_request", message, other_mode=True)
@@ -79,7 +88,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _retry_after(error: Exception) -> float | None:
     """Seconds from the header Retry-After, which holds a number or a date."""
-    headers: Any = getattr(error, "litellm_response_headers", None) or {}
+    response = getattr(error, "response", None)
+    headers: Any = getattr(error, "litellm_response_headers", None) or getattr(response, "headers", None) or {}
     text = headers.get("retry-after")
     if text is None:
         return None

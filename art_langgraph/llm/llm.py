@@ -1,4 +1,4 @@
-"""LLM: typed answers of a chat model behind litellm, an OpenAI-compatible endpoint, or our own gateway."""
+"""LLM: typed answers of a chat model behind litellm, an OpenAI-compatible endpoint, our own gateway, or LangChain."""
 
 from __future__ import annotations
 
@@ -6,65 +6,98 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Generic, Literal
 from weakref import WeakKeyDictionary
 
+from langchain_core.language_models import BaseChatModel
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    stop_after_attempt,
+    wait_exponential,
+)
+
 from art_langgraph.llm.cache import AnswerCache, question
+from art_langgraph.llm.chat_models import ChatModel
 from art_langgraph.llm.faults import REMEDY, Fault, fault_of
-from art_langgraph.llm.modes import MODES, Message, Mode, T, parse, refusal, request, said
-from art_langgraph.llm.target import Target, find_target, load_litellm
+from art_langgraph.llm.modes import MODES, Message, Mode, T, parse
+from art_langgraph.llm.target import Reply, Target, find_target, load_litellm
 from trainer_server.wire import ConfigError, LLMError
 
 log = logging.getLogger("art_langgraph")
 
-_works: dict[tuple[str, str | None], Mode] = {}
-"""The way of asking that last gave an answer, by model and address."""
+_works: dict[str, Mode] = {}
+"""The way of asking that last gave an answer, by endpoint."""
 _TIMES_PER_MODE = 2
 """Malformed answers before a model is asked in another way."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """calls: requests sent. retries: those that followed a failure. cached: answers from disk. cost: USD; None as soon
-    as the price of one answer is unknown."""
+    """What was asked of a model, and what it cost."""
 
     calls: int = 0
+    """Requests sent."""
     retries: int = 0
+    """Requests that followed a failure."""
     cached: int = 0
+    """Answers from disk."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = 0.0
+    """USD; None as soon as the price of one answer is unknown."""
 
     def __str__(self) -> str:
         cost = "cost unknown" if self.cost is None else f"{self.cost:.4f} USD"
         tokens = f"{self.prompt_tokens} + {self.completion_tokens} tokens"
         return f"{self.calls} calls ({self.retries} retries, {self.cached} from the cache), {tokens}, {cost}"
 
+    def add(self, reply: Reply) -> None:
+        """Counts one answer."""
+        self.prompt_tokens += reply.prompt_tokens
+        self.completion_tokens += reply.completion_tokens
+        self.cost = None if reply.price is None or self.cost is None else self.cost + reply.price
+
 
 def total_cost(usages: Iterable[Usage]) -> float | None:
     """USD of all of them together; None where the price of an answer is unknown."""
-    prices = [one.cost for one in usages]
+    prices = [usage.cost for usage in usages]
     return None if None in prices else sum(price for price in prices if price is not None)
 
 
 class LLM:
     """A chat model that answers with values of pydantic models.
 
-    model: "provider/name" as litellm has it; any name with `base_url`, an OpenAI-compatible endpoint; or "art/agent@3",
-    "art/agent", "art/base" for a policy version, a policy or the base model of our own server, whose address and key
-    are found as TrainerClient's. api_key: without it, the provider's environment variable; an address that you name
-    gets no key from the environment. temperature: None leaves it to the provider. timeout: seconds for one request.
-    retries: after malformed answers, 429, 5xx, timeouts and lost connections. backoff: seconds before the first
-    retry, doubled each time; max_wait: the longest wait, also when a server's Retry-After asks for more. cache: a file,
-    True for the one under ART_HOME, or None; what a policy's newest version says is never kept.
     What is asked here belongs to no rollout: no trajectory records it.
+
+    Args:
+        model: "provider/name" as litellm has it; any name with `base_url`, an OpenAI-compatible endpoint;
+            "art/agent@3", "art/agent", "art/base" for a policy version, a policy or the base model of our own server,
+            whose address and key are found as TrainerClient's; or a LangChain chat model, whose own retries come
+            before those here.
+        base_url: Address of an OpenAI-compatible endpoint.
+        api_key: Key; None: the provider's environment variable. An address that you name gets no key from the
+            environment.
+        temperature: Of the answers; None: the provider's default.
+        max_tokens: Of an answer; None: the provider's default.
+        timeout: Seconds for one request.
+        retries: After malformed answers, 429, 5xx, timeouts and lost connections.
+        backoff: Seconds before the first retry, doubled each time; half of it up to all of it is waited.
+        max_wait: Longest wait in seconds, also when a server's Retry-After asks for more.
+        max_concurrency: Requests at once.
+        cache: A file; True: the one under ART_HOME; None: no cache. What a policy's newest version says is never kept,
+            nor what a chat model says that LangChain cannot serialise.
+
+    Raises:
+        ConfigError: A number is out of range, or an option is given that must be set on the chat model itself.
     """
 
     def __init__(
         self,
-        model: str,
+        model: str | BaseChatModel,
         *,
         base_url: str | None = None,
         api_key: str | None = None,
@@ -79,122 +112,178 @@ class LLM:
     ) -> None:
         if retries < 0 or max_concurrency < 1 or timeout <= 0:
             raise ConfigError(f"{retries=}, {max_concurrency=}, {timeout=}: expected at least 0, at least 1, above 0")
-        self.model = model
+        self._options = {"temperature": temperature, "max_tokens": max_tokens}
+        self._target: Target | None = None
+        if isinstance(model, BaseChatModel):
+            given = {"base_url": base_url, "api_key": api_key, **self._options}
+            if wrong := [name for name, value in given.items() if value is not None]:
+                raise ConfigError(f"{', '.join(wrong)}: set it on the chat model itself, {type(model).__name__}(…)")
+            self._target = ChatModel(model)
+            self.model = self._target.name
+        else:
+            self.model = model
         self.usage = Usage()
         self._base_url, self._api_key = base_url, api_key
-        self._options = {"temperature": temperature, "max_tokens": max_tokens}
         self._timeout, self._retries, self._backoff, self._max_wait = timeout, retries, backoff, max_wait
         self._max_concurrency = max_concurrency
         self._cache = AnswerCache(None if cache is True else cache) if cache else None
         self._limits: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-        self._found: Target | None = None
+
+    @classmethod
+    def of(cls, model: Model) -> LLM:
+        """An LLM as it is; a litellm name or a LangChain chat model with the default options."""
+        return model if isinstance(model, LLM) else cls(model)
 
     async def ask(
         self, messages: Sequence[Message], answer: type[T], *, check: Callable[[T], None] | None = None, sample: int = 0
     ) -> T:
-        """One answer, as a value of `answer`.
+        """Asks for one answer.
 
-        check: raises ValueError for a value that cannot be used; the model is told why and asked again. sample: tells
-        several answers to one question apart in the cache. Raises LLMError, and ConfigError for an unknown provider.
+        Args:
+            messages: The conversation, as OpenAI has it.
+            answer: Class of the answer.
+            check: Raises ValueError for a value that cannot be used; the model is told why and asked again.
+            sample: Tells several answers to one question apart in the cache.
+
+        Returns:
+            The answer, as a value of `answer`.
+
+        Raises:
+            LLMError: No usable answer came; its `kind` says why.
+            ConfigError: No provider is known for the model's name.
         """
-        target = self._found = self._found or await find_target(self.model, self._base_url, self._api_key)
-        asked: list[Message] = [dict(one) for one in messages]
-        facts = {"model": target.model, "url": target.base_url, "messages": asked, **self._options, "sample": sample}
-        digest = question({**facts, "schema": answer.model_json_schema()})
-        cache = self._cache if target.fixed else None
-        if cache and (kept := await asyncio.to_thread(cache.get, digest)) is not None:
-            try:
-                value = _checked(kept, answer, check)
-            except ValueError:
-                log.debug("a kept answer no longer passes its check: %s", digest)
-            else:
-                self.usage.cached += 1
-                return value
+        if (target := self._target) is None:
+            target = self._target = await find_target(self.model, self._base_url, self._api_key, self._options)
+        asked: list[Message] = [dict(message) for message in messages]
+        cache, digest = self._cache, ""
+        if cache and (identity := target.identity) is not None:
+            digest = question({**identity, "messages": asked, "sample": sample, "schema": answer.model_json_schema()})
+            if (kept := await asyncio.to_thread(cache.get, digest)) is not None:
+                try:
+                    value = _checked(kept, answer, check)
+                except ValueError:
+                    log.debug("a kept answer no longer passes its check: %s", digest)
+                else:
+                    self.usage.cached += 1
+                    return value
         async with self._limits.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._max_concurrency)):
-            value = await self._until_good(target, asked, answer, check)
-        if cache:
+            value = await self._retried(_Dialogue(target, asked, answer, check, self._timeout, self.usage))
+        if cache and digest:
             await asyncio.to_thread(cache.put, digest, value.model_dump_json())
         return value
 
-    async def _until_good(
-        self, target: Target, messages: list[Message], answer: type[T], check: Callable[[T], None] | None
-    ) -> T:
-        where = (target.model, target.base_url)
-        mode = _works.get(where, MODES[0])
-        correction: list[Message] = []
-        malformed = failures = 0
-        while True:
-            found = await self._once(target, request(mode, [*messages, *correction], answer))
-            if isinstance(found, Fault):
-                fault = found
-            else:
-                try:
-                    value = _checked(found, answer, check)
-                except ValueError as error:
-                    correction = _correction(found, str(error))
-                    fault = Fault("malformed", f"{error}; it said: {found[:200]!r}", again=True)
-                else:
-                    _works[where] = mode
-                    return value
-            if fault.other_mode and mode != MODES[-1]:
-                mode, correction = _next(mode), []
-                continue
-            failures += 1
-            if not fault.again or failures > self._retries:
-                times = f" after {failures} requests" if failures > 1 else ""
-                text = f"{self.model}: {fault.kind}{times}: {fault.message}. Remedy: {REMEDY[fault.kind]}"
-                raise LLMError(text, kind=fault.kind)
-            self.usage.retries += 1
-            if fault.kind != "malformed":
-                await self._pause(fault, failures)
-                continue
-            malformed += 1
-            if malformed % _TIMES_PER_MODE == 0 and mode != MODES[-1]:
-                mode, correction = _next(mode), []
+    async def _retried(self, dialogue: _Dialogue[T]) -> T:
+        """Asks until the answer is good. Raises LLMError."""
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(self._may_pass),
+            stop=stop_after_attempt(self._retries + 1),
+            wait=self._wait,
+            before_sleep=self._count_retry,
+            reraise=True,
+        )
+        try:
+            return await retrying(dialogue.ask_once)
+        except Fault as fault:
+            times = int(retrying.statistics["attempt_number"])
+            text = f"{fault.kind}{f' after {times} requests' if times > 1 else ''}: {fault.message}"
+            if self._asks_too_much(fault) and times <= self._retries:
+                asks = f"the server asks to wait {fault.wait:.0f} s, longer than max_wait={self._max_wait:g}"
+                text = f"{fault.kind}: {asks}: {fault.message}"
+            raise LLMError(f"{self.model}: {text}. Remedy: {REMEDY[fault.kind]}", kind=fault.kind) from None
 
-    async def _once(self, target: Target, body: dict[str, Any]) -> str | Fault:
-        """What the model says to one request, or what went wrong."""
-        litellm = await load_litellm()
+    def _may_pass(self, error: BaseException) -> bool:
+        return isinstance(error, Fault) and error.again and not self._asks_too_much(error)
+
+    def _asks_too_much(self, fault: Fault) -> bool:
+        return fault.wait is not None and fault.wait > self._max_wait
+
+    def _wait(self, state: RetryCallState) -> float:
+        """As long as the server asked for, else a random part of a time that doubles; none after a malformed answer."""
+        fault = _fault(state)
+        if fault.wait is not None:
+            return fault.wait
+        if fault.kind == "malformed":
+            return 0.0
+        longest = wait_exponential(multiplier=self._backoff, max=self._max_wait)(state)
+        return float(longest) * random.uniform(0.5, 1.0)
+
+    def _count_retry(self, _state: RetryCallState) -> None:
+        self.usage.retries += 1
+
+
+Model = str | LLM | BaseChatModel
+"""Whatever names a language model: a litellm name ("provider/name"), an LLM, or a LangChain chat model."""
+
+
+@dataclass(slots=True)
+class _Dialogue(Generic[T]):
+    """One question with what was answered to it until now."""
+
+    target: Target
+    messages: list[Message]
+    answer: type[T]
+    check: Callable[[T], None] | None
+    timeout: float
+    usage: Usage
+    malformed: int = 0
+    correction: list[Message] = field(default_factory=list)
+    """The last answer, and what was wrong with it."""
+    mode: Mode = MODES[0]
+
+    def __post_init__(self) -> None:
+        self.mode = _works.get(self.target.endpoint, self.mode)
+
+    async def ask_once(self) -> T:
+        """A good answer. Raises Fault; where the endpoint does not take a way of asking, the others are tried first."""
+        while True:
+            try:
+                text = await self._request()
+                break
+            except Fault as fault:
+                if fault.kind == "malformed":
+                    self._after_malformed([])
+                if not fault.other_mode or not self._take_next_mode():
+                    raise
+        try:
+            value = _checked(text, self.answer, self.check)
+        except ValueError as error:
+            self._after_malformed(_correction(text, str(error)))
+            raise Fault("malformed", f"{error}; it said: {text[:200]!r}", again=True) from None
+        _works[self.target.endpoint] = self.mode
+        return value
+
+    async def _request(self) -> str:
+        """What the model says to one request. Raises Fault."""
+        await load_litellm()  # asks, or knows the price; its import must not count against the timeout
         self.usage.calls += 1
         try:
-            async with asyncio.timeout(self._timeout):
-                response = await litellm.acompletion(
-                    model=target.model, base_url=target.base_url, api_key=target.api_key, timeout=self._timeout,
-                    max_retries=0, num_retries=0, **body, **{k: v for k, v in self._options.items() if v is not None},
-                )  # fmt: skip
-            choice = response.choices[0]
+            async with asyncio.timeout(self.timeout):
+                reply = await self.target.ask(self.mode, [*self.messages, *self.correction], self.answer, self.timeout)
         except TimeoutError:
-            return Fault("timeout", f"no answer within {self._timeout:g} s", again=True)
-        except Exception as error:  # the edge to a foreign host and to litellm, whose errors are of many classes
-            return fault_of(error)
-        self._count(target, response)
-        if why := refusal(choice.message, choice.finish_reason):
-            return Fault("refused", why)
-        if choice.finish_reason == "length":
-            return Fault("malformed", "the answer was cut off at the length limit: raise max_tokens=…", again=True)
-        return said(choice.message)
+            raise Fault("timeout", f"no answer within {self.timeout:g} s", again=True) from None
+        except Exception as error:  # the edge to a foreign host, whose client raises errors of many classes
+            raise fault_of(error) from error
+        self.usage.add(reply)
+        return reply.check()
 
-    def _count(self, target: Target, response: Any) -> None:
-        usage = getattr(response, "usage", None)
-        self.usage.prompt_tokens += getattr(usage, "prompt_tokens", None) or 0
-        self.usage.completion_tokens += getattr(usage, "completion_tokens", None) or 0
-        price = 0.0 if target.own else response._hidden_params.get("response_cost")
-        self.usage.cost = None if price is None or self.usage.cost is None else self.usage.cost + float(price)
+    def _after_malformed(self, correction: list[Message]) -> None:
+        self.correction = correction or self.correction
+        self.malformed += 1
+        if self.malformed % _TIMES_PER_MODE == 0:
+            self._take_next_mode()
 
-    async def _pause(self, fault: Fault, failures: int) -> None:
-        """Waits as long as the server asked for, or a random part of a time that doubles. Raises LLMError."""
-        if fault.wait is not None and fault.wait > self._max_wait:
-            raise LLMError(
-                f"{self.model}: {fault.kind}: the server asks to wait {fault.wait:.0f} s, longer than "
-                f"max_wait={self._max_wait:g}: {fault.message}",
-                kind=fault.kind,
-            )
-        longest = min(self._backoff * 2 ** (failures - 1), self._max_wait)
-        await asyncio.sleep(fault.wait if fault.wait is not None else longest * random.uniform(0.5, 1.0))
+    def _take_next_mode(self) -> bool:
+        """Whether there is another way of asking; then it is taken, without the correction of the one before."""
+        if self.mode == MODES[-1]:
+            return False
+        self.mode, self.correction = MODES[MODES.index(self.mode) + 1], []
+        return True
 
 
-def _next(mode: Mode) -> Mode:
-    return MODES[MODES.index(mode) + 1]
+def _fault(state: RetryCallState) -> Fault:
+    error = state.outcome.exception() if state.outcome else None
+    assert isinstance(error, Fault)
+    return error
 
 
 def _checked(text: str, answer: type[T], check: Callable[[T], None] | None) -> T:
@@ -204,8 +293,8 @@ def _checked(text: str, answer: type[T], check: Callable[[T], None] | None) -> T
     return value
 
 
-def _correction(found: str, why: str) -> list[Message]:
+def _correction(text: str, why: str) -> list[Message]:
     return [
-        {"role": "assistant", "content": found[:4000] or "(nothing)"},
+        {"role": "assistant", "content": text[:4000] or "(nothing)"},
         {"role": "user", "content": f"That answer cannot be used: {why}. Answer again, as asked at first."},
     ]

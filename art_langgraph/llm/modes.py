@@ -49,16 +49,6 @@ def said(message: Any) -> str:
     return str(message.content or "")
 
 
-def refusal(message: Any, finish_reason: str | None) -> str | None:
-    """Why the model refuses, if it does."""
-    given = getattr(message, "refusal", None) or (getattr(message, "provider_specific_fields", None) or {}).get(
-        "refusal"
-    )
-    if given:
-        return str(given)
-    return "the provider's content filter ended the answer" if finish_reason == "content_filter" else None
-
-
 def parse(text: str, answer: type[T]) -> T:
     """The value in an answer's text, also where it stands between other words. Raises ValueError with what is wrong."""
     try:

@@ -1,44 +1,129 @@
-"""Which model is asked, where, and with which key."""
+"""A model that is asked by name: where, with which key, and what it answers to one request of litellm's."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
+from pydantic import BaseModel
 
+from art_langgraph.llm.faults import CUT_OFF, Fault
+from art_langgraph.llm.modes import Message, Mode, request, said
 from trainer_server.wire import ConfigError, Connection, LLMError
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What litellm is told. own: our own server, which bills nobody. fixed: the model never changes
-    under this name, so that its answers can be kept."""
+class Reply:
+    """A model's answer to one request."""
+
+    text: str
+    """JSON, if the model did as asked."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    price: float | None = None
+    """USD; None where nobody knows it."""
+    finish_reason: str | None = None
+    """As OpenAI has it: `stop`, `length`, `content_filter`, …"""
+    refusal: str | None = None
+    """Why the model refuses, if it does."""
+
+    def check(self) -> str:
+        """The text. Raises Fault where the model refused, or did not come to the end."""
+        if self.refusal or self.finish_reason == "content_filter":
+            raise Fault("refused", self.refusal or "the provider's content filter ended the answer")
+        if self.finish_reason == "length":
+            raise Fault("malformed", CUT_OFF, again=True)
+        return self.text
+
+
+class Target(Protocol):
+    """A model that can be asked."""
+
+    @property
+    def identity(self) -> Mapping[str, Any] | None:
+        """Facts that tell this model from others, for the cache; None: its answers must not be kept."""
+
+    @property
+    def endpoint(self) -> str:
+        """Name of what answers: the way of asking that works there is remembered under it."""
+
+    async def ask(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
+        """Sends one request. Raises whatever the package below raises: see `fault_of`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """A model that litellm knows by name, at an address or at its provider's."""
 
     model: str
     base_url: str | None
     api_key: str | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Sampling options: temperature, max_tokens."""
     own: bool = False
+    """Answered by our own trainer server, which bills nobody."""
     fixed: bool = True
+    """The model never changes under this name."""
+
+    @property
+    def identity(self) -> Mapping[str, Any] | None:
+        return {"model": self.model, "url": self.base_url, **self.options} if self.fixed else None
+
+    @property
+    def endpoint(self) -> str:
+        return f"{self.model} at {self.base_url}"
+
+    async def ask(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
+        litellm = await load_litellm()
+        response = await litellm.acompletion(
+            model=self.model,
+            base_url=self.base_url,
+            api_key=self.api_key,
+            timeout=timeout,
+            max_retries=0,
+            num_retries=0,
+            **request(mode, messages, answer),
+            **{name: value for name, value in self.options.items() if value is not None},
+        )
+        choice = response.choices[0]
+        message, usage = choice.message, getattr(response, "usage", None)
+        refusal = getattr(message, "refusal", None)
+        refusal = refusal or (getattr(message, "provider_specific_fields", None) or {}).get("refusal")
+        price = 0.0 if self.own else response._hidden_params.get("response_cost")
+        return Reply(
+            text=said(message),
+            prompt_tokens=getattr(usage, "prompt_tokens", None) or 0,
+            completion_tokens=getattr(usage, "completion_tokens", None) or 0,
+            price=None if price is None else float(price),
+            finish_reason=choice.finish_reason,
+            refusal=str(refusal) if refusal else None,
+        )
 
 
-async def find_target(model: str, base_url: str | None, api_key: str | None) -> Target:
-    """What the arguments of `LLM` stand for. Raises ConfigError for an unknown provider, LLMError for a server that
-    cannot say what its base model is."""
+async def find_target(model: str, base_url: str | None, api_key: str | None, options: Mapping[str, Any]) -> NamedModel:
+    """What the arguments of `LLM` stand for.
+
+    Raises:
+        ConfigError: No provider is known for the name.
+        LLMError: Our own server does not say what its base model is.
+    """
     provider, _, name = model.partition("/")
     if provider == "art":
         server = Connection.find(base_url, api_key)
         fixed = name == "base" or "@" in name or "/" in name  # a policy's name has neither
         if name == "base":
             name = await _base_model(server)
-        return Target(f"openai/{name}", f"{server.url}/v1", server.api_key, own=True, fixed=fixed)
+        return NamedModel(f"openai/{name}", f"{server.url}/v1", server.api_key, options, own=True, fixed=fixed)
     litellm = await load_litellm()
     if base_url:
         known = provider in litellm.provider_list
-        return Target(model if known else f"openai/{model}", base_url, api_key or "none")
+        return NamedModel(model if known else f"openai/{model}", base_url, api_key or "none", options)
     try:
         litellm.get_llm_provider(model)
     except litellm.BadRequestError:
@@ -46,7 +131,7 @@ async def find_target(model: str, base_url: str | None, api_key: str | None) -> 
             f"no provider is known for the model {model!r}: write it as provider/name, such as "
             "openai/gpt-4o-mini, or name an OpenAI-compatible endpoint with base_url=…"
         ) from None
-    return Target(model, None, api_key)
+    return NamedModel(model, None, api_key, options)
 
 
 async def load_litellm() -> Any:
@@ -58,6 +143,10 @@ async def load_litellm() -> Any:
         import litellm
 
         import_module("openai.resources.chat")  # or the first call would, on the event loop
+        with warnings.catch_warnings():
+            # Pydantic warns once about litellm's types; where warnings are errors, litellm reports a lost connection.
+            warnings.simplefilter("ignore")
+            litellm.ModelResponse()
         litellm.suppress_debug_info = True
         return litellm
 

@@ -130,7 +130,7 @@ async def specialize(
             made.after = await _evaluate(agent, divided.validation, last, runs, progress)
             stages.tell(f"{policy}@{last}, held out: {made.after}")
         if output is not None:
-            made.adapter = await trainer.export(policy, last, Path(output) / "adapter")
+            made.adapter = await trainer.export(policy, last, Path(output) / "adapter", force=True)
             write_report(made, Path(output))
         return made
 

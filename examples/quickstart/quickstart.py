@@ -111,7 +111,7 @@ async def _measure_and_train(
         newest = (await trainer.policy(POLICY)).latest
         after = await _evaluate(agent, newest, options, directory, console)
         report.show_evaluation(console, after, "after training")
-        await trainer.export(POLICY, newest, directory.path / "adapter")
+        await trainer.export(POLICY, newest, directory.path / "adapter", force=True)
         return before, after
 
 

@@ -1,19 +1,55 @@
-"""The package's public names: what it promises resolves, and nothing else is public."""
+"""`import art_langgraph`: the public names, and what is loaded before one of them is used."""
 
 from __future__ import annotations
 
-from types import ModuleType
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 
 import art_langgraph
 
+HEAVY = ("langchain_core", "langgraph", "langchain", "langchain_openai", "litellm", "torch", "transformers", "mcp")
 
-def test_all_names_resolve_and_nothing_else_is_public() -> None:
-    names = set(art_langgraph.__all__)
-    assert len(names) == len(art_langgraph.__all__)
-    assert all(getattr(art_langgraph, name) is not None for name in names)
-    found = {
-        name
-        for name, value in vars(art_langgraph).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType) and name not in ("Any", "TYPE_CHECKING")
+
+def loaded_by(code: str) -> list[str]:
+    """Heavy packages that a fresh interpreter has loaded after some code."""
+    code = f"import sys\n{code}\nprint(*(name for name in {HEAVY} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1].split()
+
+
+def test_imports_for_type_checkers_agree_with_the_table_and_with_all() -> None:
+    tree = ast.parse(Path(art_langgraph.__file__).read_text())
+    (checked,) = (one for one in tree.body if isinstance(one, ast.If))
+    imports = {
+        one.module: tuple(name.name for name in one.names) for one in checked.body if isinstance(one, ast.ImportFrom)
     }
-    assert found | {"ARTMiddleware"} == names  # imported on demand: it needs the package langchain
+    assert imports == art_langgraph._MODULES
+    assert sorted(art_langgraph.__all__) == sorted(art_langgraph._MODULE_OF)
+
+
+def test_every_public_name_can_be_imported() -> None:
+    for name in art_langgraph.__all__:
+        assert getattr(art_langgraph, name).__name__ == name
+    assert set(art_langgraph.__all__) <= set(dir(art_langgraph))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        art_langgraph.nothing  # noqa: B018
+
+
+def test_no_module_has_the_name_of_a_public_name() -> None:
+    """It would take the name's place as soon as somebody imports it."""
+    modules = {path.stem for path in Path(art_langgraph.__file__).parent.iterdir()}
+    assert not modules & set(art_langgraph.__all__)
+
+
+def test_public_functions_can_be_called_whatever_was_imported_before() -> None:
+    code = "import art_langgraph.auto_rl.autorl, art_langgraph.loop.train\nfrom art_langgraph import autorl, train"
+    loaded_by(f"{code}\nassert callable(autorl) and callable(train)")
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    assert loaded_by("import art_langgraph") == []

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel
 
-from art_langgraph import LLM, Scenario, Trajectory, TrajectoryGroup, ruler
+from art_langgraph import LLM, Ruler, Scenario, Trajectory, TrajectoryGroup
 from art_langgraph.trajectory import CompletionCall
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.usefixtures("found_by_clients")]
@@ -39,7 +39,7 @@ async def test_the_grammar_holds_an_answer_to_its_schema() -> None:
 async def test_a_weak_judge_scores_a_group_or_leaves_it_unscored() -> None:
     model = LLM("art/base", max_tokens=300, temperature=0.0, retries=1, cache=None)
     group = TrajectoryGroup(scenario=TASK, trajectories=[run("Paris."), run("I do not know."), run("Paris.")])
-    found = await ruler(group, model)
+    found = await Ruler(model)(group)
     first, _, third = found.trajectories
     assert first.reward == third.reward
     for one in found.trajectories:

@@ -62,6 +62,9 @@ async def test_a_step_from_the_store_may_ask_a_judge(home: Path) -> None:
     assert "3 runs are compared with others" in done.output
     assert "from-store@1 is served" in done.output
     assert len(at.requests) == 1
+    again = art("train", "--from-store", *words)
+    assert "3 of 3 runs are left out: from-store was trained on them; --again uses them again" in again.output
+    assert "nothing to train on" in again.output
 
 
 def test_one_of_reward_and_judge_is_needed(home: Path) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from art_langgraph import LLM, ChatART, LLMError, rollout
 from art_langgraph.llm.cache import AnswerCache
@@ -38,6 +39,16 @@ GOOD = json.dumps({"number": 3, "why": "so"})
 def llm(at: Endpoint, **options: Any) -> LLM:
     settings: dict[str, Any] = {"backoff": 0.01, "timeout": 30.0, "cache": None, **options}
     return LLM("judge", base_url=at.url, api_key="secret", **settings)
+
+
+def chat_llm(at: Endpoint, **options: Any) -> LLM:
+    """The same endpoint, asked through a LangChain chat model."""
+    settings: dict[str, Any] = {"backoff": 0.01, "timeout": 30.0, "cache": None, **options}
+    return LLM(ChatOpenAI(model="judge", base_url=at.url, api_key=SecretStr("secret"), max_retries=0), **settings)
+
+
+Make = Callable[..., LLM]
+however_asked = pytest.mark.parametrize("make", [llm, chat_llm], ids=["litellm", "langchain"])
 
 
 async def test_an_answer_is_a_value_of_the_model_that_was_asked_for() -> None:
@@ -79,19 +90,21 @@ async def test_a_schema_with_open_objects_is_not_strict() -> None:
     assert at.requests[0]["response_format"]["json_schema"]["strict"] is False
 
 
+@however_asked
 @pytest.mark.parametrize(
     "text",
     [f"```json\n{GOOD}\n```", f"Here you are: {GOOD}. Anything else?", f"<think>{{maybe 4}}</think>{GOOD}"],
     ids=["fenced", "between words", "after thinking"],
 )
-async def test_json_between_other_words_is_found(text: str) -> None:
+async def test_json_between_other_words_is_found(make: Make, text: str) -> None:
     with endpoint(text) as at:
-        model = llm(at)
+        model = make(at)
         assert (await model.ask(ASKED, Count)).number == 3
     assert model.usage.retries == 0
 
 
-async def test_the_way_of_asking_falls_back_and_is_remembered() -> None:
+@however_asked
+async def test_the_way_of_asking_falls_back_and_is_remembered(make: Make) -> None:
     def no_schema(body: dict[str, Any]) -> str | Fault:
         return Fault(400, "response_format is not supported") if "response_format" in body else GOOD
 
@@ -99,19 +112,20 @@ async def test_the_way_of_asking_falls_back_and_is_remembered() -> None:
         return Fault(400, "tools are not supported") if "tools" in body else no_schema(body)
 
     with endpoint(no_schema) as at:
-        assert (await llm(at, retries=0).ask(ASKED, Count)).number == 3
+        assert (await make(at, retries=0).ask(ASKED, Count)).number == 3
         assert [("tools" in one, "response_format" in one) for one in at.requests] == [(False, True), (True, False)]
-        await llm(at).ask(ASKED, Count)  # another object, the same endpoint
+        await make(at).ask(ASKED, Count)  # another object, the same endpoint
         assert len(at.requests) == 3
     with endpoint(text_only) as at:
-        assert (await llm(at, retries=0).ask(ASKED, Count)).number == 3
+        assert (await make(at, retries=0).ask(ASKED, Count)).number == 3
         assert len(at.requests) == 3
         assert '"number"' in at.requests[-1]["messages"][0]["content"]  # the schema is in the prompt
 
 
-async def test_the_model_is_told_what_was_wrong() -> None:
+@however_asked
+async def test_the_model_is_told_what_was_wrong(make: Make) -> None:
     with endpoint('{"number": "many", "why": "so"}', GOOD) as at:
-        model = llm(at)
+        model = make(at)
         assert (await model.ask(ASKED, Count)).number == 3
     answer, complaint = at.requests[1]["messages"][-2:]
     assert (answer["role"], answer["content"]) == ("assistant", '{"number": "many", "why": "so"}')
@@ -119,19 +133,21 @@ async def test_the_model_is_told_what_was_wrong() -> None:
     assert (model.usage.calls, model.usage.retries) == (2, 1)
 
 
-async def test_a_value_that_fails_its_check_is_asked_for_again() -> None:
+@however_asked
+async def test_a_value_that_fails_its_check_is_asked_for_again(make: Make) -> None:
     def even(found: Count) -> None:
         if found.number % 2:
             raise ValueError(f"{found.number} is odd")
 
     with endpoint(GOOD, GOOD.replace("3", "4")) as at:
-        assert (await llm(at).ask(ASKED, Count, check=even)).number == 4
+        assert (await make(at).ask(ASKED, Count, check=even)).number == 4
     assert "3 is odd" in at.requests[1]["messages"][-1]["content"]
 
 
-async def test_a_model_that_never_answers_well_is_asked_in_every_way_and_then_given_up() -> None:
+@however_asked
+async def test_a_model_that_never_answers_well_is_asked_in_every_way_and_then_given_up(make: Make) -> None:
     with endpoint("no idea") as at:
-        model = llm(at)
+        model = make(at)
         with pytest.raises(LLMError, match=r"malformed after 5 requests: Invalid JSON.*'no idea'") as caught:
             await model.ask(ASKED, Count)
     assert caught.value.kind == "malformed"
@@ -139,6 +155,7 @@ async def test_a_model_that_never_answers_well_is_asked_in_every_way_and_then_gi
     assert ways == ["schema", "schema", "tool", "tool", "text"]
 
 
+@however_asked
 @pytest.mark.parametrize(
     ("fault", "kind", "requests"),
     [
@@ -160,57 +177,63 @@ async def test_a_model_that_never_answers_well_is_asked_in_every_way_and_then_gi
     ],
     ids=lambda value: value.message[:20] or value.refusal or value.finish_reason if isinstance(value, Fault) else None,
 )
-async def test_what_lasts_is_an_error_of_its_kind(fault: Fault, kind: str, requests: int) -> None:
+async def test_what_lasts_is_an_error_of_its_kind(make: Make, fault: Fault, kind: str, requests: int) -> None:
     with endpoint(fault) as at:
-        model = llm(at, retries=2)
+        model = make(at, retries=2)
         with pytest.raises(LLMError, match=f"judge: {kind}") as caught:
             await model.ask(ASKED, Count)
     assert caught.value.kind == kind
     assert len(at.requests) == model.usage.calls == requests
 
 
+@however_asked
 @pytest.mark.parametrize("step", [Fault(500), Fault(502), Fault(503), Fault(529), Fault(429), Fault(body=b"{")])
-async def test_what_passes_is_asked_again(step: Step) -> None:
+async def test_what_passes_is_asked_again(make: Make, step: Step) -> None:
     with endpoint(step, step, GOOD) as at:
-        model = llm(at)
+        model = make(at)
         assert (await model.ask(ASKED, Count)).number == 3
     assert (model.usage.calls, model.usage.retries) == (3, 2)
 
 
-async def test_retry_after_is_honoured() -> None:
+@however_asked
+async def test_retry_after_is_honoured(make: Make) -> None:
     with endpoint(Fault(429, "slow down", headers={"Retry-After": "0.4"}), GOOD) as at:
         started = time.monotonic()
-        await llm(at).ask(ASKED, Count)
+        await make(at).ask(ASKED, Count)
         assert time.monotonic() - started >= 0.4
 
 
+@however_asked
 @pytest.mark.parametrize("when", ["86400", formatdate(time.time() + 86400, usegmt=True)], ids=["seconds", "date"])
-async def test_a_retry_after_beyond_the_longest_wait_is_an_error_at_once(when: str) -> None:
+async def test_a_retry_after_beyond_the_longest_wait_is_an_error_at_once(make: Make, when: str) -> None:
     tomorrow = Fault(429, "come tomorrow", headers={"Retry-After": when})
     with endpoint(tomorrow) as at, pytest.raises(LLMError, match=r"asks to wait 86\d{3} s, longer than") as caught:
-        await llm(at).ask(ASKED, Count)
+        await make(at).ask(ASKED, Count)
     assert (caught.value.kind, len(at.requests)) == ("rate_limit", 1)
 
 
-async def test_an_endpoint_that_hangs_is_given_up_within_the_timeout() -> None:
+@however_asked
+async def test_an_endpoint_that_hangs_is_given_up_within_the_timeout(make: Make) -> None:
     with endpoint(Fault(sleep=30.0)) as at:
         with pytest.raises(LLMError, match=r"timeout after 2 requests: .*0.3") as caught:
-            await llm(at, timeout=0.3, retries=1).ask(ASKED, Count)
+            await make(at, timeout=0.3, retries=1).ask(ASKED, Count)
         await _until(lambda: at.dropped == 2)
     assert caught.value.kind == "timeout"
 
 
-async def test_an_endpoint_that_is_not_there_is_unreachable() -> None:
+@however_asked
+async def test_an_endpoint_that_is_not_there_is_unreachable(make: Make) -> None:
     with endpoint(GOOD) as at:
         pass
     with pytest.raises(LLMError, match="unreachable after 2 requests") as caught:
-        await llm(at, retries=1).ask(ASKED, Count)
+        await make(at, retries=1).ask(ASKED, Count)
     assert caught.value.kind == "unreachable"
 
 
-async def test_cancelling_a_question_drops_the_connection() -> None:
+@however_asked
+async def test_cancelling_a_question_drops_the_connection(make: Make) -> None:
     with endpoint(Fault(sleep=30.0)) as at:
-        asking = asyncio.create_task(llm(at).ask(ASKED, Count))
+        asking = asyncio.create_task(make(at).ask(ASKED, Count))
         await _until(lambda: len(at.requests) == 1)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -238,6 +261,14 @@ async def test_an_answer_is_paid_for_once(tmp_path: Path) -> None:
         await again.ask(ASKED, Count, sample=1)
         await llm(at, cache=file, temperature=0.7).ask(ASKED, Count)
     assert len(at.requests) == 3
+
+
+async def test_an_answer_of_a_chat_model_is_paid_for_once_and_its_settings_count(tmp_path: Path) -> None:
+    with endpoint(GOOD) as at:
+        for temperature in (0.0, 0.0, 0.7):
+            chat = ChatOpenAI(model="judge", base_url=at.url, api_key=SecretStr("secret"), temperature=temperature)
+            await LLM(chat, cache=tmp_path / "answers.sqlite").ask(ASKED, Count)
+    assert len(at.requests) == 2
 
 
 async def test_a_kept_answer_that_fails_its_check_is_asked_for_anew(tmp_path: Path) -> None:

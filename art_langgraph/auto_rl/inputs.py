@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from pydantic.errors import PydanticUserError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from art_langgraph.autorl.duplicates import Seen
+from art_langgraph.auto_rl.duplicates import Seen
 from art_langgraph.llm.llm import LLM
 from art_langgraph.loop.rollout import Graph
 from art_langgraph.trajectory import Scenario

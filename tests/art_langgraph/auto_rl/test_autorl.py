@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from art_langgraph import LLM, GRPOConfig, LLMError, Ruler, TrainerClient, autorl, compare_versions
+from art_langgraph import LLM, GRPOConfig, RolloutsFailed, Ruler, TrainerClient, autorl, compare_versions
 from tests.support.cli import art
 from tests.support.graphs import counting
 from tests.support.judge_app import Endpoint, Fault, candidates, endpoint, verdict
@@ -44,13 +44,14 @@ async def test_a_policy_is_trained_from_a_description() -> None:
     async with TrainerClient() as client:
         with endpoint(writes_and_judges()) as at:
             report = await autorl(
-                "Say large numbers.", graph=counting("auto"), policy="auto", judge=model(at), client=client, inputs=12,
-                steps=2, groups_per_step=2, n=2, config=GRPOConfig(lr=1e-3), progress=False, on_stage=stages.append,
+                "Say large numbers.", graph=counting("auto"), policy="auto", judge=model(at), client=client,
+                scenarios=12, steps=2, groups_per_step=2, n=2, config=GRPOConfig(lr=1e-3), progress=False,
+                on_stage=stages.append,
             )  # fmt: skip
         assert [one.version for one in await client.versions("auto")] == [0, 1, 2]
-    assert (len(report.training), len(report.held_out)) == (9, 3)
-    assert not {one.id for one in report.training} & {one.id for one in report.held_out}
-    assert (report.comparison.versions, report.adapter) == ((0, 2), "auto@2")
+    assert (len(report.training), len(report.validation)) == (9, 3)
+    assert not {one.id for one in report.training} & {one.id for one in report.validation}
+    assert (report.comparison.versions, report.model) == ((0, 2), "auto@2")
     # The graph counts on from run to run, so that later runs say larger numbers: the later version wins each.
     assert (report.comparison.wins, report.comparison.losses, report.comparison.unscored) == (3, 0, 0)
     assert report.comparison.win_interval[0] > 0.4
@@ -61,10 +62,10 @@ async def test_a_policy_is_trained_from_a_description() -> None:
     assert judged.calls == len(at.requests) == 2 + 2 * 2 + 3
     assert report.cost is None
     text = report.markdown()
-    for part in ("# auto@2", "Say large numbers.", "better in 3, worse in 0", "9 inputs to train on", "| 2 | 2 |"):
+    for part in ("# auto@2", "Say large numbers.", "better in 3, worse in 0", "9 scenarios to train on", "| 2 | 2 |"):
         assert part in text
-    assert [one.split()[0] for one in stages] == ["inputs:", "train:", "step", "step", "compare:"]
-    assert set(report.seconds) == {"inputs", "train", "compare"}
+    assert [one.split()[0] for one in stages] == ["scenarios:", "train:", "step", "step", "compare:"]
+    assert set(report.seconds) == {"scenarios", "train", "compare"}
     system = at.requests[-1]["messages"][0]["content"]
     assert "What the agent is for:\nSay large numbers." in system
 
@@ -73,11 +74,11 @@ async def test_a_judge_that_fails_ends_the_training_loudly() -> None:
     async with TrainerClient() as client:
         with (
             endpoint(writes_and_judges(Fault(401, "bad key"))) as at,
-            pytest.raises(LLMError, match=r"step 1.*bad key"),
+            pytest.raises(RolloutsFailed, match=r"4 of 4 runs have no reward: RULER: .*bad key"),
         ):
             await autorl(
                 "Say numbers.", graph=counting("auto-fails"), policy="auto-fails", judge=model(at), client=client,
-                inputs=8, steps=5, groups_per_step=2, n=2, progress=False,
+                scenarios=8, steps=5, groups_per_step=2, n=2, progress=False,
             )  # fmt: skip
         assert [one.version for one in await client.versions("auto-fails")] == [0]
 
@@ -86,13 +87,13 @@ async def test_a_graph_that_asks_another_policy_is_named() -> None:
     async with TrainerClient() as client:
         with (
             endpoint(writes_and_judges()) as at,
-            pytest.raises(ConfigError, match="never asked the policy 'auto-other'"),
+            pytest.raises(RolloutsFailed, match="has a completion of policy 'auto-other' to train: they asked agent"),
         ):
             await autorl(
                 "Say numbers.", graph=counting("agent"), policy="auto-other", judge=model(at), client=client,
                 scenarios=["a", "b", "c"], steps=1, groups_per_step=2, n=2, progress=False,
             )  # fmt: skip
-        with endpoint(writes_and_judges()) as at, pytest.raises(ConfigError, match="2 inputs leave 1 to train on"):
+        with endpoint(writes_and_judges()) as at, pytest.raises(ConfigError, match="2 scenarios leave 1 to train on"):
             await autorl(
                 "Say numbers.", graph=counting(), policy="agent", judge=model(at), client=client, scenarios=["a", "b"],
                 progress=False,
@@ -120,10 +121,21 @@ async def test_the_command_leaves_a_report(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_graph.py").write_text("from tests.support.graphs import counting\ngraph = counting('auto-cli')\n")
     with endpoint(writes_and_judges()) as at:
-        options = ["--policy", "auto-cli", "--judge", "judge", "--judge-url", at.url, "--inputs", "8", "--steps", "1"]
-        shape = ["--groups", "2", "-n", "2", "--lr", "1e-3", "--output", "out"]
+        options = [
+            "--policy",
+            "auto-cli",
+            "--judge",
+            "judge",
+            "--judge-url",
+            at.url,
+            "--scenarios",
+            "8",
+            "--steps",
+            "1",
+        ]
+        shape = ["--groups", "2", "--n", "2", "--lr", "1e-3", "--output", "out"]
         done = art("autorl", "Say numbers.", "--graph", "my_graph:graph", *options, *shape)
     assert done.exit_code == 0, done.output
     assert "use auto-cli@1" in done.output
     assert "# auto-cli@1" in (tmp_path / "out" / "report.md").read_text()
-    assert len((tmp_path / "out" / "held_out.jsonl").read_text().splitlines()) == 2
+    assert len((tmp_path / "out" / "validation.jsonl").read_text().splitlines()) == 2

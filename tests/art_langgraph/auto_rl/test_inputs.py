@@ -11,8 +11,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import BaseModel
 
 from art_langgraph import LLM, LLMError, Scenario
-from art_langgraph.autorl.duplicates import Seen
-from art_langgraph.autorl.inputs import input_schema, invent
+from art_langgraph.auto_rl.duplicates import Seen
+from art_langgraph.auto_rl.inputs import input_schema, invent
 from tests.support.judge_app import Endpoint, Fault, endpoint
 
 

@@ -1,0 +1,220 @@
+"""AutoRL: from the description of a task to a better policy. A model invents scenarios and judges the runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from art_langgraph.auto_rl.inputs import input_schema, invent
+from art_langgraph.client.client import TrainerClient
+from art_langgraph.judge.ruler import RUBRIC, Ruler
+from art_langgraph.llm.llm import LLM, Model, Usage, total_cost
+from art_langgraph.loop.comparison import VersionComparison, compare_versions
+from art_langgraph.loop.rollout import Graph, ScenarioLike
+from art_langgraph.loop.stages import Stages
+from art_langgraph.loop.train import StepRecord, train
+from art_langgraph.trajectory import Scenario
+from trainer_server.wire import ConfigError, GRPOConfig
+
+_RUBRIC = "What the agent is for:\n{task}\n\n{rubric}"
+
+
+@dataclass(slots=True, kw_only=True)
+class AutoRLReport:
+    """What `autorl` did."""
+
+    task: str
+    """The description that it was given."""
+    training: list[Scenario]
+    """Scenarios that the policy was trained on."""
+    validation: list[Scenario]
+    """Held-out scenarios, on which versions were compared."""
+    comparison: VersionComparison
+    """First and last version on the held-out scenarios."""
+    steps: list[StepRecord]
+    """One record per training step."""
+    usage: dict[str, Usage]
+    """What was asked of the `judge`, and of the `writer` where it is another model."""
+    seconds: dict[str, float]
+    """Wall time by stage."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def model(self) -> str:
+        """The policy version to use, as the gateway names it: `agent@8`."""
+        return f"{self.comparison.policy}@{self.comparison.versions[1]}"
+
+    @property
+    def cost(self) -> float | None:
+        """USD; None where the price of an answer is unknown."""
+        return total_cost(self.usage.values())
+
+    def markdown(self) -> str:
+        """The report for people."""
+        learnt = sum(not record.result.metrics.get("skipped") for record in self.steps)
+        lines = [
+            f"# {self.model}",
+            "",
+            self.task,
+            "",
+            f"- held-out scenarios: {self.comparison}",
+            f"- {len(self.training)} scenarios to train on, {len(self.validation)} held out",
+            f"- {learnt} of {len(self.steps)} steps learnt something",
+            *(f"- {role}: {usage}" for role, usage in self.usage.items()),
+            f"- seconds: {', '.join(f'{stage} {took:.0f}' for stage, took in self.seconds.items())}",
+            *(f"- {note}" for note in self.notes),
+            "",
+            "| step | version | mean score | unscored runs |",
+            "|---|---|---|---|",
+        ]
+        for record in self.steps:
+            runs = [run for group in record.groups for run in group.trajectories]
+            scores = [run.reward for run in runs if run.reward is not None]
+            mean = f"{sum(scores) / len(scores):.3f}" if scores else ""
+            lines.append(f"| {record.step} | {record.result.version} | {mean} | {len(runs) - len(scores)} |")
+        return "\n".join(lines) + "\n"
+
+
+async def autorl(
+    task: str,
+    *,
+    graph: Graph,
+    policy: str,
+    judge: Model,
+    client: TrainerClient,
+    writer: Model | None = None,
+    scenarios: int | Sequence[ScenarioLike] = 32,
+    examples: Sequence[ScenarioLike] = (),
+    schema: dict[str, object] | None = None,
+    instructions: str | None = None,
+    rubric: str | None = None,
+    validation: float = 0.25,
+    steps: int = 8,
+    groups_per_step: int = 4,
+    n: int = 8,
+    votes: int = 1,
+    config: GRPOConfig | Callable[[int], GRPOConfig] | None = None,
+    temperature: float = 1.0,
+    max_concurrency: int = 16,
+    seed: int = 0,
+    progress: bool = True,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> AutoRLReport:
+    """Trains a policy from a description of its task: invents scenarios, holds some out, trains with RULER, compares.
+
+    Args:
+        task: What the agent is for, in plain words.
+        graph: The agent; it asks `ChatART(policy=policy)`.
+        policy: Policy to train; created if it is missing.
+        judge: Model that compares runs: a litellm name ("provider/name"), an `LLM`, or a LangChain chat model.
+        client: The trainer server.
+        writer: Model that invents scenarios; None: the judge.
+        scenarios: How many to invent, or scenarios of your own.
+        examples: Scenarios to invent more of. None of them is repeated.
+        schema: JSON schema of a scenario's input; None: the graph's own, or messages of a user.
+        instructions: Further instructions to the writer.
+        rubric: What a good run is, besides doing the task.
+        validation: Share of the scenarios that is held out and never trained on.
+        steps: Training steps.
+        groups_per_step: Scenarios in a step.
+        n: Runs per scenario in a step.
+        votes: How often the judge is asked about a scenario.
+        config: Settings of every step, or a function of its number.
+        temperature: Of the runs to train on.
+        max_concurrency: Runs at once.
+        seed: Of the scenarios, their split and their order.
+        progress: Show bars on the terminal.
+        on_stage: Called with the name of each stage when it begins.
+
+    Returns:
+        What was done, with the comparison of the first and the last version.
+
+    Raises:
+        ConfigError: There are too few scenarios.
+        LLMError: The writer gave no usable scenario.
+        RolloutsFailed: In a step no run could be scored, or none asked the policy. The versions made until then stay.
+    """
+    judging = LLM.of(judge)
+    writing = judging if writer is None else LLM.of(writer)
+    notes: list[str] = []
+    stages = Stages(on_stage)
+    if policy not in {known.name for known in await client.policies()}:
+        await client.create_policy(policy)
+    first = (await client.versions(policy))[-1].version
+    if isinstance(scenarios, int):
+        with stages.stage("scenarios", f"inventing {scenarios} of them"):
+            invented = await invent(
+                task,
+                scenarios,
+                writing,
+                schema=schema or input_schema(graph),
+                examples=[Scenario.of(example) for example in examples],
+                instructions=instructions,
+                seed=seed,
+                progress=progress,
+            )
+        chosen = invented.scenarios
+        notes.append(
+            f"{len(chosen)} of {scenarios} scenarios after {invented.rounds} rounds, {invented.repeated} repeated"
+        )
+    else:
+        chosen = [Scenario.of(given) for given in scenarios]
+    training, held_out = _split(chosen, validation, groups_per_step, seed)
+    ruler = Ruler(judging, _RUBRIC.format(task=task, rubric=rubric or RUBRIC), votes=votes, seed=seed)
+    records = []
+    with stages.stage("train", f"{policy} on {len(training)} scenarios, {steps} steps"):
+        async for record in train(
+            graph,
+            training,
+            policy=policy,
+            group_reward=ruler,
+            steps=steps,
+            client=client,
+            n=n,
+            config=config,
+            groups_per_step=groups_per_step,
+            temperature=temperature,
+            max_concurrency=max_concurrency,
+            seed=seed,
+            progress=progress,
+        ):
+            records.append(record)
+            stages.tell(f"step {record.step}: version {record.result.version}, mean score {record.reward}")
+    last = records[-1].result.version if records else first
+    with stages.stage("compare", f"versions {first} and {last} on {len(held_out)} held-out scenarios"):
+        comparison = await compare_versions(
+            graph,
+            held_out,
+            ruler,
+            policy=policy,
+            versions=(first, last),
+            max_concurrency=max_concurrency,
+            progress=progress,
+        )
+    return AutoRLReport(
+        task=task,
+        training=training,
+        validation=held_out,
+        comparison=comparison,
+        steps=records,
+        usage={"judge": judging.usage} | ({"writer": writing.usage} if writing is not judging else {}),
+        seconds=stages.seconds,
+        notes=notes,
+    )
+
+
+def _split(
+    scenarios: Sequence[Scenario], share: float, groups_per_step: int, seed: int
+) -> tuple[list[Scenario], list[Scenario]]:
+    """Training and held-out scenarios, by the seed alone. Raises ConfigError when either would be too few."""
+    order = random.Random(f"split-{seed}").sample(list(scenarios), len(scenarios))
+    count = max(round(share * len(order)), 1)
+    training, held_out = order[count:], order[:count]
+    if len(training) < groups_per_step:
+        raise ConfigError(
+            f"{len(scenarios)} scenarios leave {len(training)} to train on, fewer than "
+            f"groups_per_step={groups_per_step}: take more scenarios, or give examples= or instructions= that help the "
+            "model to vary them"
+        )
+    return training, held_out

@@ -1,0 +1,156 @@
+"""Options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainer_server.wire import ConfigError
+
+if TYPE_CHECKING:
+    from art_langgraph.judge.ruler import Ruler
+    from art_langgraph.llm.llm import LLM
+    from art_langgraph.store import TrajectoryStore
+    from art_langgraph.trajectory import Trajectory
+
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Id of a trajectory, or of LangGraph's run. The first characters suffice where they fit one.",
+    ),
+]
+StoreOption = Annotated[Path | None, typer.Option("--store", help="Store file; default: under ART_HOME.")]
+GraphOption = Annotated[str | None, typer.Option("--graph", help="Only runs of this graph.")]
+ThreadOption = Annotated[str | None, typer.Option("--thread", help="Only runs on this thread.")]
+SinceOption = Annotated[str | None, typer.Option("--since", help="Only runs from then on: 30m, 2h, 7d, or a date.")]
+MinOption = Annotated[float | None, typer.Option("--min-reward", help="Only runs with at least this reward.")]
+MaxOption = Annotated[float | None, typer.Option("--max-reward", help="Only runs with at most this reward.")]
+ErrorOption = Annotated[
+    bool | None, typer.Option("--error/--no-error", help="Only runs that raised, or only runs that did not.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JudgeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--judge", help="Model that compares the runs of a scenario: openai/gpt-4o-mini, art/agent@3 or art/base."
+    ),
+]
+UrlOption = Annotated[
+    str | None,
+    typer.Option("--judge-url", help="OpenAI-compatible endpoint of the judge; its key is read from ART_JUDGE_KEY."),
+]
+RubricOption = Annotated[
+    str | None, typer.Option("--rubric", help="What a good run is: a text, or @FILE. Default: it reaches the goal.")
+]
+VotesOption = Annotated[int, typer.Option("--votes", help="How often the judge is asked about each scenario.", min=1)]
+
+
+def filters(
+    graph: str | None,
+    thread: str | None,
+    since: str | None,
+    min_reward: float | None = None,
+    max_reward: float | None = None,
+    error: bool | None = None,
+) -> dict[str, Any]:
+    """Options of the command line as arguments of `TrajectoryStore.list`.
+
+    Args:
+        graph: Name of a graph.
+        thread: Id of a thread.
+        since: As `moment` reads it.
+        min_reward: The least reward.
+        max_reward: The greatest reward.
+        error: Whether the run raised; None: either.
+
+    Raises:
+        ConfigError: `since` is no time.
+    """
+    return {
+        "graph": graph,
+        "thread": thread,
+        "since": None if since is None else moment(since),
+        "min_reward": min_reward,
+        "max_reward": max_reward,
+        "error": error,
+    }
+
+
+def moment(text: str) -> float:
+    """`30m`, `2h`, `7d` ago, or an ISO date, as Unix time. Raises ConfigError."""
+    units = {"m": "minutes", "h": "hours", "d": "days"}
+    try:
+        if text[-1:] in units:
+            return (datetime.now() - timedelta(**{units[text[-1]]: float(text[:-1])})).timestamp()
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise ConfigError(f"--since {text}: expected 30m, 2h, 7d, or a date such as 2026-01-31") from None
+
+
+def load_object(name: str) -> Any:
+    """Imports what `module:attribute` names; the current directory is searched too. Raises ConfigError."""
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise ConfigError(f"{name}: expected module:attribute, such as my_agent:graph")
+    sys.path.insert(0, "")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{name} cannot be imported: {error}") from None
+
+
+def find_trajectory(store: TrajectoryStore, run: str) -> Trajectory:
+    """A recorded run by one of its ids, or by the beginning of one.
+
+    Args:
+        store: Where to look.
+        run: Id of the trajectory, id of LangGraph's run, or the first characters of one.
+
+    Raises:
+        ConfigError: No run has such an id, or several have.
+    """
+    if trajectory := store.find(run):
+        return trajectory
+    ids = store.ids_with_prefix(run)
+    if len(ids) == 1 and (trajectory := store.find(ids[0])):
+        return trajectory
+    remedy = f"{store.path} has no run {run!r}; `art-langgraph trajectories list` shows what it has"
+    raise ConfigError(several(run, ids) if ids else remedy)
+
+
+def several(prefix: str, ids: list[str]) -> str:
+    """What to say where the beginning of an id fits several."""
+    rest = f", and {len(ids) - 5} more" if len(ids) > 5 else ""
+    return f"{len(ids)} ids begin with {prefix!r}: {', '.join(ids[:5])}{rest}. Give more characters"
+
+
+def make_llm(model: str, url: str | None) -> LLM:
+    """The language model that `--judge` and `--judge-url` name; its key is read from ART_JUDGE_KEY."""
+    import os
+
+    from art_langgraph.llm.llm import LLM
+
+    return LLM(model, base_url=url, api_key=os.environ.get("ART_JUDGE_KEY"))
+
+
+def make_ruler(judge: str, url: str | None, rubric: str | None, votes: int) -> Ruler:
+    """The judge that the options name. Raises ConfigError for a rubric that cannot be read."""
+    from art_langgraph.judge.ruler import RUBRIC, Ruler
+
+    return Ruler(make_llm(judge, url), rubric_text(rubric) or RUBRIC, votes=votes)
+
+
+def rubric_text(rubric: str | None) -> str | None:
+    """The text, or what is in the file that `@FILE` names. Raises ConfigError."""
+    if rubric is None or not rubric.startswith("@"):
+        return rubric
+    try:
+        return Path(rubric[1:]).read_text()
+    except OSError as error:
+        raise ConfigError(f"--rubric {rubric}: {error}") from None

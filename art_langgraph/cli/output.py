@@ -1,0 +1,61 @@
+"""How commands print lists: as a table in which no id is cut, or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table
+
+_LONGEST = 40
+"""Characters of a text in one line of a table; longer texts go on in the next line."""
+
+
+def print_json(value: Any) -> None:
+    """JSON on standard output, whatever the width of the terminal."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, whole: Iterable[str] = ("id",)) -> None:
+    """Prints rows as a table.
+
+    Args:
+        rows: Values by the name of their column; None is printed as nothing, a float with three decimals.
+        columns: Which columns, in their order.
+        whole: Columns that are never cut or folded, because people copy what is in them. Where the terminal is too
+            narrow for them the table is wider than the terminal.
+    """
+    whole = set(whole)
+    table = Table()
+    for name in columns:
+        if name in whole:
+            table.add_column(name, no_wrap=True)
+        else:
+            table.add_column(name, overflow="fold", max_width=_LONGEST)
+    for row in rows:
+        table.add_row(*(escape(cell(row.get(name))) for name in columns))
+    console = Console()
+    needed = Measurement.get(console, console.options.update_width(10_000), table)
+    console.width = max(console.width, needed.minimum if console.is_terminal else needed.maximum)
+    console.print(table)
+
+
+def cell(value: Any) -> str:
+    """A value as the text of a cell."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def shortened(text: str, length: int = 60) -> str:
+    """A text in one line of at most `length` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[: length - 1] + "…"

@@ -1,0 +1,133 @@
+"""`art-langgraph policies`: what the server has. `export`, `fork`, `score-version`: what to do with a version."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from art_langgraph.cli.options import JsonOption
+from art_langgraph.cli.output import print_json, print_table
+from trainer_server.wire import ConfigError, ExportFormat
+
+if TYPE_CHECKING:
+    from art_langgraph.client.client import TrainerClient
+
+_VersionArgument = Annotated[
+    str, typer.Argument(metavar="POLICY[@N]", help="A version, such as agent@3; without @N the newest one.")
+]
+
+
+async def _find_version(trainer: TrainerClient, version: str) -> tuple[str, int]:
+    policy, at, number = version.partition("@")
+    if at:
+        if not number.isdigit():
+            raise ConfigError(f"{version!r} is no version: write POLICY@N with a number, or POLICY for the newest one")
+        return policy, int(number)
+    return policy, (await trainer.policy(policy)).latest
+
+
+def policies_command(as_json: JsonOption = False) -> None:
+    """List the policies of the trainer server, with their newest versions."""
+
+    async def show() -> None:
+        from art_langgraph.client.client import TrainerClient
+
+        rows = []
+        broken: list[str] = []
+        async with TrainerClient() as trainer:
+            for policy in await trainer.policies():
+                newest = (await trainer.versions(policy.name))[-1]
+                reward = newest.metrics.get("reward_mean")
+                rows.append(
+                    {
+                        "policy": policy.name,
+                        "newest": policy.latest,
+                        "rank": policy.spec.rank,
+                        "base model": policy.base_model,
+                        "reward of the last step": reward if isinstance(reward, float) else None,
+                    }
+                )
+                broken += policy.quarantined.values()
+        if as_json:
+            print_json(rows)
+            return
+        print_table(rows, ["policy", "newest", "rank", "base model", "reward of the last step"], whole=["policy"])
+        print(*broken, sep="\n", end="\n" if broken else "")
+
+    asyncio.run(show())
+
+
+def export_command(
+    version: _VersionArgument,
+    output: Annotated[Path | None, typer.Option(help="Directory to write; default: POLICY-N-FORMAT.")] = None,
+    format: Annotated[
+        ExportFormat,
+        typer.Option(help="peft: the adapter. merged: base and adapter in one model. gguf: that for llama.cpp."),
+    ] = "peft",
+    force: Annotated[bool, typer.Option("--force", help="Write into a directory that has files already.")] = False,
+) -> None:
+    """Write a version into a directory, with a model card: for PEFT and vLLM, for transformers, or for llama.cpp.
+
+    Example: art-langgraph export agent@3 --format merged --output my-model
+    """
+
+    async def run() -> None:
+        from art_langgraph.client.client import TrainerClient
+
+        async with TrainerClient() as trainer:
+            policy, number = await _find_version(trainer, version)
+            where = output or Path(f"{policy}-{number}-{format}")
+            print(await trainer.export(policy, number, where, format, force=force, progress=True))
+
+    asyncio.run(run())
+
+
+def fork_command(
+    version: _VersionArgument,
+    name: Annotated[str, typer.Argument(help="The new policy.")],
+    optimizer: Annotated[
+        bool, typer.Option(help="Go on with that version's optimizer, or with a fresh one (--no-optimizer).")
+    ] = True,
+) -> None:
+    """Create a policy from a version of another one. From then on each is trained and served on its own.
+
+    Example: art-langgraph fork agent@3 agent-brief
+    """
+
+    async def run() -> None:
+        from art_langgraph.client.client import TrainerClient
+
+        async with TrainerClient() as trainer:
+            policy, number = await _find_version(trainer, version)
+            made = await trainer.fork(policy, number, name, optimizer=optimizer)
+        print(f"{made.name}@0 is {policy}@{number}; {made.name} is at version {made.latest}")
+
+    asyncio.run(run())
+
+
+def score_command(version: _VersionArgument, score: Annotated[float, typer.Argument(help="Larger is better.")]) -> None:
+    """Note how good a version is. A server with --keep-versions never deletes the best one.
+
+    Example: art-langgraph score-version agent@3 0.82
+    """
+
+    async def run() -> None:
+        from art_langgraph.client.client import TrainerClient
+
+        async with TrainerClient() as trainer:
+            policy, number = await _find_version(trainer, version)
+            await trainer.score_version(policy, number, score)
+        print(f"{policy}@{number}: {score:g}")
+
+    asyncio.run(run())
+
+
+def register(root: typer.Typer) -> None:
+    """Adds these commands to `art-langgraph`."""
+    root.command("policies")(policies_command)
+    root.command("export")(export_command)
+    root.command("fork")(fork_command)
+    root.command("score-version")(score_command)

@@ -1,0 +1,138 @@
+"""`art-langgraph feedback` and `score`: how good recorded runs were."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from art_langgraph.cli.options import (
+    ErrorOption,
+    GraphOption,
+    JudgeOption,
+    RubricOption,
+    RunArgument,
+    SinceOption,
+    StoreOption,
+    ThreadOption,
+    UrlOption,
+    VotesOption,
+    filters,
+    find_trajectory,
+    load_object,
+    make_ruler,
+)
+from trainer_server.wire import ConfigError
+
+if TYPE_CHECKING:
+    from art_langgraph.judge.ruler import Ruler
+    from art_langgraph.rewards import RewardFunction
+    from art_langgraph.store import TrajectoryStore
+    from art_langgraph.trajectory import Trajectory
+
+
+def feedback_command(
+    run: RunArgument,
+    value: Annotated[float, typer.Option("--score", help="The reward; larger is better.")],
+    store: StoreOption = None,
+) -> None:
+    """Give one recorded run a reward.
+
+    Example: art-langgraph feedback tr-4f2a --score 1
+    """
+    from art_langgraph.store import TrajectoryStore
+
+    target = TrajectoryStore(store)
+    trajectory = find_trajectory(target, run)
+    target.score(trajectory.id, value)
+    print(f"{trajectory.id}: reward {value:g}")
+
+
+def score_command(
+    reward: Annotated[str | None, typer.Option(help="Reward function, as module:function.")] = None,
+    judge: JudgeOption = None,
+    judge_url: UrlOption = None,
+    rubric: RubricOption = None,
+    votes: VotesOption = 1,
+    again: Annotated[bool, typer.Option("--again", help="Also runs that have a reward.")] = False,
+    store: StoreOption = None,
+    graph: GraphOption = None,
+    thread: ThreadOption = None,
+    since: SinceOption = None,
+    error: ErrorOption = None,
+) -> None:
+    """Score recorded runs with a reward function, or let a judge compare the runs of each scenario.
+
+    A run that cannot be scored gets no reward, and is counted.
+
+    Example: art-langgraph score --reward my_agent:reward --since 1d
+    """
+    from art_langgraph.store import TrajectoryStore
+
+    if (reward is None) == (judge is None):
+        raise ConfigError("say either --reward module:function or --judge provider/name")
+    target = TrajectoryStore(store)
+    everything = target.list(**filters(graph, thread, since, error=error))
+    runs = [trajectory for trajectory in everything if trajectory.reward is None or again]
+    if judge is not None:
+        runs = asyncio.run(judge_runs(target, runs, make_ruler(judge, judge_url, rubric, votes), judge))
+    elif reward is not None:
+        asyncio.run(_score_runs(target, runs, load_object(reward), reward))
+    scored = sum(trajectory.reward is not None for trajectory in runs)
+    print(f"{scored} scored, {len(runs) - scored} failed")
+    if kept := len(everything) - len(runs):
+        print(f"{kept} runs had a reward already; --again scores them anew")
+
+
+async def _score_runs(store: TrajectoryStore, runs: Sequence[Trajectory], reward: RewardFunction, source: str) -> None:
+    from art_langgraph.rewards import score
+
+    for trajectory in runs:
+        await score(trajectory, reward)
+        store.score(trajectory.id, trajectory.reward, trajectory.metrics, error=trajectory.reward_error, source=source)
+        if trajectory.reward_error:
+            print(f"{trajectory.id}: {trajectory.reward_error}", file=sys.stderr)
+
+
+async def judge_runs(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: Ruler, source: str) -> list[Trajectory]:
+    """Lets a judge score stored runs, scenario by scenario, and keeps the scores.
+
+    Prints what the judge cost, and why a scenario could not be judged.
+
+    Args:
+        store: Where the scores are kept.
+        runs: Runs to score; those of one scenario are compared with one another.
+        ruler: The judge.
+        source: Named in the store as the origin of the scores.
+
+    Returns:
+        Copies of the runs, with their scores.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from art_langgraph.rewards import score_group
+    from art_langgraph.trajectory import TrajectoryGroup
+
+    groups = TrajectoryGroup.by_scenario(list(runs))
+    judged: list[Trajectory] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("judged scenarios", total=len(groups))
+        for scoring in asyncio.as_completed([score_group(group, ruler) for group in groups]):
+            group = await scoring
+            await asyncio.to_thread(store.score_group, group, source)
+            judged += group.trajectories
+            bar.advance(task)
+            if reason := next((run.reward_error for run in group.trajectories if run.reward_error), None):
+                print(f"{group.scenario.id}: {reason}", file=sys.stderr)
+    print(f"the judge: {ruler.usage}")
+    return judged
+
+
+def register(root: typer.Typer) -> None:
+    """Adds these commands to `art-langgraph`."""
+    root.command("feedback")(feedback_command)
+    root.command("score")(score_command)

@@ -1,0 +1,87 @@
+"""A model that is given as a LangChain chat model: asked by its own structured output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.load import dumps
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import Runnable
+from pydantic import BaseModel
+
+from art_langgraph.capture.scope import apart
+from art_langgraph.llm.modes import Message, Mode, request
+from art_langgraph.llm.target import Reply, load_litellm
+
+_METHODS = {"schema": "json_schema", "tool": "function_calling"}
+"""Names that `with_structured_output` has for our ways of asking."""
+_FINISH_REASONS = {"max_tokens": "length", "refusal": "content_filter", "safety": "content_filter"}
+"""Words of other providers for OpenAI's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatModel:
+    """A LangChain chat model. Temperature, address, key and its own retries are set on the model itself."""
+
+    model: BaseChatModel
+
+    @property
+    def name(self) -> str:
+        """The provider's name of the model, or its class."""
+        return str(getattr(self.model, "model_name", None) or getattr(self.model, "model", type(self.model).__name__))
+
+    @property
+    def identity(self) -> Mapping[str, Any] | None:
+        """Settings of the model as LangChain writes them, keys left out; None for a class that cannot be written."""
+        return {"langchain": dumps(self.model)} if self.model.is_lc_serializable() else None
+
+    @property
+    def endpoint(self) -> str:
+        return f"{type(self.model).__qualname__} {self.name} at {getattr(self.model, 'openai_api_base', None)}"
+
+    async def ask(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
+        with apart():
+            if mode == "text":
+                message = await self.model.ainvoke(request(mode, messages, answer)["messages"])
+            else:
+                # As a dict: with a class the openai package parses the answer itself and loses one that does not fit.
+                structured: Runnable[LanguageModelInput, Any] = self.model.with_structured_output(
+                    answer.model_json_schema(), method=_METHODS[mode], include_raw=True
+                )
+                message = (await structured.ainvoke([dict(asked) for asked in messages]))["raw"]
+        facts = message.response_metadata
+        reason = str(facts.get("finish_reason") or facts.get("stop_reason") or "").lower()
+        usage: Mapping[str, Any] = message.usage_metadata or {}
+        tokens = int(usage.get("input_tokens", 0)), int(usage.get("output_tokens", 0))
+        return Reply(
+            text=_said(message),
+            prompt_tokens=tokens[0],
+            completion_tokens=tokens[1],
+            price=await self._price(*tokens),
+            finish_reason=_FINISH_REASONS.get(reason, reason),
+            refusal=message.additional_kwargs.get("refusal"),
+        )
+
+    async def _price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
+        """USD by litellm's price list; our own server bills nobody."""
+        from art_langgraph.chat_model import ChatART
+
+        if isinstance(self.model, ChatART):
+            return 0.0
+        litellm = await load_litellm()
+        if self.name not in litellm.model_cost:
+            return None
+        return float(sum(litellm.cost_per_token(self.name, prompt_tokens, completion_tokens)))
+
+
+def _said(message: AIMessage) -> str:
+    """What a message says: the arguments of its tool call, or its text."""
+    for call in message.tool_calls:
+        return json.dumps(call["args"])
+    for broken in message.invalid_tool_calls:
+        return broken["args"] or ""
+    return str(message.text)

@@ -1,0 +1,121 @@
+"""`trajectories list | show | stats`, `feedback`, `score`: what people see of recorded runs, and how they name one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage
+from typer.testing import CliRunner, Result
+
+from art_langgraph import Scenario, Trajectory, TrajectoryStore
+from art_langgraph.cli.main import build
+from art_langgraph.trajectory import CompletionCall
+from trainer_server.wire import ConfigError
+
+
+def recorded(id: str, question: str = "How far is the moon?", **facts: Any) -> Trajectory:
+    calls = [
+        CompletionCall(
+            id="chatcmpl-1", model="agent", version=3, started=1.0, message={"role": "assistant", "content": "Far."}
+        ),
+        CompletionCall(id=None, model="gpt-4o", started=2.0),
+    ]
+    return Trajectory(id=id, scenario=Scenario.of(question), completions=calls, graph_id="chat", **facts)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrajectoryStore:
+    monkeypatch.setenv("ART_HOME", str(tmp_path))
+    return TrajectoryStore()
+
+
+def art(*words: str) -> Result:
+    return CliRunner().invoke(build(), list(words))
+
+
+def test_ids_are_whole_on_a_narrow_terminal(store: TrajectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    trajectory = recorded(f"tr-{'0123456789abcdef' * 2}", "Why? " * 100, error="ValueError: " + "x" * 300)
+    store.add(trajectory)
+    for columns in ("80", "40"):
+        monkeypatch.setenv("COLUMNS", columns)
+        for terminal in ("0", "1"):
+            monkeypatch.setenv("TTY_COMPATIBLE", terminal)
+            assert trajectory.id in art("trajectories", "list").output
+
+
+def test_list_and_show_name_the_question_and_who_answered(store: TrajectoryStore) -> None:
+    store.add(recorded("tr-1", run_id="run-1"))
+    store.add(recorded("tr-2", "Why? " * 100))
+    listed = art("trajectories", "list").output
+    for part in ("How far is the moon?", "agent@3", "gpt-4o", "Why? Why?", "…"):
+        assert part in listed
+    shown = art("trajectories", "show", "tr-1").output
+    assert "question: How far is the moon?" in shown
+    assert "answered by: agent@3, gpt-4o" in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "question"),
+    [
+        ({"messages": [HumanMessage("first"), {"role": "assistant", "content": "a"}, ("user", "last")]}, "last"),
+        ("a text", "a text"),
+        ({"city": "Oslo"}, '{"city": "Oslo"}'),
+        ({"messages": [3]}, '{"messages": [3]}'),
+    ],
+)
+def test_the_question_of_any_input(store: TrajectoryStore, given: Any, question: str) -> None:
+    store.add(Trajectory(id="tr-1", scenario=Scenario(input=given)))
+    (row,) = json.loads(art("trajectories", "list", "--json").output)
+    assert row["question"] == question
+
+
+def test_lists_are_json_for_programs(store: TrajectoryStore) -> None:
+    store.add(recorded("tr-1", reward=0.5))
+    (row,) = json.loads(art("trajectories", "list", "--json").output)
+    assert (row["id"], row["versions"], row["reward"], row["tool_calls"]) == ("tr-1", ["agent@3", "gpt-4o"], 0.5, 0)
+    (row,) = json.loads(art("trajectories", "stats", "--json").output)
+    assert (row["graph"], row["runs"], row["mean reward"]) == ("chat", 1, 0.5)
+
+
+def test_the_beginning_of_an_id_names_a_run(store: TrajectoryStore) -> None:
+    store.add(recorded("tr-aa1", run_id="0198-x"))
+    store.add(recorded("tr-aa", run_id="0199-y"))
+    store.add(recorded("tr-b_1"))
+    for given, id in (("tr-b", "tr-b_1"), ("0198", "tr-aa1"), ("tr-aa1", "tr-aa1"), ("tr-aa", "tr-aa")):
+        assert f"{id}: reward 1" in art("feedback", given, "--score", "1").output
+        assert id in art("trajectories", "show", given).output
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("tr-a", r"2 ids begin with 'tr-a': tr-aa1, tr-aa2\. Give more characters"),
+        ("01", r"2 ids begin with '01': 0198-x, 0199-y"),
+        ("tr-%", r"no run 'tr-%'; `art-langgraph trajectories list`"),
+        ("nothing", "no run 'nothing'"),
+    ],
+)
+def test_an_id_that_names_no_single_run_is_an_error(store: TrajectoryStore, given: str, why: str) -> None:
+    store.add(recorded("tr-aa1", run_id="0198-x"))
+    store.add(recorded("tr-aa2", run_id="0199-y"))
+    for words in (("trajectories", "show", given), ("feedback", given, "--score", "1")):
+        error = art(*words).exception
+        assert isinstance(error, ConfigError)
+        with pytest.raises(ConfigError, match=why):
+            raise error
+
+
+def test_score_says_which_runs_it_left_alone(
+    store: TrajectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scored_by.py").write_text("def reward(run):\n    return 0.25\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    store.add(recorded("tr-1", reward=1.0))
+    store.add(recorded("tr-2"))
+    done = art("score", "--reward", "scored_by:reward").output
+    assert "1 scored, 0 failed" in done
+    assert "1 runs had a reward already; --again" in done
+    assert "2 scored" in art("score", "--reward", "scored_by:reward", "--again").output
