@@ -25,8 +25,8 @@ from art_langgraph import (
     ruler_score_group,
 )
 from art_langgraph.trajectory import CompletionCall
-from tests.conftest import TrainerServer
 from tests.support.judge_app import Endpoint, Fault, endpoint, scores
+from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 ASKED = [{"role": "user", "content": "How many?"}]
