@@ -60,6 +60,12 @@ def serve_command(
             help="Start the trainer by `accelerate launch` with this configuration.", exists=True, dir_okay=False
         ),
     ] = None,
+    trainer_low_priority: Annotated[
+        bool | None,
+        typer.Option(
+            help="Give the trainer only what others leave of the processor: answers come first. Default: without a GPU."
+        ),
+    ] = None,
     loss: Annotated[
         list[str] | None,
         typer.Option(help="Another loss_type for steps, NAME=MODULE:ATTRIBUTE of a Loss; repeatable. See docs."),
@@ -102,6 +108,7 @@ def serve_command(
             trainer_processes=trainer_processes,
             trainer_shard=trainer_shard,
             accelerate_config=accelerate_config,
+            trainer_low_priority=trainer_low_priority,
             losses=tuple(loss or ()),
             trainer_args=tuple(shlex.split(trainer_args)),
             adapter_slots=adapter_slots,

@@ -53,7 +53,8 @@ class Processes:
             died += self.server is not None
             self.server = self._run(
                 self.fault, "trainer_server", "--home", str(self.home.root), "--model", str(self.base), "--engine-url",
-                f"http://127.0.0.1:{self._engine_port}", "--port", str(self._port), *self._options,
+                f"http://127.0.0.1:{self._engine_port}", "--port", str(self._port),
+                "--no-trainer-low-priority", *self._options,
             )  # fmt: skip
         return died
 

@@ -42,6 +42,8 @@ class TrainerSettings:
         shard: Whether they divide the base model among them (FSDP2).
         accelerate_config: Configuration for `accelerate launch`, which then starts the processes.
         share_gpu: Whether engines and trainer use the same GPUs by turns.
+        low_priority: Whether the trainer gets only what others leave of the processor; None: where there is no GPU.
+            On cores that the engine uses too, answers then come first.
         losses: Losses that the trainer registers besides its own, `NAME=MODULE:ATTRIBUTE`.
         args: Passed to the trainer process as they are.
     """
@@ -55,6 +57,7 @@ class TrainerSettings:
     shard: bool = False
     accelerate_config: Path | None = None
     share_gpu: bool = False
+    low_priority: bool | None = None
     losses: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
 
@@ -78,8 +81,8 @@ class TrainerProcess:
         if settings.accelerate_config:
             log.info("the trainer is started by %s; other machines of it by the same line", shlex.join(line))
         variables = settings.base.process_environment(settings.gpus)
-        # On cores that the engine uses too, answers come first: when both compute, each waits for the other's threads.
-        self._child = Child("trainer", line, settings.home.logs, variables, low_priority=flavour() == "cpu")
+        low_priority = flavour() == "cpu" if settings.low_priority is None else settings.low_priority
+        self._child = Child("trainer", line, settings.home.logs, variables, low_priority=low_priority)
         self._watch: asyncio.Task[None] | None = None
         self._file = settings.home.root / "trainer.json"
         self._created = time.time()

@@ -55,6 +55,9 @@ class ServerConfig:
     """Configuration for `accelerate launch` instead: several machines, for example."""
     losses: tuple[str, ...] = ()
     """Losses that the trainer registers besides its own: `NAME=MODULE:ATTRIBUTE`, importable where it runs."""
+    trainer_low_priority: bool | None = None
+    """Whether the trainer gets only what others leave of the processor. None: where there is no GPU, since engine and
+    trainer that compute on the same cores wait for each other's threads, and answers should come first."""
     share_gpu: bool = False
     """Whether engines and trainer use the same GPUs by turns: engines sleep while a step is computed."""
     trainer_args: tuple[str, ...] = field(default=())

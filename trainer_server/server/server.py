@@ -85,6 +85,7 @@ class Server:
                 shard=config.trainer_shard,
                 accelerate_config=config.accelerate_config,
                 share_gpu=config.share_gpu,
+                low_priority=config.trainer_low_priority,
                 losses=config.losses,
                 args=config.trainer_args,
             ),

@@ -238,7 +238,7 @@ def test_an_engine_that_cannot_sleep_is_refused_at_start(tmp_path: Path, base_mo
 def test_where_there_is_nothing_to_share(
     tmp_path: Path, base_model: Path, settings: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer_server.server.app.flavour", lambda: "cpu")
+    monkeypatch.setattr("trainer_server.server.server.flavour", lambda: "cpu")
     config = ServerConfig(Home(tmp_path), model=str(base_model), share_gpu=True, **settings)
     with pytest.raises(ConfigError, match=words):
         create_app(config, "token")

@@ -23,7 +23,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 def test_two_processes_train_and_outlive_the_death_of_one(tmp_path: Path, base_model: Path) -> None:
     with (
-        trainer_server_on(tmp_path / "home", base_model, trainer_processes=2, trainer_shard=True) as server,
+        trainer_server_on(
+            tmp_path / "home", base_model, trainer_processes=2, trainer_shard=True, trainer_low_priority=None
+        ) as server,
         server.http() as http,
     ):
         assert http.post("/api/policies", json={"name": "p"}).status_code == 201

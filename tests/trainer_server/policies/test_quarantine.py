@@ -66,7 +66,7 @@ def numbers(http: httpx.Client, policy: str = "p") -> list[int]:
 
 
 def until(found: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not found():
         assert time.monotonic() < deadline
         time.sleep(0.02)
