@@ -50,8 +50,10 @@ def trainer_server_on(home: Path, base: Path, **settings: Any) -> Iterator[Train
 
 @contextmanager
 def trainer_server_over(urls: tuple[str, ...], home: Path, base: Path, **settings: Any) -> Iterator[TrainerServer]:
-    """The real server over engines that run already. Its trainer computes at normal priority: at a low one it would wait
-    for the tests beside it."""
+    """The real server over engines that run already.
+
+    Its trainer computes at normal priority: at a low one it would wait for the tests beside it.
+    """
     settings = {"trainer_low_priority": False, "trainer_args": ("--dtype", "float32"), **settings}
     config = ServerConfig(home=Home(home), model=str(base), engine_urls=urls, **settings)
     app = create_app(config, TOKEN)
