@@ -1,4 +1,4 @@
-"""JSON values compared by meaning: the order of keys and the spelling of numbers do not matter."""
+"""Compares JSON values by meaning: the order of keys and the spelling of numbers (1 and 1.0) do not matter."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 
 def normal(value: Any) -> Any:
-    """The same value with integral floats as integers, and tuples as lists."""
+    """Converts integral floats to integers, tuples to lists, and keys to texts, at every depth."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict):
-        return {str(key): normal(one) for key, one in value.items()}
+        return {str(key): normal(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [normal(one) for one in value]
+        return [normal(item) for item in value]
     return value
 
 
 def canonical(value: Any) -> str:
-    """One text for all spellings of a value."""
+    """The value as JSON text. Values with the same meaning have the same text."""
     return json.dumps(normal(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)

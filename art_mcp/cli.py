@@ -1,6 +1,6 @@
 """`art-langgraph specialize` and `art-langgraph scenarios`.
 
-LangChain, litellm and the MCP SDK are imported inside of the commands, so that `--help` takes no seconds.
+The commands import LangChain, litellm and the MCP SDK when they run, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="The MCP server: a command, or an http(s) URL.")]
 ModelOption = Annotated[
     str | None,
-    typer.Option("--model", help="Model that writes scenarios (provider/name). Default: made from schemas alone."),
+    typer.Option("--model", help="Model that writes scenarios (provider/name). Default: schemas alone."),
 ]
 UrlOption = Annotated[
     str | None,
-    typer.Option("--model-url", help="OpenAI-compatible endpoint of it; its key: ART_JUDGE_KEY."),
+    typer.Option("--model-url", help="OpenAI-compatible endpoint of --model. Its API key: ART_JUDGE_KEY."),
 ]
 ResourceOption = Annotated[
     list[Path] | None,
-    typer.Option("--resource", help="Values for arguments: PARAMETER.txt or PARAMETER=FILE, one a line; or JSON."),
+    typer.Option("--resource", help="Values for arguments: PARAMETER.txt or PARAMETER=FILE, one per line; or JSON."),
 ]
 DestructiveOption = Annotated[
     bool, typer.Option("--allow-destructive", help="Also call tools that may destroy something.")
 ]
-InstructionsOption = Annotated[str | None, typer.Option(help="What the writer of scenarios should heed.")]
+InstructionsOption = Annotated[str | None, typer.Option(help="Additional instructions for --model.")]
 DifficultyOption = Annotated[tuple[int, int], typer.Option(help="Least and greatest difficulty, 1 to 5.")]
 HeaderOption = Annotated[list[str] | None, typer.Option("--header", help="For a URL, as 'Name: value'; repeatable.")]
-SeedOption = Annotated[int, typer.Option(help="Of scenarios, their split and orders.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of scenarios, their split and their order.")]
 
 
 def scenarios_command(
@@ -88,7 +88,7 @@ def specialize_command(
     server: ServerArgument,
     policy: Annotated[str, typer.Option(help="Policy to train; created if it is missing.")] = "agent",
     scenarios: Annotated[
-        str, typer.Option(metavar="N|FILE", help="How many to generate, or a JSONL file of `scenarios`.")
+        str, typer.Option(metavar="N|FILE", help="Number to generate, or a JSONL file that `scenarios` wrote.")
     ] = "96",
     model: ModelOption = None,
     model_url: UrlOption = None,
@@ -97,23 +97,25 @@ def specialize_command(
     instructions: InstructionsOption = None,
     difficulty: DifficultyOption = (1, 5),
     header: HeaderOption = None,
-    isolation: Annotated[str, typer.Option(help="`session`: one for each run, for servers with a state.")] = "shared",
+    isolation: Annotated[
+        str, typer.Option(help="`session`: a session for each run, for servers with a state.")
+    ] = "shared",
     graph: Annotated[
-        str | None, typer.Option(help="Your agent, as module:function of the tools; it asks ChatART(policy=…).")
+        str | None, typer.Option(help="Your agent: module:function, which takes the tools. It asks ChatART(policy=…).")
     ] = None,
     judge: Annotated[str | None, typer.Option(help="Model that compares runs, besides the verifier.")] = None,
     judge_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint of the judge.")] = None,
     warm_start: Annotated[
-        str | None, typer.Option(help="Imitate first: `reference`, or a JSONL file of conversations.")
+        str | None, typer.Option(help="SFT before GRPO, on `reference` or on a JSONL file of conversations.")
     ] = None,
     sft_lr: Annotated[float, typer.Option(help="Learning rate of the warm start.", min=0.0)] = 1e-3,
-    sft_epochs: Annotated[int, typer.Option(help="Passes of the warm start.", min=1)] = 3,
+    sft_epochs: Annotated[int, typer.Option(help="Epochs of the warm start.", min=1)] = 3,
     steps: Annotated[int, typer.Option(help="GRPO steps.", min=0)] = 8,
     groups: Annotated[int, typer.Option(help="Scenarios per step.", min=1)] = 4,
     n: Annotated[int, typer.Option("--n", help="Runs of each scenario in a step.", min=2)] = 8,
-    measure: Annotated[int, typer.Option(help="Runs of each scenario that tell how hard it is; 0: none.", min=0)] = 4,
+    measure: Annotated[int, typer.Option(help="Runs of each scenario to measure its difficulty; 0: none.", min=0)] = 4,
     lr: Annotated[float, typer.Option(help="Learning rate of GRPO.", min=0.0)] = 2e-4,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", min=1)] = 256,
+    max_tokens: Annotated[int, typer.Option(help="Maximum tokens of each answer.", min=1)] = 256,
     seed: SeedOption = 0,
     output: Annotated[Path, typer.Option("--output", "-o", help="Directory of report, scenarios, adapter.")] = Path(
         "specialized"
@@ -175,13 +177,13 @@ def specialize_command(
 
 
 def register(root: typer.Typer) -> None:
-    """Adds these commands to `art-langgraph`."""
+    """Adds the commands to `art-langgraph`."""
     root.command("scenarios")(scenarios_command)
     root.command("specialize")(specialize_command)
 
 
 def _stage_printer() -> Callable[[str], None]:
-    """Prints a line with the seconds since now."""
+    """Returns a function that prints a line with the seconds since the start of the command."""
     from rich.console import Console
 
     console, started = Console(), time.monotonic()
@@ -194,7 +196,7 @@ def _stage_printer() -> Callable[[str], None]:
 
 
 def _number_or_file(scenarios: str) -> int | Path:
-    """Raises ConfigError for a number below 1 and for a file that is not there."""
+    """The value of --scenarios. Raises ConfigError for a number below 1 and for a missing file."""
     if scenarios.removeprefix("-").isdigit():
         if (count := int(scenarios)) < 1:
             raise ConfigError(f"--scenarios {count}: at least one must be generated")
@@ -207,7 +209,12 @@ def _number_or_file(scenarios: str) -> int | Path:
 
 
 def _headers(options: list[str] | None) -> dict[str, str] | None:
-    """Raises ConfigError for an option that is no header. It does not repeat the value, which may be a secret."""
+    """The values of --header by name, or None if there are none.
+
+    Raises:
+        ConfigError: An option is not of the form `Name: value`. The message leaves out the option, which may have a
+            secret.
+    """
     headers = {}
     for option in options or ():
         name, colon, value = option.partition(":")

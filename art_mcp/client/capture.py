@@ -18,15 +18,21 @@ from art_mcp.client.result import CallResult
 from art_mcp.client.sdk import Progress, failure_of, wire
 
 MAX_PROGRESS = 100
-"""Notices of one call that are kept."""
+"""Maximum number of progress notifications of a call that are kept."""
 
 Session = TypeVar("Session")
 
 
 class Record:
-    """A call under way. server, version: who is asked. arguments are kept as JSON.
+    """Records a tool call that is running. As a context manager it also records a call whose caller is cancelled.
 
-    As a context manager it also records a call that nobody waits for any more, which the server may have carried out.
+    The server may carry out a call after its caller was cancelled.
+
+    Args:
+        server: Name of the server.
+        version: Version of the server. None: unknown.
+        tool: Name of the tool.
+        arguments: Its arguments. They are stored as JSON.
     """
 
     def __init__(self, server: str, version: str | None, tool: str, arguments: dict[str, Any]) -> None:
@@ -46,12 +52,17 @@ class Record:
             self.end(CallResult("the caller did not wait for the answer", is_error=True, failure="cancelled"))
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Notes what the server says while it works."""
+        """Keeps a progress notification of the server."""
         if len(self._call.progress) < MAX_PROGRESS:
             self._call.progress.append({"progress": progress, "total": total, "message": message})
 
     def end(self, result: CallResult, tool_call_id: str | None = None) -> None:
-        """Adds the call to the current trajectory, if there is one."""
+        """Adds the call to the current trajectory, if there is one.
+
+        Args:
+            result: The result of the call.
+            tool_call_id: Id that the model gave to the tool call. None: unknown.
+        """
         if (scope := current()) is None:
             return
         call = self._call
@@ -62,12 +73,14 @@ class Record:
 
 
 def capture(session: Session, server: str | None = None) -> Session:
-    """Records every `call_tool` of a session from now on. Results, exceptions and the caller's progress callback stay.
+    """Records every `call_tool` of a session from now on.
+
+    Results and exceptions reach the caller unchanged, and the caller's progress callback is still called.
 
     Args:
         session: An `mcp.ClientSession` of SDK 1 or 2, or an `mcp.Client` of SDK 2.
-        server: Name of the server. None takes the name that the server gives in its answer to `initialize`; with SDK 1
-            call `capture` before `initialize`, or the name is "unknown".
+        server: Name of the server. None takes the name that the server gives in its answer to `initialize`. With SDK 1
+            call `capture` before `initialize`; otherwise the name is "unknown".
 
     Returns:
         The same session.
@@ -75,18 +88,18 @@ def capture(session: Session, server: str | None = None) -> Session:
     given: Any = session
     call_tool, initialize = given.call_tool, getattr(given, "initialize", None)
     parameters = inspect.signature(call_tool)
-    met: dict[str, Any] = {}
+    server_info: dict[str, Any] = {}
 
     async def initialized(*args: Any, **kwargs: Any) -> Any:
         assert initialize is not None
         answer = await initialize(*args, **kwargs)
-        met.update(wire(answer).get("serverInfo", {}))
+        server_info.update(wire(answer).get("serverInfo", {}))
         return answer
 
     async def recorded(*args: Any, **kwargs: Any) -> Any:
         call = parameters.bind(*args, **kwargs)
         known = getattr(given, "server_info", None)
-        info = wire(known) if isinstance(known, BaseModel) else met
+        info = wire(known) if isinstance(known, BaseModel) else server_info
         name, arguments = call.arguments["name"], call.arguments.get("arguments") or {}
         with Record(server or info.get("name", "unknown"), info.get("version"), name, arguments) as record:
             call.arguments["progress_callback"] = _both(record.progress, call.arguments.get("progress_callback"))
@@ -99,8 +112,10 @@ def capture(session: Session, server: str | None = None) -> Session:
 
 
 class CaptureInterceptor:
-    """A `ToolCallInterceptor` of langchain-mcp-adapters: `MultiServerMCPClient(…, tool_interceptors=[
-    CaptureInterceptor()])` records every call of the tools that it makes."""
+    """Records every tool call of langchain-mcp-adapters, as its `ToolCallInterceptor`.
+
+    Use it as `MultiServerMCPClient(…, tool_interceptors=[CaptureInterceptor()])`.
+    """
 
     async def __call__(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         with Record(request.server_name, None, request.name, request.args) as record:
@@ -108,13 +123,14 @@ class CaptureInterceptor:
 
 
 async def _recorded(record: Record, call: Callable[[], Awaitable[Any]], tool_call_id: str | None = None) -> Any:
+    """Runs a call, records its result or exception, and returns the result or raises the exception."""
     try:
         answer = await call()
-    except Exception as error:  # the edge to a foreign process: recorded, and raised as it came
+    except Exception as error:  # of any kind, as the call runs foreign code
         failed = failure_of(error)
         record.end(CallResult(f"{type(error).__name__}: {error}", None, True, failure=failed.failure), tool_call_id)
         raise
-    if isinstance(answer, BaseMessage):  # another interceptor has answered in the server's place
+    if isinstance(answer, BaseMessage):  # another interceptor answered instead of the server
         record.end(CallResult(answer.text, is_error=getattr(answer, "status", "") == "error"), tool_call_id)
     elif isinstance(answer, BaseModel):
         record.end(CallResult.of(wire(answer)), tool_call_id)
@@ -122,9 +138,11 @@ async def _recorded(record: Record, call: Callable[[], Awaitable[Any]], tool_cal
 
 
 def _both(ours: Progress, theirs: Progress | None) -> Progress:
-    async def told(progress: float, total: float | None, message: str | None) -> None:
+    """A progress callback that calls both callbacks, the second if it is not None."""
+
+    async def notify(progress: float, total: float | None, message: str | None) -> None:
         await ours(progress, total, message)
         if theirs:
             await theirs(progress, total, message)
 
-    return told
+    return notify

@@ -1,4 +1,4 @@
-"""A server's answers on a tape: rollouts offline, and the same every time."""
+"""Records the answers of an MCP server in a file, and replays them: rollouts are then offline and reproducible."""
 
 from __future__ import annotations
 
@@ -25,13 +25,20 @@ Mode = Literal["record", "replay", "auto"]
 
 @dataclass(slots=True)
 class _Run:
-    """One rollout at the tape, or a whole connection outside of any. history: digest of its calls so far."""
+    """The state of a rollout that uses the cassette, or of all calls of a connection outside of rollouts.
+
+    Args:
+        label: Identifies the run in the file.
+        history: Digest of the tool calls so far.
+        asked: Number of requests so far, by the key of the request.
+    """
 
     label: str
     history: str = ""
     asked: Counter[str] = field(default_factory=Counter)
 
     def step(self, method: str, key: str) -> None:
+        """Counts a request. key: its method and parameters as canonical JSON."""
         self.asked[key] += 1
         if method == "tools/call":
             self.history = hashlib.sha256(f"{self.history}\n{key}".encode()).hexdigest()
@@ -40,17 +47,17 @@ class _Run:
 class Cassette:
     """A JSONL file of requests and answers: `connect(server, cassette=Cassette("time.jsonl", "replay"))`.
 
-    Every rollout begins at the start of the tape. What it gets is what the server answered to the same call after the
-    same calls before, so that a server's state is replayed as well. Where no recorded run has that history, it gets
-    the answers to that call in the order of the run that made it most often, and the last of them from then on.
+    A rollout gets the recorded answer to the same tool call after the same earlier calls. So the state of a server is
+    replayed as well. If no recorded run has made the same earlier calls, the cassette takes the recorded run that made
+    this call most often. It gives the answers of that run in order, and repeats the last one.
 
-    The file is only ever appended to, a line at a time. A line that a kill cut short is skipped.
+    The file is only appended to, one line at a time. Incomplete lines, which a killed process may leave, are skipped.
 
     Args:
         path: The JSONL file.
         mode: "record" asks the server and writes its answers. "replay" needs no server; a request that was not recorded
-            is an MCPError with the failure `missing` (for a tool call, a result with `is_error`). "auto" replays what
-            was recorded, asks the server for the rest and writes it, which suits servers without a state.
+            raises an MCPError with the failure `missing` (a tool call gives a result with `is_error`). "auto" replays
+            recorded answers, asks the server for all others and writes them; this suits servers without a state.
 
     Raises:
         ConfigError: The mode is unknown, or there is no file to replay.
@@ -70,33 +77,49 @@ class Cassette:
             self._load()
 
     def over(self, live: Source) -> Source:
-        """A source that answers from the tape, from `live`, or both, as the mode says."""
+        """A source that answers from the file, from `live`, or from both, depending on the mode."""
         return _Taped(self, live)
 
     def find(self, run: _Run, key: str) -> dict[str, Any] | None:
-        """The line that answers a request in a run; None: there is none."""
-        if found := self._after.get((run.history, key)):
-            return found
+        """The recorded line that answers a request.
+
+        Args:
+            run: The run that makes the request.
+            key: Method and parameters of the request as canonical JSON.
+
+        Returns:
+            The line. None: the request was not recorded.
+        """
+        if line := self._after.get((run.history, key)):
+            return line
         runs = self._in_order.get(key)
         lines = max(runs.values(), key=len) if runs else None
         return lines[min(run.asked[key], len(lines) - 1)] if lines else None
 
     def write(self, run: _Run, method: str, params: Mapping[str, Any], outcome: dict[str, Any]) -> None:
-        """Appends an answer, `{"result"}` or `{"error"}`."""
+        """Appends an answer to the file.
+
+        Args:
+            run: The run that made the request.
+            method: Method of the request.
+            params: Parameters of the request.
+            outcome: `{"result": …}`, or `{"error": {"message": …, "code": …}}`.
+        """
         line = {"run": run.label, "method": method, "params": dict(params), **outcome}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             size = os.fstat(file).st_size
-            torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"  # by a kill: what is there becomes a line to skip
+            torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"  # by a killed process: becomes a line to skip
             data = ("\n" * torn + json.dumps(line, ensure_ascii=False) + "\n").encode()
-            while data:  # one write, but for a disk that takes less at a time
+            while data:  # usually one write; the system may write less than all of it
                 data = data[os.write(file, data) :]
         finally:
             os.close(file)
         self._add(line)
 
     def _load(self) -> None:
+        """Reads the file. Invalid lines are skipped with a warning."""
         for number, text in enumerate(self.path.read_bytes().split(b"\n"), start=1):
             if not text.strip():
                 continue
@@ -107,6 +130,7 @@ class Cassette:
                 log.warning("%s, line %d is no recorded answer, and is skipped", self.path, number)
 
     def _add(self, line: dict[str, Any]) -> None:
+        """Indexes a line. Raises ValueError, KeyError or TypeError if it is invalid."""
         if not isinstance(line.get("result", line.get("error")), dict):
             raise ValueError("neither a result nor an error")
         key = canonical([line["method"], line["params"]])
@@ -118,7 +142,7 @@ class Cassette:
 
 
 class _Taped:
-    """A source behind a cassette."""
+    """A source that a cassette records or replaces."""
 
     def __init__(self, cassette: Cassette, live: Source) -> None:
         self._cassette = cassette
@@ -147,17 +171,19 @@ class _Taped:
     async def _ask(
         self, run: _Run, method: str, params: Mapping[str, Any], progress: Progress | None
     ) -> dict[str, Any]:
+        """Asks the live server, records the outcome, and returns it."""
         outcome: dict[str, Any]
         try:
             outcome = {"result": await self._live.request(method, params, progress)}
         except MCPError as error:
-            if error.failure != "protocol":  # no answer of the server: nothing to replay
+            if error.failure != "protocol":  # the server did not answer, so there is nothing to record
                 raise
             outcome = {"error": {"message": str(error), "code": error.code}}
         self._cassette.write(run, method, params, outcome)
         return outcome
 
     def _run(self) -> _Run:
+        """The run of the current rollout, or that of the calls outside of rollouts."""
         rollout = ending_rollout()
         key = rollout.rollout_id if rollout else ""
         if key not in self._runs:

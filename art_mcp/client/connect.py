@@ -1,4 +1,4 @@
-"""A connection with an MCP server: any stdio command, any streamable-HTTP URL, or a cassette of one."""
+"""Connects to an MCP server: a stdio command, a streamable-HTTP URL, or a cassette of recorded answers."""
 
 from __future__ import annotations
 
@@ -18,39 +18,49 @@ from art_mcp.client.tools import as_langchain_tool
 from trainer_server.wire import ConfigError, MCPError
 
 TIMEOUT = 30.0
-"""Seconds for one answer of a server."""
+"""Seconds to wait for an answer of a server."""
 
 START_TIMEOUT = 60.0
-"""Seconds until a server introduces itself."""
+"""Seconds to wait until a server has started and answered `initialize`."""
 
 MAX_PAGES = 1_000
-"""Pages of one list: a server whose cursor never ends must not hold up anybody."""
+"""Maximum number of pages to read of a list, for servers whose cursor never ends."""
 
 METHOD_NOT_FOUND = -32601
+"""JSON-RPC error code for a method that the server does not have."""
 
 
 class Server:
-    """An MCP server that is connected. Many rollouts may use it at once."""
+    """A connected MCP server. Many rollouts may use it at the same time.
+
+    `name`, `version`, `instructions` and `capabilities` are as the server gave them in its answer to `initialize`. A
+    server without a name is called "unknown".
+
+    Args:
+        source: Answers the requests: sessions with the server, or a cassette.
+        info: The answer to `initialize`.
+        max_result: Maximum number of characters of a result that are kept.
+    """
 
     def __init__(self, source: Source, info: Mapping[str, Any], max_result: int) -> None:
         self._source = source
         self._max_result = max_result
         self._tools: dict[str, dict[str, Any]] | None = None
-        told = info.get("serverInfo") or {}
-        self.name = str(told.get("name") or "unknown")
-        self.version = str(told.get("version") or "")
+        server_info = info.get("serverInfo") or {}
+        self.name = str(server_info.get("name") or "unknown")
+        self.version = str(server_info.get("version") or "")
         self.instructions = str(info.get("instructions") or "")
         self.capabilities: dict[str, Any] = dict(info.get("capabilities") or {})
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallResult:
-        """Invokes a tool, and records the call in the running trajectory.
+        """Calls a tool, and records the call in the running trajectory.
 
         Args:
             tool: Name of the tool.
             arguments: Its arguments, as JSON values.
 
         Returns:
-            The result. A call that fails gives a result with `is_error`, within the timeout; it raises nothing.
+            The result. A call that fails or times out does not raise: its result has `is_error`.
         """
         with Record(self.name, self.version, tool, arguments) as record:
             try:
@@ -64,50 +74,54 @@ class Server:
             return result
 
     async def tools(self) -> list[BaseTool]:
-        """The server's tools as LangChain tools, with their input schemas whole. Raises MCPError."""
+        """Lists the server's tools as LangChain tools, with their complete input schemas.
+
+        Raises:
+            MCPError: The server did not answer, or its answer is invalid.
+        """
         return [as_langchain_tool(self.call, tool) for tool in await self.listing("tools/list")]
 
     async def listing(self, method: str) -> list[dict[str, Any]]:
-        """All entries of a list of the server, over all its pages.
+        """Reads all pages of a list.
 
         Args:
             method: `tools/list`, `resources/list`, `resources/templates/list` or `prompts/list`.
 
         Returns:
-            The entries as the server gave them; none where it has no such list.
+            The entries as the server gave them. Empty if the server has no such list.
 
         Raises:
-            MCPError: The server did not answer, or not properly.
+            MCPError: The server did not answer, or its answer is invalid.
         """
         kind = method.split("/")[0]
         if self.capabilities and kind not in self.capabilities:
             return []
         key = {"resources/templates/list": "resourceTemplates"}.get(method, kind)
-        found: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
         params: dict[str, Any] = {}
         for _ in range(MAX_PAGES):
             try:
                 page = await self._source.request(method, params)
             except MCPError as error:
-                if error.code == METHOD_NOT_FOUND:  # of those that announce resources, some have no templates
+                if error.code == METHOD_NOT_FOUND:  # some servers announce resources but have no templates
                     return []
                 raise
-            found += page.get(key, ())
+            entries += page.get(key, ())
             if not page.get("nextCursor"):
                 break
             params = {"cursor": page["nextCursor"]}
         if method == "tools/list":
-            self._tools = {tool["name"]: tool for tool in found}
-        return found
+            self._tools = {tool["name"]: tool for tool in entries}
+        return entries
 
     async def read(self, uri: str) -> list[dict[str, Any]]:
         """Reads a resource.
 
         Args:
-            uri: Of the resource.
+            uri: URI of the resource.
 
         Returns:
-            Its contents: `uri`, `mimeType`, and `text` or `blob` of each.
+            Its contents, each with `uri`, `mimeType`, and `text` or `blob`.
 
         Raises:
             MCPError: The server has no such resource, or did not answer.
@@ -116,11 +130,12 @@ class Server:
         return list(answer.get("contents", ()))
 
     def tools_changed(self) -> None:
-        """The server said that its tools are others now: the next call looks at them first."""
+        """Notes that the server has changed its tools. The next call lists them first."""
         self._tools = {}
 
     async def _still_has(self, tool: str) -> None:
-        if self._tools == {}:  # changed since they were listed
+        """Lists the tools again if they have changed. Raises MCPError if the tool is not among them."""
+        if self._tools == {}:  # set by tools_changed
             await self.listing("tools/list")
             if self._tools and tool not in self._tools:
                 names = ", ".join(sorted(self._tools))
@@ -141,27 +156,28 @@ async def connect(
     cassette: Cassette | None = None,
     max_result: int = MAX_RESULT,
 ) -> AsyncIterator[Server]:
-    """Connects to an MCP server; its sessions end, with their processes, when the block is left.
+    """Connects to an MCP server. Its sessions and their processes end when the block is left.
 
     Args:
         server: An http(s) URL, or a command as a string or a list.
-        env: Environment of a command, added to HOME, PATH and the few other names that the SDK passes on.
-        cwd: Working directory of a command.
+        env: Environment variables for a command. The process gets these and the few that the SDK passes on, such as
+            HOME and PATH.
+        cwd: Working directory of a command. None takes that of this process.
         headers: HTTP headers for a URL.
-        auth: For a URL: what the SDK's HTTP client takes, such as its OAuthClientProvider.
-        timeout: Seconds for each answer.
-        start_timeout: Seconds until the server answers `initialize`, what `npx` or `uvx` downloads included.
-        isolation: "shared" is one session for all. "session" is one for every rollout, for servers with a state: the
-            first call of a rollout opens it, the end of the rollout closes it. Outside of `rollout` and `gather` all
-            calls share one.
+        auth: Authentication for a URL, as the SDK's HTTP client takes it, such as the SDK's OAuthClientProvider.
+        timeout: Seconds to wait for each answer.
+        start_timeout: Seconds to wait for the answer to `initialize`. Downloads by `npx` or `uvx` count.
+        isolation: "shared" uses a single session. "session" opens a session for each rollout, for servers with a state:
+            the first call of a rollout opens it, and the end of the rollout closes it. Calls outside of `rollout` and
+            `gather` share a session.
         cassette: Records the answers, or gives recorded ones. A replay needs no server.
-        max_result: Characters of a result that are kept.
+        max_result: Maximum number of characters of a result that are kept.
 
     Yields:
         The connected server.
 
     Raises:
-        ConfigError: Options that do not go with the server, or an empty command.
+        ConfigError: An option does not apply to this kind of server, or the command is empty.
         MCPError: The server cannot be started or reached.
     """
     target = target_of(server, env, cwd, headers, auth)
@@ -181,7 +197,11 @@ def target_of(
     headers: Mapping[str, str] | None = None,
     auth: Any = None,
 ) -> Target:
-    """Where a server is. Raises ConfigError for options that do not go with it, and for an empty command."""
+    """Makes a target of a URL or a command. The arguments are those of `connect`.
+
+    Raises:
+        ConfigError: An option does not apply to this kind of server, or the command is empty.
+    """
     if isinstance(server, str) and server.startswith(("http://", "https://")):
         if env or cwd:
             raise ConfigError(f"env and cwd are for commands; {server!r} is a URL")

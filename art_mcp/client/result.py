@@ -1,4 +1,4 @@
-"""What a call to a tool came to."""
+"""The result of a tool call."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from typing import Any, Self
 from trainer_server.wire import MCPError
 
 MAX_RESULT = 1_000_000
-"""Characters of a result that are kept."""
+"""Maximum number of characters of a result that are kept."""
 
-_TOLD = ("type", "uri", "name", "mimeType")
+_DESCRIBING_KEYS = ("type", "uri", "name", "mimeType")
+"""Keys of a content part without text that describe it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What a server answered, or why it did not.
+    """The result of a tool call, or the reason why there is none.
 
-    text: its text parts, joined; other parts by a short description. structured: its structured content, if any.
-    content: the parts that are no text, without their bytes: `type`, `mimeType`, `bytes`, `sha256`, or `uri`.
-    failure: as in MCPError, where no answer came; then `is_error` is set and `text` says what happened.
+    Args:
+        text: The text parts, joined. Other parts are replaced by a short description.
+        structured: The structured content. None: there is none.
+        is_error: Whether the tool reported an error, or gave no result.
+        content: Descriptions of the parts that are no text, with `type`, `mimeType`, `bytes` and `sha256`, or `uri`.
+        failure: Why the server gave no result, as in MCPError; `is_error` is set then, and `text` is the message. None:
+            the server gave a result.
     """
 
     text: str
@@ -34,7 +39,12 @@ class CallResult:
 
     @classmethod
     def of(cls, answer: dict[str, Any], limit: int = MAX_RESULT) -> Self:
-        """From the protocol's JSON. Text is cut to `limit` characters, larger structured content is left out."""
+        """Converts the protocol's JSON.
+
+        Args:
+            answer: The answer to `tools/call`.
+            limit: Maximum number of characters. Longer text is cut, and larger structured content is left out.
+        """
         texts: list[str] = []
         content: list[dict[str, Any]] = []
         for part in answer.get("content", ()):
@@ -44,32 +54,35 @@ class CallResult:
             else:
                 content.append(described := _described(part, inner))
                 size = [f"{described['bytes']:,} bytes"] if "bytes" in described else []
-                texts.append(f"[{', '.join([str(one) for key, one in described.items() if key in _TOLD] + size)}]")
+                named = [str(value) for key, value in described.items() if key in _DESCRIBING_KEYS]
+                texts.append(f"[{', '.join(named + size)}]")
         structured = answer.get("structuredContent")
         if structured is not None and len(json.dumps(structured)) > limit:
             structured = None
-        if not texts and structured is not None:  # the protocol asks for text beside it, not every server gives it
+        if not texts and structured is not None:  # the protocol asks for text as well, but not every server gives it
             texts = [json.dumps(structured, ensure_ascii=False)]
         return cls(_cut("\n".join(texts), limit), structured, bool(answer.get("isError")), content)
 
     @classmethod
     def failed(cls, error: MCPError, server: str) -> Self:
+        """The result of a call that raised. server: name of the server, for the message."""
         return cls(f"{server}: {error}", is_error=True, failure=error.failure)
 
 
 def _described(part: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    """Describes a content part that is no text. inner: the resource in the part, or the part itself."""
+    description: dict[str, Any] = {
         "type": part.get("type"),
-        **{name: inner[name] for name in _TOLD[1:] if name in inner},
+        **{name: inner[name] for name in _DESCRIBING_KEYS[1:] if name in inner},
     }
     encoded = inner.get("data", inner.get("blob"))
     if not isinstance(encoded, str):
-        return found
+        return description
     try:
         data = base64.b64decode(encoded)
-    except binascii.Error:  # what is no base64 has a digest all the same
+    except binascii.Error:  # invalid base64: the digest is of the text
         data = encoded.encode()
-    return {**found, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return {**description, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def _cut(text: str, limit: int) -> str:

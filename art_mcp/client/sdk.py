@@ -1,4 +1,7 @@
-"""The MCP SDK, major 1 or 2: the one module that knows which. Answers leave it as the protocol's own JSON."""
+"""Adapter for major versions 1 and 2 of the MCP SDK. No other module depends on the version.
+
+Answers leave this module as the protocol's JSON.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from pydantic import AnyUrl, BaseModel, ValidationError
 from trainer_server.wire import MCPError
 
 MAJOR = int(version("mcp").partition(".")[0])
+"""Major version of the installed SDK."""
 
 LISTS = {
     "tools/list": "list_tools",
@@ -26,17 +30,24 @@ LISTS = {
     "resources/templates/list": "list_resource_templates",
     "prompts/list": "list_prompts",
 }
-"""Methods that list something, a page at a time, and what both SDKs call them."""
+"""Methods of the protocol that return pages of a list, and the names of the SDK's functions for them."""
 
 MAX_EVENT = 256 * 1024 * 1024
-"""Bytes of one answer over HTTP, where the SDK has a limit. What is kept of an answer is cut elsewhere."""
+"""Maximum number of bytes of an answer over HTTP, for SDK 2, which has a limit. `CallResult` keeps less."""
 
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
+"""Takes the progress, the total and the message of a progress notification. The last two may be None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stdio:
-    """A server that is a child process. env: added to HOME, PATH and the few other names that the SDK passes on."""
+    """A server that is a child process.
+
+    Args:
+        command: Program and arguments.
+        env: Environment variables, added to the few that the SDK passes on, such as HOME and PATH.
+        cwd: Working directory. None takes that of this process.
+    """
 
     command: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -48,7 +59,13 @@ class Stdio:
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """A server at a streamable-HTTP URL. auth: what the SDK's HTTP client takes, such as its OAuthClientProvider."""
+    """A server at a streamable-HTTP URL.
+
+    Args:
+        url: The URL.
+        headers: HTTP headers of every request.
+        auth: Authentication as the SDK's HTTP client takes it, such as the SDK's OAuthClientProvider. None: none.
+    """
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -62,19 +79,36 @@ Target = Stdio | Http
 
 
 class Channel:
-    """An open session of the SDK. info: `serverInfo`, `instructions` and `capabilities`, as the server gave them."""
+    """An open session of the SDK.
+
+    Args:
+        session: The SDK's session or client.
+        info: `serverInfo`, `instructions` and `capabilities`, as the server gave them.
+    """
 
     def __init__(self, session: Any, info: dict[str, Any]) -> None:
         self._session = session
         self.info = info
 
     async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None) -> dict[str, Any]:
-        """Asks for `tools/call`, `resources/read`, `initialize`, or one of LISTS. Raises MCPError."""
+        """Sends a request.
+
+        Args:
+            method: `tools/call`, `resources/read`, `initialize`, or a method of LISTS.
+            params: Parameters of the method.
+            progress: Called for each progress notification of a tool call, or None.
+
+        Returns:
+            The answer as the protocol's JSON.
+
+        Raises:
+            MCPError: The server answered with an error or not at all, or its answer is invalid.
+        """
         try:
             answer = await self._ask(method, params, progress)
         except ValidationError as error:
             raise MCPError(f"the answer to {method} breaks the protocol: {error.errors()[0]['msg']}") from error
-        except Exception as error:  # the edge to a foreign process: the SDK lets many kinds through
+        except Exception as error:  # the SDK raises errors of many kinds for problems of the server
             raise failure_of(error) from error
         return wire(answer) if isinstance(answer, BaseModel) else answer
 
@@ -94,7 +128,16 @@ class Channel:
 
 @asynccontextmanager
 async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) -> AsyncIterator[Channel]:
-    """A session with a server: entered and left in one task. on_change: called when the server's tools changed."""
+    """Opens a session with a server. The same task must enter and leave it.
+
+    Args:
+        target: The server.
+        errlog: Gets the stderr of a command, and the status lines of failed HTTP requests.
+        on_change: Called when the server says that its tools have changed.
+
+    Yields:
+        The open session.
+    """
 
     async def hear(message: Any) -> None:
         message = getattr(message, "root", message)  # SDK 1 wraps notifications
@@ -109,13 +152,13 @@ async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) 
                 args=list(target.command[1:]),
                 env=dict(target.env),
                 cwd=target.cwd,
-                encoding_error_handler="replace",  # garbage on stdout must not end the session
+                encoding_error_handler="replace",  # invalid UTF-8 on stdout must not end the session
             )
             transport = stdio_client(parameters, errlog=errlog)
         else:
             http = await stack.enter_async_context(create_mcp_http_client(dict(target.headers), auth=target.auth))
 
-            async def note(response: Any) -> None:  # the SDK says "an error response", and not which
+            async def note(response: Any) -> None:  # the SDK's error messages do not have the status
                 if response.status_code >= 400:
                     print(f"HTTP {response.status_code} {response.reason_phrase}", file=errlog, flush=True)
 
@@ -126,8 +169,8 @@ async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) 
             from mcp.client import Client
 
             client = await stack.enter_async_context(Client(transport, message_handler=hear))
-            told = {"serverInfo": client.server_info, "capabilities": client.server_capabilities}
-            info = {name: wire(one) for name, one in told.items() if one}
+            models = {"serverInfo": client.server_info, "capabilities": client.server_capabilities}
+            info = {name: wire(model) for name, model in models.items() if model}
             yield Channel(client, {**info, **({"instructions": client.instructions} if client.instructions else {})})
         else:
             from mcp import ClientSession
@@ -138,13 +181,13 @@ async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) 
 
 
 def wire(answer: BaseModel) -> dict[str, Any]:
-    """An object of either SDK as the protocol's JSON. Nulls inside schemas and structured content stay."""
-    found: dict[str, Any] = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return found
+    """Converts an object of SDK 1 or 2 to the protocol's JSON. Nulls inside schemas and structured content stay."""
+    fields: dict[str, Any] = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return fields
 
 
 def failure_of(error: Exception) -> MCPError:
-    """What a call that raised tells of the server."""
+    """Converts an exception of the SDK to an MCPError. Its `failure` is "closed" if the connection is gone."""
     if isinstance(error, MCPError):
         return error
     data = getattr(error, "error", None)  # McpError of SDK 1, MCPError of SDK 2

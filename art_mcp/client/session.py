@@ -1,4 +1,4 @@
-"""Sessions with a server: each in a task of its own, one for all rollouts or one for each."""
+"""Sessions with an MCP server: a single one for all rollouts, or one for each. Each session runs in its own task."""
 
 from __future__ import annotations
 
@@ -21,25 +21,34 @@ from trainer_server.wire.guard import guarded
 log = logging.getLogger("art_mcp")
 
 CLOSING = 12.0
-"""Seconds for a server to end by itself, by TERM and by KILL; the SDK waits for about half of it."""
+"""Seconds to wait for a session to close. The SDK needs up to about half of it to end a process by TERM and KILL."""
 
 Isolation = Literal["shared", "session"]
+"""See `connect`."""
 
 
 class Source(Protocol):
-    """What answers requests: a live server, or a cassette. Raises MCPError; every wait is bounded."""
+    """Answers requests: a live server, or a cassette. Every wait has a timeout."""
 
-    async def request(
-        self, method: str, params: Mapping[str, Any], progress: Progress | None = None
-    ) -> dict[str, Any]: ...
+    async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
+        """Answers a request as `Channel.request` does. Raises MCPError."""
+        ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Ends what the source has opened."""
+        ...
 
 
 class Session:
-    """One session with a server. Any task may open, use and close it: the SDK wants it entered and left in the same
-    one, which is a task of its own here. The server's process never outlives that task. timeouts: seconds for the start
-    and for each answer.
+    """A session with a server. Any task may open, use and close it.
+
+    The SDK requires that the same task enters and leaves a session. Here this is a task that the session starts. The
+    server's process ends with that task.
+
+    Args:
+        target: The server.
+        timeouts: Seconds to wait for the start, and seconds to wait for each answer.
+        on_change: Called when the server says that its tools have changed.
     """
 
     def __init__(self, target: Target, timeouts: tuple[float, float], on_change: Callable[[], None]) -> None:
@@ -49,22 +58,27 @@ class Session:
         self._ready = asyncio.Event()
         self._channel: Channel | None = None
         self._stderr: Stderr | None = None
-        # A context of its own: the session may live longer than the rollout that happened to open it.
+        # An empty context: a shared session lives longer than the rollout that opens it.
         self._task = asyncio.create_task(self._run(on_change), name=f"mcp {target}", context=Context())
 
     @property
     def ended(self) -> bool:
-        """The server is gone, or a request saw its connection closed."""
+        """Whether the server has ended, or a request has failed because the connection was closed."""
         return self._leave.is_set() or self._task.done()
 
     async def _run(self, on_change: Callable[[], None]) -> None:
+        """Keeps the session open until `close` is called. The body of the session's task."""
         target = _guarded(self._target) if isinstance(self._target, Stdio) else self._target
         async with read_stderr() as self._stderr, sdk.opened(target, self._stderr.file, on_change) as self._channel:
             self._ready.set()
             await self._leave.wait()
 
     async def open(self) -> None:
-        """Returns when the server has introduced itself. Raises MCPError, and leaves no process behind."""
+        """Waits until the server has answered `initialize`.
+
+        Raises:
+            MCPError: The server cannot be started or reached, or did not answer in time. Its process has ended.
+        """
         ready = asyncio.create_task(self._ready.wait())
         try:
             await asyncio.wait({ready, self._task}, timeout=self._start_timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -85,10 +99,15 @@ class Session:
         raise MCPError(f"the MCP server {str(self._target)!r} {reason}{self._last_words()}", failure=failure)
 
     async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None) -> dict[str, Any]:
-        """One answer. Raises MCPError: `timeout` after the session's timeout, `closed` when the server is gone."""
+        """Sends a request, as `Channel.request` does.
+
+        Raises:
+            MCPError: As `Channel.request`; with the failure `timeout` after the session's timeout, and with the failure
+                `closed` if the server has ended.
+        """
         assert self._channel is not None
         call = asyncio.ensure_future(self._channel.request(method, params, progress))
-        call.add_done_callback(lambda one: one.cancelled() or one.exception())  # seen, also when nobody waits any more
+        call.add_done_callback(lambda task: task.cancelled() or task.exception())  # else asyncio warns of it
         try:
             await asyncio.wait({call, self._task}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
             if call.done():
@@ -104,7 +123,10 @@ class Session:
         raise MCPError(f"the server ended its connection{self._last_words()}", failure="closed")
 
     async def close(self) -> None:
-        """Ends the session and its process. Never raises; bounded, and going on by itself when it is cancelled."""
+        """Ends the session and its process, within 2 × CLOSING seconds. Errors of the session are logged, not raised.
+
+        If the caller is cancelled, the session still ends by itself.
+        """
         self._leave.set()
         for _ in range(2):
             await asyncio.wait({self._task}, timeout=CLOSING)
@@ -115,19 +137,27 @@ class Session:
             log.debug("the session with %s ended with %r", self._target, error)
 
     def _reason(self) -> str:
+        """Why the session's task has ended: of an exception group, the first exception."""
         error: BaseException | None = None if self._task.cancelled() else self._task.exception()
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         return f"{type(error).__name__}: {error}" if error else "it ended"
 
     def _last_words(self) -> str:
+        """The last line on the server's stderr, as the end of an error message."""
         line = self._stderr.last_line() if self._stderr else ""
         return f" (it wrote: {line})" if line else ""
 
 
 @dataclass(slots=True)
 class _Slot:
-    """Place of one session. ended: its rollout, or the whole connection, is over."""
+    """The session of a rollout, or the shared session.
+
+    Args:
+        session: The session. None: it was not opened yet.
+        ended: Whether the rollout, or the whole connection, is over.
+        lock: Held while the session is opened, so that only one caller opens it.
+    """
 
     session: Session | None = None
     ended: bool = False
@@ -135,7 +165,14 @@ class _Slot:
 
 
 class Live:
-    """A server and its sessions. One that ended is opened again by the next request."""
+    """A live server with its sessions. If a session has ended, the next request opens a new one.
+
+    Args:
+        target: The server.
+        timeouts: Seconds to wait for the start, and seconds to wait for each answer.
+        isolation: See `connect`.
+        on_change: Called when the server says that its tools have changed.
+    """
 
     def __init__(
         self, target: Target, timeouts: tuple[float, float], isolation: Isolation, on_change: Callable[[], None]
@@ -148,14 +185,17 @@ class Live:
         self._closed = False
 
     async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
+        """Sends a request to the session of the current rollout, or to the shared one. Raises MCPError."""
         session = await self._session()
         return await session.request(method, params, progress)
 
     async def close(self) -> None:
+        """Ends all sessions."""
         self._closed = True
         await asyncio.gather(*map(self._end, list(self._slots)))
 
     async def _session(self) -> Session:
+        """The open session for the current rollout, or the shared one. Raises MCPError."""
         if self._closed:
             raise MCPError("its connection has been left", failure="closed")
         rollout = ending_rollout() if self._isolation == "session" else None
@@ -170,7 +210,7 @@ class Live:
                 session = Session(self._target, self._timeouts, self._on_change)
                 await session.open()
                 slot.session = session
-                if slot.ended:  # while it was opened
+                if slot.ended:  # the rollout ended while the session was opened
                     await session.close()
                     raise MCPError("the rollout that called it is over", failure="closed")
             return slot.session
@@ -183,13 +223,17 @@ class Live:
 
 
 def ending_rollout() -> Scope | None:
-    """The rollout that runs here, if somebody waits for its end: what belongs to it can be closed then."""
+    """The current rollout, if it closes resources at its end. None: there is none, or it does not."""
     scope = current()
     return scope if scope and scope.exits else None
 
 
 def _guarded(target: Stdio) -> Stdio:
-    """Runs the command under the guard: what it started ends with it, and all of it ends with this process."""
+    """Wraps the command in the guard, so that it and the processes that it starts end when this process ends.
+
+    Raises:
+        MCPError: The command is not in PATH.
+    """
     program = target.command[0]
     if "/" not in program and shutil.which(program, path=target.env.get("PATH")) is None:
         raise MCPError(f"there is no command {program!r} in PATH: install it, or give its path", failure="closed")

@@ -1,4 +1,4 @@
-"""What a server writes to its stderr: read as it comes, the end of it kept for error messages."""
+"""Reads the stderr of a server. Its end is kept for error messages."""
 
 from __future__ import annotations
 
@@ -12,35 +12,43 @@ from typing import TextIO
 log = logging.getLogger("art_mcp")
 
 KEPT = 2_000
-"""Bytes of its end."""
+"""Number of bytes at the end of stderr that are kept."""
 
 
 class Stderr(asyncio.Protocol):
-    """The end of what was written. A server that writes without end costs no memory, and never blocks."""
+    """Reads from a pipe continuously and keeps the last KEPT bytes, so that the server never blocks on a full pipe.
+
+    `file` is the end of the pipe that the server writes to. `read_stderr` sets it.
+    """
 
     def __init__(self) -> None:
         self._end = b""
         self.file: TextIO
 
     def data_received(self, data: bytes) -> None:
+        """Keeps the data and logs it at level DEBUG."""
         self._end = (self._end + data)[-KEPT:]
         log.debug("%s", data.decode(errors="replace").rstrip())
 
     def last_line(self) -> str:
-        """The last line that says something: of a Python traceback, the error."""
+        """The last line that is not blank; of a Python traceback, this is the error. Empty: nothing was written."""
         lines = [line.strip() for line in self._end.decode(errors="replace").splitlines() if line.strip()]
         return lines[-1] if lines else ""
 
 
 @asynccontextmanager
 async def read_stderr() -> AsyncIterator[Stderr]:
-    """A pipe whose end `file` is given to a child."""
-    theirs, ours = Stderr(), None
+    """Opens a pipe for the stderr of a child process.
+
+    Yields:
+        The reader of the pipe. Give its `file` to the child process.
+    """
+    stderr, transport = Stderr(), None
     read, write = os.pipe()
-    with os.fdopen(write, "w") as theirs.file, os.fdopen(read, "rb", buffering=0) as pipe:
+    with os.fdopen(write, "w") as stderr.file, os.fdopen(read, "rb", buffering=0) as pipe:
         try:
-            ours, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: theirs, pipe)
-            yield theirs
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: stderr, pipe)
+            yield stderr
         finally:
-            if ours:
-                ours.close()
+            if transport:
+                transport.close()

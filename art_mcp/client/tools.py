@@ -1,4 +1,4 @@
-"""MCP tools → LangChain tools."""
+"""Converts MCP tools to LangChain tools."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from langchain_core.tools import BaseTool, ToolException
 from art_mcp.client.result import CallResult
 
 Call = Callable[[str, dict[str, Any]], Awaitable[CallResult]]
+"""Calls a tool by its name with arguments, as `Server.call` does."""
 
 
 class MCPTool(BaseTool):
-    """A tool of an MCP server. Asynchronous only, as the session is.
+    """A tool of an MCP server. It can only be called asynchronously, as sessions are asynchronous.
 
     The input schema stays as the server gave it. An error of the tool becomes a tool message with status "error", which
-    the model sees; it does not end the graph. The structured content is the message's artifact.
+    the model sees. It does not end the graph. The structured content is the artifact of the tool message.
     """
 
     call: Call
     response_format: Any = "content_and_artifact"
     handle_tool_error: Any = True
 
-    # Positional-only and no named parameters: a tool may have arguments called `config` or `self`.
+    # `self` is positional-only and no parameter has a name, because a tool may have arguments `config` or `self`.
     async def _arun(self, /, **arguments: Any) -> tuple[str, Any]:
         result = await self.call(self.name, arguments)
         if result.is_error:
@@ -35,7 +36,12 @@ class MCPTool(BaseTool):
 
 
 def as_langchain_tool(call: Call, tool: dict[str, Any]) -> BaseTool:
-    """A LangChain tool that invokes an MCP tool (the protocol's JSON) through `call(name, arguments)`."""
+    """Makes a LangChain tool of an MCP tool.
+
+    Args:
+        call: Calls the tool on its server.
+        tool: The tool as the protocol's JSON.
+    """
     return MCPTool(
         name=tool["name"],
         description=tool.get("description") or tool.get("title") or tool["name"],

@@ -1,4 +1,4 @@
-"""What an MCP server offers: tools, resources and prompts, with their schemas whole."""
+"""The catalog of an MCP server: tools, resources and prompts, with complete schemas."""
 
 from __future__ import annotations
 
@@ -14,38 +14,145 @@ from art_mcp.client.sdk import wire
 from trainer_server.wire import ConfigError, MCPError
 
 SAMPLED = 20
-"""Resources whose content is read."""
+"""Maximum number of resources whose content is read."""
 
 SAMPLE = 2_000
-"""Characters of a resource that are kept."""
+"""Maximum number of characters of a resource that are kept."""
 
-READS = frozenset({
-    "analyze", "calculate", "check", "compare", "compute", "convert", "count", "current", "describe", "detect",
-    "diff", "echo", "estimate", "explain", "fetch", "find", "format", "get", "has", "help", "info", "inspect",
-    "is", "list", "log", "lookup", "parse", "ping", "preview", "print", "query", "read", "render", "resolve",
-    "search", "select", "show", "stat", "status", "summarize", "test", "translate", "tree", "validate", "verify",
-    "version", "view",
-})  # fmt: skip
-"""Words in the name of a tool that only looks, where its annotations say nothing."""
+READS = frozenset(
+    {
+        "analyze",
+        "calculate",
+        "check",
+        "compare",
+        "compute",
+        "convert",
+        "count",
+        "current",
+        "describe",
+        "detect",
+        "diff",
+        "echo",
+        "estimate",
+        "explain",
+        "fetch",
+        "find",
+        "format",
+        "get",
+        "has",
+        "help",
+        "info",
+        "inspect",
+        "is",
+        "list",
+        "log",
+        "lookup",
+        "parse",
+        "ping",
+        "preview",
+        "print",
+        "query",
+        "read",
+        "render",
+        "resolve",
+        "search",
+        "select",
+        "show",
+        "stat",
+        "status",
+        "summarize",
+        "test",
+        "translate",
+        "tree",
+        "validate",
+        "verify",
+        "version",
+        "view",
+    }
+)
+"""Words in the names of tools that only read. They decide for tools without annotations."""
 
-WRITES = frozenset({
-    "add", "append", "apply", "assign", "book", "buy", "cancel", "clear", "close", "commit", "copy", "create",
-    "delete", "deploy", "disable", "drop", "edit", "enable", "exec", "execute", "execution", "checkout", "import",
-    "insert", "install", "kill", "merge", "modify", "move", "open", "patch", "pay", "post", "publish", "push",
-    "put", "remove", "rename", "reset", "restart", "restore", "revert", "run", "send", "set", "start", "stop",
-    "store", "submit", "toggle", "transfer", "truncate", "trigger", "update", "upload", "upsert", "write",
-})  # fmt: skip
-"""Words in the name of a tool that may change something, whatever else is in it."""
+WRITES = frozenset(
+    {
+        "add",
+        "append",
+        "apply",
+        "assign",
+        "book",
+        "buy",
+        "cancel",
+        "clear",
+        "close",
+        "commit",
+        "copy",
+        "create",
+        "delete",
+        "deploy",
+        "disable",
+        "drop",
+        "edit",
+        "enable",
+        "exec",
+        "execute",
+        "execution",
+        "checkout",
+        "import",
+        "insert",
+        "install",
+        "kill",
+        "merge",
+        "modify",
+        "move",
+        "open",
+        "patch",
+        "pay",
+        "post",
+        "publish",
+        "push",
+        "put",
+        "remove",
+        "rename",
+        "reset",
+        "restart",
+        "restore",
+        "revert",
+        "run",
+        "send",
+        "set",
+        "start",
+        "stop",
+        "store",
+        "submit",
+        "toggle",
+        "transfer",
+        "truncate",
+        "trigger",
+        "update",
+        "upload",
+        "upsert",
+        "write",
+    }
+)
+"""Words in the names of tools that may change something. They take precedence over READS."""
 
 
 class _Part(BaseModel):
-    """As the protocol has it: camelCase in JSON, and fields that we do not know are kept."""
+    """Base of the protocol's objects: camelCase in JSON; unknown fields are kept."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="allow")
 
 
 class CatalogTool(_Part):
-    """A tool. input_schema, output_schema: JSON schemas as the server gave them, whole."""
+    """A tool of an MCP server.
+
+    Args:
+        name: Name of the tool.
+        title: Name for people, if the server gives one.
+        description: What the tool does.
+        input_schema: JSON schema of the arguments, complete, as the server gave it.
+        output_schema: JSON schema of the structured content. None: the server gives none.
+        annotations: Hints of the protocol, such as `readOnlyHint`.
+    """
 
     name: str
     title: str | None = None
@@ -56,16 +163,16 @@ class CatalogTool(_Part):
 
     @property
     def words(self) -> list[str]:
-        """The words of its name, lower case."""
+        """The words of the tool's name in lower case."""
         return words(self.name)
 
     @property
     def destructive(self) -> bool:
-        """Whether calling it may destroy or change what should stay.
+        """Whether a call may destroy or change data.
 
-        `readOnlyHint: true` and `destructiveHint: false` say no. Where an annotation says yes, or says `readOnlyHint:
-        false` and no more, it is yes, which is MCP's default. Most servers annotate nothing: then the words of the name
-        decide, one of WRITES before one of READS, and without either it is yes again.
+        `readOnlyHint: true` and `destructiveHint: false` mean no. `destructiveHint: true` means yes, and so does
+        `readOnlyHint: false` alone, as the MCP specification says. Most servers give no annotations. Then the words of
+        the name decide: a word of WRITES means yes, otherwise a word of READS means no, otherwise the answer is yes.
         """
         read_only, destructive = self.annotations.get("readOnlyHint"), self.annotations.get("destructiveHint")
         if read_only or destructive is False:
@@ -74,13 +181,22 @@ class CatalogTool(_Part):
 
     @property
     def reads(self) -> bool:
-        """Whether it only looks: `readOnlyHint` says so, or without it the words of the name."""
-        found = set(self.words)
-        return bool(self.annotations.get("readOnlyHint", found & READS and not found & WRITES))
+        """Whether the tool only reads, as `readOnlyHint` or, without it, the words of the name say."""
+        names = set(self.words)
+        return bool(self.annotations.get("readOnlyHint", names & READS and not names & WRITES))
 
 
 class CatalogResource(_Part):
-    """A resource. sample: the beginning of its content, where it is text and was read."""
+    """A resource of an MCP server.
+
+    Args:
+        uri: URI of the resource.
+        name: Name of the resource.
+        title: Name for people, if the server gives one.
+        description: What the resource is.
+        mime_type: MIME type of the content, if the server gives one.
+        sample: The first SAMPLE characters of the content. None: the content is no text or was not read.
+    """
 
     uri: str
     name: str = ""
@@ -91,6 +207,16 @@ class CatalogResource(_Part):
 
 
 class ResourceTemplate(_Part):
+    """A template of resource URIs.
+
+    Args:
+        uri_template: URI template (RFC 6570).
+        name: Name of the template.
+        title: Name for people, if the server gives one.
+        description: What the resources are.
+        mime_type: MIME type of all of them, if the server gives one.
+    """
+
     uri_template: str
     name: str = ""
     title: str | None = None
@@ -99,7 +225,14 @@ class ResourceTemplate(_Part):
 
 
 class CatalogPrompt(_Part):
-    """A prompt. arguments: `name`, `description`, `required` of each."""
+    """A prompt of an MCP server.
+
+    Args:
+        name: Name of the prompt.
+        title: Name for people, if the server gives one.
+        description: What the prompt is for.
+        arguments: `name`, `description` and `required` of each argument.
+    """
 
     name: str
     title: str | None = None
@@ -108,7 +241,19 @@ class CatalogPrompt(_Part):
 
 
 class Catalog(_Part):
-    """What a server offers. `model_dump_json(by_alias=True)` and `model_validate_json` are inverse."""
+    """What an MCP server offers.
+
+    `model_dump_json(by_alias=True)` writes a catalog as JSON, and `model_validate_json` reads it again.
+
+    Args:
+        name: Name of the server.
+        version: Version of the server.
+        instructions: The server's instructions for models.
+        tools: Its tools.
+        resources: Its resources.
+        templates: Its resource templates.
+        prompts: Its prompts.
+    """
 
     name: str = "unknown"
     version: str = ""
@@ -120,54 +265,61 @@ class Catalog(_Part):
 
     @classmethod
     def of_tools(cls, tools: Iterable[Any], **facts: Any) -> Self:
-        """A catalog of tools that were listed elsewhere.
+        """Makes a catalog of tools that were listed elsewhere.
 
         Args:
-            tools: `mcp.types.Tool` objects of either SDK, or their JSON.
+            tools: `mcp.types.Tool` objects of MCP SDK 1 or 2, or their JSON.
             **facts: Other fields of the catalog: `name`, `instructions` and so on.
 
         Raises:
-            ConfigError: A tool is neither.
+            ConfigError: A tool is neither an object of the SDK nor its JSON.
         """
         return cls(tools=[CatalogTool.model_validate(_given(tool)) for tool in tools], **facts)
 
     def tool(self, name: str) -> CatalogTool:
-        """The tool of that name. Raises ConfigError."""
+        """The tool with a name.
+
+        Raises:
+            ConfigError: The server has no tool with this name.
+        """
         for tool in self.tools:
             if tool.name == name:
                 return tool
-        raise ConfigError(f"{self.name} has no tool {name!r}; it has {', '.join(one.name for one in self.tools)}")
+        raise ConfigError(f"{self.name} has no tool {name!r}; it has {', '.join(tool.name for tool in self.tools)}")
 
     def text(self) -> str:
-        """The catalog as JSON without what is empty, for a model to read."""
+        """The catalog as JSON for a prompt, without empty fields."""
         return self.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True)
 
     def parts(self, max_chars: int) -> Iterator[Catalog]:
-        """The catalog in parts, each with the server's name and instructions. Every entry is in exactly one part.
+        """Splits the catalog into parts, each with the server's name and instructions.
+
+        Every entry is in exactly one part.
 
         Args:
-            max_chars: Characters of `text()` of a part at most. A single entry that is larger has a part of its own.
+            max_chars: Maximum number of characters of each part's `text()`. A larger entry gets a part of its own.
         """
         kinds = ("tools", "resources", "templates", "prompts")
         empty = self.model_copy(update={kind: [] for kind in kinds})
         part, size = empty, len(empty.text())
         for kind in kinds:
-            for one in getattr(self, kind):
-                more = len(one.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True)) + len(kind) + 6
+            for entry in getattr(self, kind):
+                entry_json = entry.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True)
+                more = len(entry_json) + len(kind) + 6  # the kind's key and the punctuation
                 if part is not empty and size + more > max_chars:
                     yield part
                     part, size = empty, len(empty.text())
-                part = part.model_copy(update={kind: [*getattr(part, kind), one]})
+                part = part.model_copy(update={kind: [*getattr(part, kind), entry]})
                 size += more
         yield part
 
 
 async def read_catalog(server: Server | str | Sequence[str], **options: Any) -> Catalog:
-    """Asks a server for all that it offers, and samples the content of its first resources.
+    """Reads the catalog of a server, and samples of its first SAMPLED resources.
 
     Args:
         server: A connected server, or what `connect` takes.
-        **options: Options of `connect`, where it is not connected yet.
+        **options: Options of `connect`, if the server is not connected yet.
 
     Returns:
         The catalog. A resource that cannot be read has no sample.
@@ -178,7 +330,7 @@ async def read_catalog(server: Server | str | Sequence[str], **options: Any) -> 
     if not isinstance(server, Server):
         async with connect(server, **options) as connected:
             return await read_catalog(connected)
-    resources = [CatalogResource.model_validate(one) for one in await server.listing("resources/list")]
+    resources = [CatalogResource.model_validate(resource) for resource in await server.listing("resources/list")]
     for resource in resources[:SAMPLED]:
         try:
             contents = await server.read(resource.uri)
@@ -190,21 +342,24 @@ async def read_catalog(server: Server | str | Sequence[str], **options: Any) -> 
         name=server.name,
         version=server.version,
         instructions=server.instructions,
-        tools=[CatalogTool.model_validate(one) for one in await server.listing("tools/list")],
+        tools=[CatalogTool.model_validate(tool) for tool in await server.listing("tools/list")],
         resources=resources,
-        templates=[ResourceTemplate.model_validate(one) for one in await server.listing("resources/templates/list")],
-        prompts=[CatalogPrompt.model_validate(one) for one in await server.listing("prompts/list")],
+        templates=[
+            ResourceTemplate.model_validate(template) for template in await server.listing("resources/templates/list")
+        ],
+        prompts=[CatalogPrompt.model_validate(prompt) for prompt in await server.listing("prompts/list")],
     )
 
 
 def words(name: str) -> list[str]:
-    """`getUser_id` → get, user, id."""
+    """The words and numbers in a name, in lower case: `getUser_id` → get, user, id."""
     return re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower())
 
 
 def _given(tool: Any) -> dict[str, Any]:
-    found = wire(tool) if isinstance(tool, BaseModel) else tool
-    if not isinstance(found, Mapping) or "name" not in found:
+    """A tool as JSON. Raises ConfigError if it is neither an object of the SDK nor its JSON."""
+    fields = wire(tool) if isinstance(tool, BaseModel) else tool
+    if not isinstance(fields, Mapping) or "name" not in fields:
         raise ConfigError(f"expected a tool of the MCP SDK or its JSON, found {type(tool).__name__}: {tool!r:.100}")
-    # Nulls of optional fields say nothing; those inside schemas do.
-    return {key: value for key, value in found.items() if value is not None}
+    # Nulls of optional fields have no meaning, but nulls inside schemas do: only the outer ones are removed.
+    return {key: value for key, value in fields.items() if value is not None}

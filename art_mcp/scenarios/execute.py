@@ -1,4 +1,4 @@
-"""Runs references against a server, twice: what errors or gives nothing is dropped, what stays equal is checkable."""
+"""Executes references on a server twice. Those that fail are dropped; values that stay equal become facts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,19 @@ from art_mcp.scenarios.plan import MCPScenario, Observation, Step, is_reference
 from art_mcp.scenarios.scenario_set import Dropped, drop
 
 APART = 1.2
-"""Seconds between the two executions of a reference: clocks that show seconds have moved on."""
+"""Seconds between the two executions of a reference, so that values that show the time differ."""
 
 SAMPLE = 2_000
-"""Characters of a result that a scenario keeps, where no later step takes a value from it."""
+"""Characters of a result that a scenario keeps if no later step takes a value from it."""
 
 
 class StepFailed(Exception):
-    """A reference cannot be done. kind: as in Dropped."""
+    """A reference cannot be executed.
+
+    Args:
+        kind: One of the kinds of `Dropped`.
+        reason: The reason as a sentence.
+    """
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -41,41 +46,63 @@ async def execute(
     allow_destructive: bool = False,
     on_done: Callable[[], None] = lambda: None,
 ) -> tuple[list[MCPScenario], list[Dropped]]:
-    """Runs every reference twice, one scenario after another; those that work get observations and facts.
+    """Executes every reference twice, one scenario after another. Those that work get observations and facts.
 
-    Destructive tools (`CatalogTool.destructive`) are not called unless `allow_destructive` is set. A second run that
-    fails, because the first has changed the server, leaves a scenario whose calls alone are checked.
+    The second execution may fail because the first one has changed the server. Such a scenario is kept without facts:
+    only its calls are checked.
+
+    Args:
+        server: The server.
+        scenarios: The scenarios.
+        catalog: What the server offers.
+        allow_destructive: Whether to call destructive tools (`CatalogTool.destructive`).
+        on_done: Called after each execution: once for a scenario that fails, twice for the others.
+
+    Returns:
+        The scenarios that work, and the records of the others.
     """
-    first: list[tuple[MCPScenario, list[CallResult], float]] = []
+    executed: list[tuple[MCPScenario, list[CallResult], float]] = []
     dropped: list[Dropped] = []
-    for one in scenarios:
+    for scenario in scenarios:
         try:
-            steps = checked(one.plan.reference, catalog, allow_destructive)
-            first.append((one.with_plan(reference=steps), await perform(server, steps), time.monotonic()))
+            steps = checked(scenario.plan.reference, catalog, allow_destructive)
+            executed.append((scenario.with_plan(reference=steps), await perform(server, steps), time.monotonic()))
         except StepFailed as failed:
-            dropped.append(drop(one, failed.kind, str(failed)))
+            dropped.append(drop(scenario, failed.kind, str(failed)))
         on_done()
     kept = []
-    for one, results, ended in first:
+    for scenario, results, ended in executed:
         await asyncio.sleep(max(0.0, ended + APART - time.monotonic()))
+        reference = scenario.plan.reference
         again: list[CallResult] | None
         try:
-            again = await perform(server, one.plan.reference)
+            again = await perform(server, reference)
         except StepFailed:
             again = None
-        needed = {need for step in one.plan.reference for need in step.needs}
+        needed = {need for step in reference for need in step.needs}
         observations = [_observation(result, index in needed) for index, result in enumerate(results)]
-        kept.append(one.with_plan(observations=observations, facts=_facts(one.plan.reference, results, again)))
+        kept.append(scenario.with_plan(observations=observations, facts=_facts(reference, results, again)))
         on_done()
     return kept, dropped
 
 
 def checked(steps: Sequence[Step], catalog: Catalog, allow_destructive: bool) -> list[Step]:
-    """The steps with what the catalog knows of their tools. Raises StepFailed for tools that are not there or may not
-    be called, and for references to steps that do not come before."""
-    found = []
+    """Checks steps against the catalog, and fills in the defaults of arguments and whether each tool only reads.
+
+    Args:
+        steps: The steps of a reference.
+        catalog: What the server offers.
+        allow_destructive: Whether destructive tools may be called.
+
+    Returns:
+        The steps with `defaults` and `reads` filled in.
+
+    Raises:
+        StepFailed: A tool is missing or may not be called, or a step takes a result of a step that is not earlier.
+    """
+    filled = []
     for index, step in enumerate(steps):
-        tool = next((one for one in catalog.tools if one.name == step.tool), None)
+        tool = next((tool for tool in catalog.tools if tool.name == step.tool), None)
         if tool is None:
             raise StepFailed("invalid", f"the server has no tool {step.tool!r}")
         if tool.destructive and not allow_destructive:
@@ -84,12 +111,19 @@ def checked(steps: Sequence[Step], catalog: Catalog, allow_destructive: bool) ->
             raise StepFailed("invalid", f"step {index + 1} takes a result of a step that does not come before it")
         properties = tool.input_schema.get("properties", {})
         defaults = {name: schema["default"] for name, schema in properties.items() if "default" in schema}
-        found.append(step.model_copy(update={"defaults": defaults, "reads": tool.reads}))
-    return found
+        filled.append(step.model_copy(update={"defaults": defaults, "reads": tool.reads}))
+    return filled
 
 
 async def perform(server: Server, steps: Sequence[Step]) -> list[CallResult]:
-    """The results of a reference, in a rollout of its own: its session, its place on a tape. Raises StepFailed."""
+    """Executes steps in a rollout of their own, with its own session and its own position in a cassette.
+
+    Returns:
+        The result of each step.
+
+    Raises:
+        StepFailed: A call failed or gave nothing usable.
+    """
     results: list[CallResult] = []
     async with AsyncExitStack() as stack:
         with recording(Scope(exits=stack), BaseCallbackHandler()):
@@ -105,8 +139,16 @@ async def perform(server: Server, steps: Sequence[Step]) -> list[CallResult]:
 
 
 def resolved(step: Step, results: Sequence[CallResult | Observation]) -> dict[str, Any]:
-    """The arguments of a step, with values of earlier results in place. Raises StepFailed."""
-    found = {}
+    """The arguments of a step with references replaced by values of earlier results.
+
+    Args:
+        step: The step.
+        results: Results of the earlier steps.
+
+    Raises:
+        StepFailed: A result has no such value.
+    """
+    arguments = {}
     for name, value in step.arguments.items():
         if is_reference(value):
             result = results[value["$step"]]
@@ -115,30 +157,37 @@ def resolved(step: Step, results: Sequence[CallResult | Observation]) -> dict[st
             except (LookupError, TypeError):
                 reason = f"{step.tool} takes {value['path']} of call {value['$step'] + 1}, which has no such value"
                 raise StepFailed("error", reason) from None
-        found[name] = value
-    return found
+        arguments[name] = value
+    return arguments
 
 
 def _facts(steps: Sequence[Step], results: Sequence[CallResult], again: Sequence[CallResult] | None) -> list[str]:
-    """Facts of the results that no later step takes: those are what the task asks for."""
+    """Facts of the results that no later step takes. These results are what the task asks for.
+
+    Args:
+        steps: The steps of the reference.
+        results: Results of the first execution.
+        again: Results of the second execution. None: it failed, so that there are no facts.
+    """
     if again is None:
         return []
     taken = {need for step in steps for need in step.needs}
     known = [value for index, step in enumerate(steps) for value in _values(resolved(step, results[:index]))]
     facts: list[str] = []
-    for index, (one, other) in enumerate(zip(results, again, strict=True)):
-        if index not in taken and not (one.content and one.structured is None):  # nobody repeats a picture
-            found = stable_facts(parsed(one.text, one.structured), parsed(other.text, other.structured), known)
-            facts += [fact for fact in found if fact not in facts]
+    for index, (first, second) in enumerate(zip(results, again, strict=True)):
+        if index not in taken and not (first.content and first.structured is None):  # an answer cannot repeat a picture
+            stable = stable_facts(parsed(first.text, first.structured), parsed(second.text, second.structured), known)
+            facts += [fact for fact in stable if fact not in facts]
     return facts
 
 
 def _values(arguments: dict[str, Any]) -> list[Any]:
-    return [one for value in arguments.values() for one in (value if isinstance(value, list) else [value])]
+    """The values of arguments, with lists flattened."""
+    return [item for value in arguments.values() for item in (value if isinstance(value, list) else [value])]
 
 
 def _observation(result: CallResult, whole: bool) -> Observation:
-    """whole: later steps take something from it, so that it must not be cut."""
+    """The part of a result that a scenario keeps. whole: later steps take a value from it, so that it is not cut."""
     if whole:
         return Observation(text=result.text, structured=result.structured)
     keep = result.structured if len(str(result.structured)) <= SAMPLE else None

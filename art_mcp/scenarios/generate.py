@@ -1,4 +1,4 @@
-"""A server in, scenarios out: drafted, executed, without duplicates, balanced over the tools, split."""
+"""Generates scenarios for an MCP server: drafts, removal of duplicates, execution, balance over the tools, split."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from trainer_server.wire import ConfigError, LLMError
 log = logging.getLogger("art_mcp")
 
 DRAFTS = 6
-"""Drafts for each scenario that is wanted: some fail, and the rest are chosen from for balance."""
+"""Drafts for each wanted scenario. Some fail; the others are chosen so that the tools are balanced."""
 
 ROUNDS = 3
-"""Rounds of looking around: what one tool gives, another one may take."""
+"""Exploration rounds: results of one round can be arguments of calls in the next."""
 
 LOOKS = 4
-"""Calls of one tool in a round; one that took longer than SLOW is not called again."""
+"""Calls of each tool in an exploration round. A tool that took longer than SLOW is not called again."""
 
 SLOW = 2.0
-"""Seconds."""
+"""Seconds after which a call counts as slow."""
 
 _COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
 
@@ -58,31 +58,31 @@ async def generate_scenarios(
 ) -> ScenarioSet:
     """Generates tasks for a server, executes a reference solution of each, and keeps those that work.
 
-    The same seed gives the same scenarios, where the server answers the same.
+    The same seed gives the same scenarios if the server gives the same answers.
 
     Args:
-        server: A connected server, or what `connect` takes. From a bare catalog nothing can be executed: the set then
-            holds drafts, and a note says so.
-        n: Scenarios to keep at most.
+        server: A connected server, or what `connect` takes. With a bare catalog nothing can be executed: the set then
+            contains drafts, and a note says so.
+        n: Maximum number of scenarios to keep.
         model: Language model that writes the scenarios ("provider/name", or an LLM). It is asked again until there are
             enough, `rounds` are over, or `budget` is spent. None drafts them from schemas alone.
         difficulty: Least and greatest difficulty, from 1 to 5.
-        seed: Of drafts and of the split.
-        instructions: What the model should heed besides the catalog.
+        seed: Seed of the drafts and of the split.
+        instructions: Additional instructions for the model. None adds nothing to the catalog.
         resources: Values by the name of a parameter, or files of them (`load_tables`).
-        allow_destructive: Whether tools are called that may destroy something (`CatalogTool.destructive`).
-        validation: Share of the scenarios that is held out from training.
-        rounds: How often the model is asked at most.
+        allow_destructive: Whether to call tools that may destroy something (`CatalogTool.destructive`).
+        validation: Share of the scenarios to hold out from training, from 0 to 1.
+        rounds: Maximum number of rounds in which the model is asked.
         budget: USD that the model may cost. None sets no limit.
-        progress: Whether bars are shown on a terminal.
+        progress: Whether to show progress bars on a terminal.
 
     Returns:
-        The scenarios, divided into training and validation, and what was dropped with the reasons.
+        The scenarios, split into training and validation, and the dropped tasks with the reasons.
 
     Raises:
-        ConfigError: Settings that cannot be.
+        ConfigError: A setting is invalid.
         MCPError: The server cannot be used.
-        LLMError: The model failed before anything was kept.
+        LLMError: The model failed before any scenario was kept.
     """
     if isinstance(server, str) or not isinstance(server, Server | Catalog):
         async with connect(server) as connected:
@@ -115,35 +115,47 @@ async def generate_scenarios(
     options: dict[str, Any] = {"allow_destructive": allow_destructive, "progress": progress}
     if model is None or not tools:
         drafts = islice(templates.drafts(low, high), DRAFTS * n) if tools else iter(())
-        found = await finish(live, catalog, drafts, n, **options)
+        scenarios = await finish(live, catalog, drafts, n, **options)
     else:
         llm = LLM(model) if isinstance(model, str) else model
         writer = Writer(llm, catalog, tools, difficulty, seed, instructions, templates.observed, tables)
-        found = await _written(writer, live, n, rounds, budget, **options)
+        scenarios = await _written(writer, live, n, rounds, budget, **options)
     if withheld := [tool.name for tool in catalog.tools if tool not in tools]:
-        found.notes.append(f"not called, as they may destroy something: {', '.join(withheld)}")
-    return found.split(validation, seed)
+        scenarios.notes.append(f"not called, as they may destroy something: {', '.join(withheld)}")
+    return scenarios.split(validation, seed)
 
 
 async def _written(
     writer: Writer, server: Server | None, n: int, rounds: int, budget: float | None, **options: Any
 ) -> ScenarioSet:
-    """Rounds of drafts, each finished, until `n` are good."""
-    found = ScenarioSet(offered=[tool.name for tool in writer.catalog.tools])
+    """Asks the writer for drafts and executes them, round after round, until `n` scenarios are kept.
+
+    Args:
+        writer: Asks the language model.
+        server: Executes the drafts. None leaves them unexecuted.
+        n: Maximum number of scenarios to keep.
+        rounds: Maximum number of rounds.
+        budget: USD that the model may cost. None sets no limit.
+        **options: Options of `finish`.
+
+    Raises:
+        LLMError: The model failed before any scenario was kept.
+    """
+    scenarios = ScenarioSet(offered=[tool.name for tool in writer.catalog.tools])
     usage, why = writer.llm.usage, ""
-    while len(found) < n and not why:
+    while len(scenarios) < n and not why:
         try:
-            drafts, invalid = await writer.drafts(n - len(found), found.scenarios, found.dropped)
+            drafts, invalid = await writer.drafts(n - len(scenarios), scenarios.scenarios, scenarios.dropped)
         except LLMError as error:
-            if not found.scenarios:
+            if not scenarios.scenarios:
                 raise
             why = str(error)
             break
-        unique, repeated = distinct([*found.scenarios, *drafts])
-        more = await finish(server, writer.catalog, unique[len(found) :], n - len(found), **options)
-        found.scenarios += more.scenarios
-        found.dropped += [*invalid, *repeated, *more.dropped]
-        found.notes = [note for note in more.notes if note.startswith("not executed")]
+        unique, repeated = distinct([*scenarios.scenarios, *drafts])
+        more = await finish(server, writer.catalog, unique[len(scenarios) :], n - len(scenarios), **options)
+        scenarios.scenarios += more.scenarios
+        scenarios.dropped += [*invalid, *repeated, *more.dropped]
+        scenarios.notes = [note for note in more.notes if note.startswith("not executed")]
         if budget is not None and (usage.cost is None or usage.cost >= budget):
             price = f"the budget of {budget:g} USD is spent"
             why = (
@@ -151,11 +163,11 @@ async def _written(
             )
         elif writer.rounds >= rounds:
             why = f"{rounds} rounds are over"
-    if len(found) < n:
-        found.notes.append(f"{len(found)} of {n} scenarios: {why}")
+    if len(scenarios) < n:
+        scenarios.notes.append(f"{len(scenarios)} of {n} scenarios: {why}")
     times = "1 round" if writer.rounds == 1 else f"{writer.rounds} rounds"
-    found.notes.append(f"written by {writer.llm.model} in {times}: {usage}")
-    return found
+    scenarios.notes.append(f"written by {writer.llm.model} in {times}: {usage}")
+    return scenarios
 
 
 async def finish(
@@ -167,15 +179,17 @@ async def finish(
     allow_destructive: bool = False,
     progress: bool = True,
 ) -> ScenarioSet:
-    """From drafts to a set: duplicates out, executed until `n` are good, tools used about equally often.
+    """Makes a set of drafts: removes duplicates, and executes drafts until `n` have worked.
+
+    Drafts are executed in an order that uses the tools about equally often.
 
     Args:
         server: Executes the drafts. None leaves them unexecuted.
         catalog: What the server offers.
         drafts: Scenarios that were not executed yet.
-        n: Scenarios to keep at most.
-        allow_destructive: Whether tools are called that may destroy something.
-        progress: Whether a bar is shown on a terminal.
+        n: Maximum number of scenarios to keep.
+        allow_destructive: Whether to call tools that may destroy something.
+        progress: Whether to show a progress bar on a terminal.
 
     Returns:
         The set, which is not split yet.
@@ -191,56 +205,66 @@ async def finish(
     with Progress(*_COLUMNS, transient=True, disable=not progress) as bar:
         task = bar.add_task("executing scenarios", total=2 * n)
         while server and waiting and len(kept) < n:
-            order = balanced(waiting, after=[*kept, *failed])  # not the tools again and again that fail
+            order = balanced(waiting, after=[*kept, *failed])  # failures count, so that other tools come first
             batch, waiting = order[: n - len(kept)], order[n - len(kept) :]
             good, bad = await execute(
                 server, batch, catalog, allow_destructive=allow_destructive, on_done=lambda: bar.advance(task)
             )
             kept += good
             dropped += bad
-            ids = {one.id for one in good}
-            failed += [one for one in batch if one.id not in ids]
+            ids = {scenario.id for scenario in good}
+            failed += [scenario for scenario in batch if scenario.id not in ids]
             bar.update(task, completed=2 * len(kept))
-    dropped += [drop(one, "surplus", f"{n} scenarios are enough") for one in waiting]
+    dropped += [drop(scenario, "surplus", f"{n} scenarios are enough") for scenario in waiting]
     if len(kept) < n:
         notes.append(f"{len(kept)} of {n} scenarios: no more could be found; more values (resources) give more")
     return ScenarioSet(kept, dropped, [tool.name for tool in catalog.tools], notes)
 
 
 def distinct(drafts: Iterable[MCPScenario]) -> tuple[list[MCPScenario], list[Dropped]]:
-    """Without near-duplicates: those that ask for the same calls, and those with the same words."""
+    """Removes near-duplicates: drafts with the same calls or with the same words as an earlier one.
+
+    Args:
+        drafts: The drafts. Of duplicates, the first is kept.
+
+    Returns:
+        The drafts that are kept, and the records of the others.
+    """
     kept: list[MCPScenario] = []
     dropped: list[Dropped] = []
     seen: dict[str, MCPScenario] = {}
-    for one in drafts:
-        said = " ".join("".join(c if c.isalnum() else " " for c in one.task.casefold()).split())
-        for key in (f"calls {signature(one)}", f"text {said}"):
+    for draft in drafts:
+        text = " ".join("".join(c if c.isalnum() else " " for c in draft.task.casefold()).split())
+        for key in (f"calls {signature(draft)}", f"text {text}"):
             if key in seen:
-                dropped.append(drop(one, "duplicate", f"as {seen[key].task!r}"))
+                dropped.append(drop(draft, "duplicate", f"as {seen[key].task!r}"))
                 break
         else:
-            kept.append(one)
-            seen[f"calls {signature(one)}"] = seen[f"text {said}"] = one
+            kept.append(draft)
+            seen[f"calls {signature(draft)}"] = seen[f"text {text}"] = draft
     return kept, dropped
 
 
 async def _look_around(server: Server, catalog: Catalog, templates: Templates, values: Values, progress: bool) -> None:
-    """Calls tools that only read, with arguments that are known to be right, to learn values for the others."""
-    looked: set[str] = set()
+    """Calls tools that only read, with known values as arguments, to learn values for other tools.
+
+    The results go to `values` and to `templates.observed`. Calls that fail are skipped.
+    """
+    called: set[str] = set()
     slow: set[str] = set()
-    reading = [
+    readers = [
         tool for tool in catalog.tools if not (tool.destructive or tool.annotations.get("readOnlyHint") is False)
     ]
     with Progress(*_COLUMNS, transient=True, disable=not progress) as bar:
-        for tool in bar.track(reading * ROUNDS, description="looking around"):
+        for tool in bar.track(readers * ROUNDS, description="looking around"):
             for _ in range(LOOKS):
                 try:
                     step = Step(tool=tool.name, arguments=values.arguments(tool, guess=False))
                 except NoValue:
                     break
-                if (key := step.model_dump_json()) in looked or tool.name in slow:
+                if (key := step.model_dump_json()) in called or tool.name in slow:
                     continue
-                looked.add(key)
+                called.add(key)
                 started = time.monotonic()
                 try:
                     [result] = await perform(server, [step])

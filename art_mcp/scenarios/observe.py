@@ -1,4 +1,4 @@
-"""What can be read out of a result: its values, where they are, and which of them a task may lean on."""
+"""Reads results of tools: their values with paths, and the values that a check of an answer can rely on."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SAME = {
 """Words that name the same thing."""
 
 _WRAPPERS = frozenset({"result", "content"})
-"""The key under which servers put what is no object."""
+"""Keys under which servers wrap structured content that is not an object."""
 
 MAX_FACTS = 3
-"""Facts of one result that an answer must mention."""
+"""Facts of each result that an answer must mention, at most."""
 
 MAX_FACT = 80
-"""Characters of a fact: nobody repeats a page."""
+"""Characters of a fact at most: agents do not repeat long texts."""
 
 _ERROR = re.compile(r"\s*(\w+ ){0,2}(error|exception|traceback)\b.{0,20}:", re.IGNORECASE)
 _NOTHING = re.compile(
@@ -48,7 +48,12 @@ _PATH = re.compile(r"(?<![\w/:])/(?:[\w.@+-]+/)*[\w.@+-]+")
 
 
 def parsed(text: str, structured: Any = None) -> Any:
-    """The value of a result: its structured content, or its text read as JSON or as a Python literal, or the text."""
+    """The value of a result: its structured content, else its text parsed as JSON or a Python literal, else the text.
+
+    Args:
+        text: Text of the result.
+        structured: Its structured content. None: it has none.
+    """
     if isinstance(structured, dict) and len(structured) == 1 and structured.keys() <= _WRAPPERS:
         structured = next(iter(structured.values()))
         return parsed(structured) if isinstance(structured, str) else structured
@@ -65,19 +70,28 @@ def parsed(text: str, structured: Any = None) -> Any:
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """All scalars of a value and where they are; empty texts and nulls are none."""
+    """Yields all scalars of a value with their paths. Empty texts and nulls are left out.
+
+    Args:
+        value: A JSON value.
+        path: Path of `value` itself, put before every path.
+    """
     if isinstance(value, dict):
-        for key, one in value.items():
-            yield from leaves(one, (*path, str(key)))
+        for key, item in value.items():
+            yield from leaves(item, (*path, str(key)))
     elif isinstance(value, list | tuple):
-        for index, one in enumerate(value):
-            yield from leaves(one, (*path, index))
+        for index, item in enumerate(value):
+            yield from leaves(item, (*path, index))
     elif value is not None and value != "":
         yield path, value
 
 
 def at(value: Any, path: Sequence[str | int]) -> Any:
-    """The part of a value that a path leads to. Raises LookupError."""
+    """The part of a value at a path.
+
+    Raises:
+        LookupError: The value has nothing at this path.
+    """
     for key in path:
         if not isinstance(value, dict | list | tuple):
             raise LookupError(f"nothing is at {key!r}")
@@ -86,14 +100,31 @@ def at(value: Any, path: Sequence[str | int]) -> Any:
 
 
 def picked(text: str, structured: Any, path: Sequence[str | int]) -> Any:
-    """What a reference into a result stands for: the part that its path leads to, or the whole text for an empty one.
-    Raises LookupError and TypeError."""
+    """The value that a reference to a result stands for.
+
+    Args:
+        text: Text of the result.
+        structured: Its structured content. None: it has none.
+        path: Path into the parsed result. An empty path stands for the whole text.
+
+    Raises:
+        LookupError: The result has nothing at this path.
+        TypeError: The path has a key of a wrong type.
+    """
     whole = parsed(text, structured)
     return at(whole, path) if path else text.strip()
 
 
 def problem(text: str, value: Any) -> tuple[str, str] | None:
-    """Why a result is of no use, though the server calls it none: kind and reason. None: it is of use."""
+    """Finds results that are useless although the server did not mark them as errors.
+
+    Args:
+        text: Text of the result.
+        value: The result, as `parsed` returns it.
+
+    Returns:
+        "error" or "empty", and the reason. None: the result is usable.
+    """
     if isinstance(value, str):
         if _ERROR.match(value):
             return "error", value.strip()[:200]
@@ -106,10 +137,13 @@ def problem(text: str, value: Any) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A value of a result that may serve as an argument of another tool.
+    """A value of a result that may be an argument of another tool.
 
-    path: where it is; None: somewhere in the text. own: words that name it. about: words of what it belongs to, and of
-    the tool that gave it.
+    Args:
+        path: Path of the value in the result. None: the value is somewhere in the text.
+        own: Words that name the value.
+        about: Words of the objects that contain the value, and of the tool that gave it.
+        value: The value.
     """
 
     path: Path | None
@@ -118,9 +152,16 @@ class Finding:
     value: str | int
 
     def fits(self, name: str, taken: Collection[frozenset[str]]) -> bool:
-        """Whether it could be what a parameter asks for: both end with the same word, and the others say what it
-        belongs to. taken: meanings of the parameters of the tool that gave it: what it takes itself is not what its
-        own name says that it gives (`describe_table(table_name)` gives names, but not of tables)."""
+        """Whether the value could be an argument for a parameter.
+
+        Both names must end with the same word, and the other words of the parameter must describe the value. Words of
+        the tool's name do not count for a parameter that the tool takes itself: `describe_table(table_name)` gives
+        names, but not names of tables.
+
+        Args:
+            name: The parameter.
+            taken: Meanings of the parameters of the tool that gave the value.
+        """
         order = meanings(name)
         wanted = frozenset(order)
         if not order or not wanted <= self.about.union(self.own) or (self.own and self.own[-1] != order[-1]):
@@ -129,7 +170,12 @@ class Finding:
 
 
 def findings(tool: str, value: Any) -> Iterator[Finding]:
-    """What a result of a tool offers."""
+    """Yields the values of a result that may be arguments of other tools.
+
+    Args:
+        tool: Name of the tool.
+        value: The result, as `parsed` returns it.
+    """
     about = frozenset(meanings(tool))
     if not isinstance(value, str):
         for path, leaf in leaves(value):
@@ -139,10 +185,10 @@ def findings(tool: str, value: Any) -> Iterator[Finding]:
         return
     if len(value) <= MAX_FACT and len(value.split()) == 1:
         yield Finding((), (), about, value)
-    for found in _PATH.findall(value):
-        if not found.startswith(("/dev/", "/proc/")):
-            kind = "file" if "." in found.rpartition("/")[2] else "directory"
-            yield Finding(None, ("path",), frozenset({kind}), found)
+    for file_path in _PATH.findall(value):
+        if not file_path.startswith(("/dev/", "/proc/")):
+            kind = "file" if "." in file_path.rpartition("/")[2] else "directory"
+            yield Finding(None, ("path",), frozenset({kind}), file_path)
     for line in value.splitlines():
         if (match := _LINE.fullmatch(line)) and len(match["value"]) <= MAX_FACT:
             own = meanings(match["key"]) if match["key"] else ["name"]
@@ -150,57 +196,65 @@ def findings(tool: str, value: Any) -> Iterator[Finding]:
 
 
 def meanings(name: str) -> list[str]:
-    """What a name says, in order: `tableNames` → table, name."""
+    """The words of a name in order, singular, with one word for all synonyms: `tableNames` → table, name."""
     return [_SAME.get(singular(word), singular(word)) for word in words(name)]
 
 
 def singular(word: str) -> str:
-    """tables → table, queries → query."""
+    """The singular of an English noun: tables → table, queries → query."""
     if word.endswith("ies"):
         return word[:-3] + "y"
     return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
 
 
 def stable_facts(first: Any, second: Any, known: Sequence[Any]) -> list[str]:
-    """What an answer must mention of a result: short values that were the same in two executions and are not in the
-    task already (`known`), at most MAX_FACTS, those that tell most first. Of free text, the numbers and names in it.
+    """The facts of a result that an answer must mention.
 
-    Without booleans, which nobody repeats, and without what comes from the clock: two executions a second apart do not
-    tell that a weekday changes.
+    Facts are short values that were the same in two executions and are not among the arguments. Of free text, they are
+    its numbers and names. Booleans are left out, because answers do not repeat them. Dates and times near now are left
+    out: two executions a second apart do not show that a weekday changes.
+
+    Args:
+        first: The result of the first execution, as `parsed` returns it.
+        second: The result of the second execution.
+        known: Values of the arguments, which the task states already.
+
+    Returns:
+        At most MAX_FACTS facts; single characters and very short words come last.
     """
-    told = " ".join(canonical(one) for one in known).casefold()
+    stated = " ".join(canonical(argument) for argument in known).casefold()
     candidates: list[Any]
     if isinstance(first, str):
-        candidates = _tokens(first, [str(one) for one in known]) if first == second else []
+        candidates = _tokens(first, [str(argument) for argument in known]) if first == second else []
     else:
         later = dict(leaves(second))
         candidates = [leaf for path, leaf in leaves(first) if canonical(leaf) == canonical(later.get(path))]
-    found: list[str] = []
-    for one in candidates:
-        text = one.strip() if isinstance(one, str) else canonical(one)
-        if isinstance(one, bool) or not 0 < len(text) <= MAX_FACT or "\n" in text or text in found:
+    facts: list[str] = []
+    for candidate in candidates:
+        text = candidate.strip() if isinstance(candidate, str) else canonical(candidate)
+        if isinstance(candidate, bool) or not 0 < len(text) <= MAX_FACT or "\n" in text or text in facts:
             continue
-        if text.casefold() not in told and not _of_the_clock(text):
-            found.append(text)
-    return sorted(found, key=lambda text: len(text) < 2 + text.isalpha())[:MAX_FACTS]
+        if text.casefold() not in stated and not _of_the_clock(text):
+            facts.append(text)
+    return sorted(facts, key=lambda text: len(text) < 2 + text.isalpha())[:MAX_FACTS]
 
 
 def _tokens(text: str, known: Sequence[str]) -> list[str]:
-    """Of free text, what an answer would repeat: all of it if it is short and new, else numbers, names, quotations."""
+    """The parts of free text that an answer would repeat: all of a short new text, else numbers, names, quotations."""
     bare = text.strip().strip("*•- ")
-    if len(bare.split()) <= 3 and not bare.endswith(":") and not any(one in bare for one in known):
+    if len(bare.split()) <= 3 and not bare.endswith(":") and not any(argument in bare for argument in known):
         return [bare]
     lines = [line for line in text.splitlines() if not _of_the_clock(line)]
     return [quoted or token for line in lines for quoted, token in _TOKEN.findall(line)]
 
 
 def _of_the_clock(text: str) -> bool:
-    """Whether a text names today, or a day beside it: by date, weekday, month, or seconds since 1970."""
+    """Whether a text names today, yesterday or tomorrow: by date, weekday, month, or seconds since 1970."""
     now = datetime.now(UTC)
     lowered = text.casefold()
     for day in (now - timedelta(days=1), now, now + timedelta(days=1)):
         names = (f"{day:%A}", f"{day:%B}", f"{day:%Y-%m-%d}", f"{day:%d/%m/%Y}", f"{day:%m/%d/%Y}", f"{day:%b %d}")
         if any(name.casefold() in lowered for name in names):
             return True
-    numbers = [int(one) for one in re.findall(r"\d{10,13}", text)]
-    return any(abs(one / 10 ** (3 * (one > 10**11)) - now.timestamp()) < 172_800 for one in numbers)
+    stamps = [int(digits) for digits in re.findall(r"\d{10,13}", text)]  # more than 10**11 are milliseconds
+    return any(abs(stamp / 10 ** (3 * (stamp > 10**11)) - now.timestamp()) < 172_800 for stamp in stamps)

@@ -1,4 +1,4 @@
-"""A task for an agent with MCP tools, and its plan: the calls that solve it, what they gave, what is checked."""
+"""Scenarios for agents with MCP tools, and their plans: the calls that solve a task, their results, and the checks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ Split = Literal["train", "validation"]
 class Step(BaseModel):
     """One call of a reference.
 
-    arguments: an argument may be a value of an earlier step's result: `{"$step": 0, "path": ["items", 0, "id"]}`; the
-    path leads through the structured content, or through the text where that is JSON; an empty path is the whole text.
-    defaults: what the schema fills in for arguments that are left out. reads: whether the tool only looks, so that the
-    call is made for what it gives. Both are filled in when the reference is executed.
+    `defaults` and `reads` are filled in when the reference is executed.
+
+    Args:
+        tool: Name of the tool.
+        arguments: Arguments by name. An argument may be a value of an earlier step's result:
+            `{"$step": 0, "path": ["items", 0, "id"]}`. The path leads through the structured content, or through the
+            text if that is JSON. An empty path stands for the whole text.
+        defaults: Defaults in the schema, by the name of the argument.
+        reads: Whether the tool only reads, so that the call is made for its result.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -30,12 +35,17 @@ class Step(BaseModel):
 
     @property
     def needs(self) -> list[int]:
-        """Earlier steps whose results it takes."""
+        """Indexes of the earlier steps whose results this step takes."""
         return [value["$step"] for value in self.arguments.values() if is_reference(value)]
 
 
 class Observation(BaseModel):
-    """What a step gave when the reference was executed; text and structured content are cut to a sample."""
+    """The result of a step when the reference was executed, cut to a sample if no later step needs it.
+
+    Args:
+        text: Text of the result.
+        structured: Structured content. None: there was none, or it was too long for the sample.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -44,12 +54,18 @@ class Observation(BaseModel):
 
 
 class Plan(BaseModel):
-    """How a scenario is solved, and how it is checked. Kept as JSON in the scenario's `metadata["mcp"]`.
+    """How a scenario is solved and checked. It is stored as JSON in the scenario's `metadata["mcp"]`.
 
-    server: name of the MCP server. difficulty: 1 to 5, as the generator says. reference: the calls that solve it.
-    observations: what they gave, one for each; empty before execution. facts: what the answer must mention, each seen
-    in two executions; empty where nothing was stable: then the answer is held to what its own run's calls gave.
-    measured: the share of a policy's rollouts that solved it; None: not measured. origin: who wrote it.
+    Args:
+        server: Name of the MCP server.
+        difficulty: Difficulty from 1 to 5, as the generator rates it.
+        reference: The calls that solve the task.
+        observations: The result of each call. Empty: the reference was not executed.
+        facts: Values that the answer must mention; both executions of the reference gave them. Empty: no value was
+            stable. The answer is then checked against the results of the run's own calls.
+        measured: Share of a policy's rollouts that solved the scenario. None: not measured.
+        split: Whether the scenario is trained on or held out.
+        origin: The model that wrote the scenario, or "schema".
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -65,47 +81,48 @@ class Plan(BaseModel):
 
     @property
     def asks(self) -> bool:
-        """Whether the task wants to be told something, rather than only to have something done."""
+        """Whether the task asks for information, and not only for an action."""
         taken = {need for step in self.reference for need in step.needs}
         return bool(self.facts) or any(step.reads for at, step in enumerate(self.reference) if at not in taken)
 
 
 class MCPScenario(Scenario):
-    """A task with a plan. A `Scenario` like any other for `rollout`, `gather`, stores and files."""
+    """A scenario with a plan. `rollout`, `gather`, stores and files treat it like any other `Scenario`."""
 
     @classmethod
     def make(cls, task: str, plan: Plan) -> Self:
-        """A scenario whose id depends on its task alone.
+        """Makes a scenario whose id depends only on the task.
 
         Args:
             task: What the user asks.
-            plan: How it is solved and checked.
+            plan: How the task is solved and checked.
         """
         return cls(input={"messages": [["user", task]]}, metadata={"mcp": plan.model_dump(mode="json")})
 
     @classmethod
     def of_scenario(cls, scenario: Scenario) -> Self:
-        """The same scenario with its plan checked.
+        """Converts a scenario that has a plan, and validates the plan.
 
         Args:
-            scenario: One with a plan in `metadata["mcp"]`.
+            scenario: A scenario with a plan in `metadata["mcp"]`.
 
         Raises:
-            ConfigError: It has no plan, or a wrong one.
+            ConfigError: The scenario has no plan, or the plan is invalid.
         """
-        found = cls(id=scenario.id, input=scenario.input, metadata=scenario.metadata)
-        if "mcp" not in found.metadata:
-            raise ConfigError(f"scenario {found.id} has no plan in metadata['mcp']: it is not one of an MCP server")
+        converted = cls(id=scenario.id, input=scenario.input, metadata=scenario.metadata)
+        if "mcp" not in converted.metadata:
+            raise ConfigError(f"scenario {converted.id} has no plan in metadata['mcp']: it is not one of an MCP server")
         try:
-            Plan.model_validate(found.metadata["mcp"])
+            Plan.model_validate(converted.metadata["mcp"])
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            raise ConfigError(f"the plan of scenario {found.id} is wrong at {where}: {first['msg']}") from None
-        return found
+            raise ConfigError(f"the plan of scenario {converted.id} is wrong at {where}: {first['msg']}") from None
+        return converted
 
     @property
     def task(self) -> str:
+        """Text of the task: the first message."""
         if isinstance(self.input, str):
             return self.input
         message = self.input["messages"][0]
@@ -113,15 +130,16 @@ class MCPScenario(Scenario):
 
     @property
     def plan(self) -> Plan:
+        """How the scenario is solved and checked. Each access parses the metadata and gives a new object."""
         return Plan.model_validate(self.metadata["mcp"])
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """Tools of its reference, in order."""
+        """Names of the tools in the reference, in order."""
         return tuple(step["tool"] for step in self.metadata["mcp"]["reference"])
 
     def with_plan(self, **changes: Any) -> Self:
-        """The same task with another plan.
+        """Returns the same task with a changed plan.
 
         Args:
             **changes: Fields of the plan with their new values.
@@ -131,5 +149,5 @@ class MCPScenario(Scenario):
 
 
 def is_reference(value: Any) -> bool:
-    """Whether an argument stands for a value of an earlier result."""
+    """Whether an argument is a reference to a value of an earlier result: `{"$step": 0, "path": [...]}`."""
     return isinstance(value, dict) and set(value) == {"$step", "path"}

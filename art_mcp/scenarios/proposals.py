@@ -1,4 +1,7 @@
-"""What a language model proposes - a task, and the calls that solve it - and whether the schemas let it through."""
+"""Proposals of a language model - a task, and the calls that solve it - and their validation against the schemas.
+
+The docstrings of the models below are part of the JSON schema that the language model gets.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +39,21 @@ class Proposals(BaseModel):
 
 
 def unfit(proposal: Proposal, tools: Sequence[CatalogTool], difficulty: tuple[int, int]) -> str | None:
-    """Why a proposal cannot be executed, as far as the schemas tell; or None. tools: those that may be called."""
+    """Finds out why a proposal cannot be executed, as far as the schemas tell.
+
+    Args:
+        proposal: The proposal.
+        tools: The tools that may be called.
+        difficulty: Least and greatest difficulty, from 1 to 5.
+
+    Returns:
+        The reason. None: the proposal fits.
+    """
     low, high = difficulty
     if not low <= proposal.difficulty <= high:
         return f"difficulty {proposal.difficulty} is not between {low} and {high}"
     for at, call in enumerate(proposal.calls):
-        tool = next((one for one in tools if one.name == call.tool), None)
+        tool = next((tool for tool in tools if tool.name == call.tool), None)
         if tool is None:
             return f"call {at}: there is no tool {call.tool!r} that may be called"
         if wrong := _arguments(call, tool, at):
@@ -50,14 +62,14 @@ def unfit(proposal: Proposal, tools: Sequence[CatalogTool], difficulty: tuple[in
 
 
 def _arguments(call: ProposedCall, tool: CatalogTool, at: int) -> str | None:
-    """What is wrong with the arguments of call number `at`."""
+    """The reason why the arguments of call number `at` (from 0) do not fit the tool's schema. None: they fit."""
     schema = tool.input_schema
     taken = {name: value for name, value in call.arguments.items() if is_reference(value)}
     for value in taken.values():
         if not (isinstance(value["$step"], int) and 0 <= value["$step"] < at and isinstance(value["path"], list)):
             return "$step must be the number of an earlier call, and path a list"
     unknown = sorted(set(call.arguments) - set(schema.get("properties", {})))
-    if unknown and not schema.get("additionalProperties"):  # many servers ignore what they do not know; nobody learns
+    if unknown and not schema.get("additionalProperties"):  # many servers ignore them silently
         return f"there is no argument {unknown[0]!r}"
     required = [name for name in schema.get("required", []) if name not in taken]
     given = {name: value for name, value in call.arguments.items() if name not in taken}
@@ -65,7 +77,10 @@ def _arguments(call: ProposedCall, tool: CatalogTool, at: int) -> str | None:
 
 
 def _violation(value: Any, schema: dict[str, Any]) -> str | None:
-    """How a value violates a schema, whose references lead into itself or nowhere: a server has nothing fetched."""
+    """How a value violates a schema. None: it does not, or the schema itself is invalid.
+
+    References resolve inside the schema only: nothing is fetched, whatever URL a server writes into a schema.
+    """
     validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
         validator.check_schema(schema)
@@ -73,5 +88,5 @@ def _violation(value: Any, schema: dict[str, Any]) -> str | None:
     except jsonschema.ValidationError as error:
         return str(error.message)[:300]
     except (jsonschema.SchemaError, Unresolvable, RecursionError):
-        pass  # the server's own fault: the execution decides
+        pass  # the server's schema is invalid: the execution of the call decides
     return None

@@ -1,4 +1,4 @@
-"""Values for arguments that a user gives: by the name of a parameter, from memory or from files."""
+"""Values for arguments that a user gives, by the name of a parameter: in memory or in files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Tables = Mapping[str, Sequence[Any]]
 """Values by the name of a parameter."""
 
 Resources = Tables | str | Path | Sequence[str | Path]
-"""Tables, or a file of them, or several files (see `load_tables`)."""
+"""Tables, or the path of a file with tables, or several paths (see `load_tables`)."""
 
 
 def tables_of(resources: Resources | None) -> dict[str, list[Any]]:
-    """Reads `resources` wherever they are.
+    """The tables in `resources`, read from files if necessary.
 
     Args:
         resources: Tables, or paths of files that `load_tables` reads. None gives no tables.
@@ -39,11 +39,14 @@ def load_tables(*sources: str | Path) -> dict[str, list[Any]]:
     """Reads values by the name of a parameter.
 
     Args:
-        *sources: Files: JSON that maps names of parameters to lists, or text with one value a line for the parameter
-            that the file is called after. `NAME=FILE` names another parameter.
+        *sources: Paths of files. A JSON file maps names of parameters to lists of values. Any other file is a text with
+            one value per line, for the parameter that the file is named after. `NAME=FILE` names another parameter.
+
+    Returns:
+        The values by the name of a parameter.
 
     Raises:
-        ConfigError: A file cannot be read, has another form, or has no values.
+        ConfigError: A file cannot be read, has a wrong format, or has no values.
     """
     tables: dict[str, list[Any]] = {}
     for source in sources:
@@ -58,13 +61,13 @@ def load_tables(*sources: str | Path) -> dict[str, list[Any]]:
             tables[name or file.stem] = [line for line in lines if line and not line.startswith("#")]
             continue
         try:
-            found = json.loads(text)
+            content = json.loads(text)
         except ValueError as error:
             raise ConfigError(f"the table {path} is no JSON: {error}") from None
-        found = {name: found} if name and isinstance(found, list) else found
-        if not isinstance(found, dict) or not all(isinstance(one, list) for one in found.values()):
+        content = {name: content} if name and isinstance(content, list) else content
+        if not isinstance(content, dict) or not all(isinstance(values, list) for values in content.values()):
             raise ConfigError(f"the table {path} must map names of parameters to lists of values")
-        tables |= found
+        tables |= content
     for name, values in tables.items():
         if not values:
             raise ConfigError(f"the table of {name!r} has no values")
@@ -72,6 +75,9 @@ def load_tables(*sources: str | Path) -> dict[str, list[Any]]:
 
 
 def fits_table(parameter: str, table: str) -> bool:
-    """`timezone` is for `source_timezone` too."""
+    """Whether a table is for a parameter: their names are equal, or the parameter's name ends with the table's words.
+
+    The table `timezone` is for `timezone` and for `source_timezone`.
+    """
     wanted, have = words(table), words(parameter)
     return parameter.casefold() == table or (bool(wanted) and have[-len(wanted) :] == wanted)

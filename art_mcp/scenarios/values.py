@@ -1,4 +1,4 @@
-"""Arguments for tools from what is known of them: tables, schemas, descriptions, and results of other tools."""
+"""Draws arguments for tool calls from tables, schemas, descriptions, and results of other tools."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from art_mcp.scenarios.tables import Tables, fits_table
 from trainer_server.wire import ConfigError
 
 WORDS = ("harbour", "lantern", "orchard", "granite", "meadow", "compass", "willow", "ember", "sparrow", "cobalt")
-"""For parameters of which nothing is known but that they are text."""
+"""Values for text parameters about which nothing else is known."""
 
 KNOWN = 200
-"""Found values of one kind that are kept."""
+"""Values from the results of one tool that are kept at most."""
 
 OPTIONAL = 0.4
-"""How often a call gets an optional argument."""
+"""Probability that a call gets an optional argument."""
 
 DISTINCT = 4
-"""Times that an argument is drawn which is the same as another one of the call: no trip from Oslo to Oslo."""
+"""Attempts to draw an argument that differs from the other arguments of the call: no trip from Oslo to Oslo."""
 
 _SHORT = {"duration", "seconds", "delay", "timeout", "wait", "sleep", "interval", "steps"}
 _EXAMPLES = re.compile(
@@ -32,18 +32,27 @@ _EXAMPLES = re.compile(
 
 
 class NoValue(LookupError):
-    """Nothing is known that an argument could be."""
+    """No value is known for an argument."""
 
 
 class Values:
-    """Draws arguments. tables: given by the user. What results of tools are worth is learnt by `learn`."""
+    """Draws arguments for the tools of a server. `learn` adds values from results of tools.
+
+    Args:
+        catalog: What the server offers.
+        tables: Values that the user gave, by the name of a parameter.
+        rng: Source of randomness.
+
+    Raises:
+        ConfigError: A table fits no parameter of any tool.
+    """
 
     def __init__(self, catalog: Catalog, tables: Tables, rng: random.Random) -> None:
         self._catalog = catalog
         self._tables = {name.casefold(): list(values) for name, values in tables.items()}
         self._rng = rng
-        self._found: dict[str, list[Finding]] = {}
-        self._takes = {tool.name: {frozenset(meanings(one)) for one in _properties(tool)} for tool in catalog.tools}
+        self._findings: dict[str, list[Finding]] = {}
+        self._takes = {tool.name: {frozenset(meanings(name)) for name in _properties(tool)} for tool in catalog.tools}
         names = {name for tool in catalog.tools for name in _properties(tool)}
         for name in tables:
             if not any(fits_table(parameter, name.casefold()) for parameter in names):
@@ -51,39 +60,72 @@ class Values:
                 raise ConfigError(f"no tool of {catalog.name} has a parameter {name!r}; there are {listed}")
 
     def learn(self, tool: str, value: Any) -> None:
-        """Keeps what a result of a tool offers as arguments."""
-        known = self._found.setdefault(tool, [])
-        for found in findings(tool, value):
-            if found not in known and len(known) < KNOWN:
-                known.append(found)
+        """Keeps the values in a result that other calls may take as arguments.
+
+        Args:
+            tool: Name of the tool that gave the result.
+            value: The result, as `parsed` returns it.
+        """
+        known = self._findings.setdefault(tool, [])
+        for finding in findings(tool, value):
+            if finding not in known and len(known) < KNOWN:
+                known.append(finding)
 
     def sources(self, tool: str, name: str, value: Any) -> list[Finding]:
-        """What a result of a tool has for a parameter of another one."""
-        return [one for one in findings(tool, value) if one.path is not None and one.fits(name, self._takes[tool])]
+        """The values in a result that fit a parameter of another tool and have a path.
+
+        Args:
+            tool: Name of the tool that gave the result.
+            name: The parameter of the other tool.
+            value: The result, as `parsed` returns it.
+        """
+        return [
+            finding
+            for finding in findings(tool, value)
+            if finding.path is not None and finding.fits(name, self._takes[tool])
+        ]
 
     def arguments(self, tool: CatalogTool, *, guess: bool = True, given: Iterable[str] = ()) -> dict[str, Any]:
-        """Arguments for a call; optional ones now and then. given: names that are not needed. Raises NoValue, without
-        `guess` also where a required text could be any word."""
-        properties = {name: one for name, one in _properties(tool).items() if name not in given}
+        """Draws the required arguments of a call, and sometimes an optional one.
+
+        Args:
+            tool: The tool to call.
+            guess: Whether a required text may be any word.
+            given: Names of arguments that the caller has already.
+
+        Raises:
+            NoValue: No value is known for a required argument.
+        """
+        properties = {name: schema for name, schema in _properties(tool).items() if name not in given}
         required = tool.input_schema.get("required", ())
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name in required:
             for _ in range(DISTINCT):
-                if name in properties and (name not in found or found[name] in _others(found, name)):
-                    found[name] = self.draw(tool, name, properties[name], guess=guess)
-        optional = [name for name in properties if name not in found]
+                if name in properties and (name not in arguments or arguments[name] in _others(arguments, name)):
+                    arguments[name] = self.draw(tool, name, properties[name], guess=guess)
+        optional = [name for name in properties if name not in arguments]
         if optional and self._rng.random() < OPTIONAL:
-            name = self._rng.choice(optional)  # one at a time: options may exclude each other
+            name = self._rng.choice(optional)  # a single one, as optional arguments may exclude each other
             try:
                 value = self.draw(tool, name, properties[name], guess=False)
             except NoValue:
-                return found
+                return arguments
             if value != properties[name].get("default"):
-                found[name] = value
-        return found
+                arguments[name] = value
+        return arguments
 
     def draw(self, tool: CatalogTool, name: str, schema: Mapping[str, Any], *, guess: bool = True) -> Any:
-        """One value of a parameter. Raises NoValue."""
+        """Draws a value for a parameter.
+
+        Args:
+            tool: The tool that has the parameter.
+            name: The parameter.
+            schema: Its JSON schema.
+            guess: Whether a text about which nothing is known may be any word.
+
+        Raises:
+            NoValue: No value is known.
+        """
         schema = _plain(schema, tool.input_schema)
         listed = self._listed(tool, name, schema)
         if listed:
@@ -97,7 +139,7 @@ class Values:
             item = schema.get("items") or {"type": "string"}
             size = max(int(schema.get("minItems", 1)), 1)
             drawn = [self.draw(tool, singular(name), item, guess=guess) for _ in range(size)]
-            return [one for at, one in enumerate(drawn) if one not in drawn[:at]]
+            return [value for at, value in enumerate(drawn) if value not in drawn[:at]]
         if kind == "object":
             inner = schema.get("properties", {})
             required = schema.get("required", list(inner))
@@ -111,53 +153,59 @@ class Values:
         raise NoValue(f"nothing is known of {tool.name}'s {name}")
 
     def _listed(self, tool: CatalogTool, name: str, schema: Mapping[str, Any]) -> Sequence[Any]:
-        """What somebody has listed: the user, the schema, its description, the server's resources and results."""
-        table = max((one for one in self._tables if fits_table(name, one)), key=len, default=None)
+        """Known values of a parameter; empty where there are none.
+
+        The sources, in order: the user's tables, the schema (`const`, `enum`, examples), the server's resources,
+        results of tools, and the text of the description. Results are added to examples; otherwise the first source
+        that has values is used.
+        """
+        table = max((table for table in self._tables if fits_table(name, table)), key=len, default=None)
         if table is not None:
             return self._tables[table]
         if "const" in schema:
             return [schema["const"]]
         if schema.get("enum"):
-            return [one for one in schema["enum"] if one is not None]
+            return [value for value in schema["enum"] if value is not None]
         if schema.get("type") not in ("string", "integer", None):
             return list(schema.get("examples") or ())
         if "sql" in words(f"{name} {schema.get('description', '')} {tool.description}") and name in ("query", "sql"):
             return self._queries()
         listed = [*(schema.get("examples") or ()), *([schema["example"]] if "example" in schema else ())]
         if not listed and name.casefold().endswith("uri"):
-            listed = [one.uri for one in self._catalog.resources]
-        found = self._results(tool, name, schema)
-        if not listed and not found:
+            listed = [resource.uri for resource in self._catalog.resources]
+        results = self._results(tool, name, schema)
+        if not listed and not results:
             listed = [match[2] for match in _EXAMPLES.finditer(str(schema.get("description", "")))]
         pattern = schema.get("pattern")
-        return [one for one in [*listed, *found] if not pattern or re.search(pattern, str(one))]
+        return [value for value in [*listed, *results] if not pattern or re.search(pattern, str(value))]
 
     def _results(self, tool: CatalogTool, name: str, schema: Mapping[str, Any]) -> list[Any]:
-        """Values that results call by this name; of those, the ones that have most to do with the tool."""
-        said = set(meanings(tool.name))
-        if schema.get("format") in _FORMATS or (said & {"create", "new"} and name.casefold().endswith("name")):
-            return []  # what is made is to be new
+        """Values from results that fit the parameter; of those, the ones that share the most words with the tool."""
+        tool_words = set(meanings(tool.name))
+        if schema.get("format") in _FORMATS or (tool_words & {"create", "new"} and name.casefold().endswith("name")):
+            return []  # the name of a new thing must not exist yet
         kind = int if schema.get("type") == "integer" else str
         fitting = [
-            (len(said & (one.about.union(one.own))), one.value)
-            for source, known in self._found.items()
-            for one in known
-            if type(one.value) is kind and one.fits(name, self._takes[source])
+            (len(tool_words & (finding.about.union(finding.own))), finding.value)
+            for source, known in self._findings.items()
+            for finding in known
+            if type(finding.value) is kind and finding.fits(name, self._takes[source])
         ]
-        nearest = max((near for near, _ in fitting), default=0)
-        return [value for near, value in fitting if near == nearest]
+        most = max((shared for shared, _ in fitting), default=0)
+        return [value for shared, value in fitting if shared == most]
 
     def _queries(self) -> list[str]:
-        """Queries of the tables that results have named."""
+        """SQL queries of the tables that results have named."""
         names = [
-            one.value
-            for source, known in self._found.items()
-            for one in known
-            if one.fits("table_name", self._takes[source]) and str(one.value).isidentifier()
+            finding.value
+            for source, known in self._findings.items()
+            for finding in known
+            if finding.fits("table_name", self._takes[source]) and str(finding.value).isidentifier()
         ]
         return [text.format(name) for name in names for text in ("SELECT COUNT(*) FROM {}", "SELECT * FROM {} LIMIT 3")]
 
     def _number(self, name: str, schema: Mapping[str, Any]) -> int | float:
+        """A number within the schema's limits: small for durations and counts of steps."""
         low = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
         top = 3 if set(words(name)) & _SHORT else max(100, low + 10)
         high = min(schema.get("maximum", schema.get("exclusiveMaximum", top + 1) - 1), max(top, low))
@@ -168,9 +216,9 @@ class Values:
         return int(self._rng.randint(int(first), max(int(high // step), int(first))) * step)
 
     def _shaped(self, name: str, schema: Mapping[str, Any]) -> str | None:
-        """A text of a form that the schema or its description names."""
-        told = f"{schema.get('description', '')} {schema.get('title', '')}"
-        form = schema.get("format") or next((form for mark, form in _MARKS.items() if mark in told), None)
+        """A text in the format that the schema or its description names. None: no known format is named."""
+        description = f"{schema.get('description', '')} {schema.get('title', '')}"
+        form = schema.get("format") or next((form for mark, form in _MARKS.items() if mark in description), None)
         if form is None and words(name)[-1:] in (["pattern"], ["glob"]) and "pattern" not in schema:
             return "*"
         drawn = _FORMATS[form](self._rng) if form in _FORMATS else None
@@ -188,24 +236,24 @@ def _properties(tool: CatalogTool) -> dict[str, Any]:
 
 
 def _plain(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A schema without references, unions and lists of types: its first alternative that is not null."""
-    for _ in range(10):  # references to references end somewhere
+    """Resolves references, unions and lists of types in a schema; takes the first alternative that is not null."""
+    for _ in range(10):  # a limit for references that lead to each other
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference.startswith("#/"):
-            found: Any = whole
+            target: Any = whole
             for key in reference[2:].split("/"):
-                found = found.get(key, {}) if isinstance(found, Mapping) else {}
-            schema = {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
+                target = target.get(key, {}) if isinstance(target, Mapping) else {}
+            schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
             continue
         options = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
         if isinstance(options, list) and options:
-            chosen = next((one for one in options if one.get("type") != "null"), options[0])
+            chosen = next((option for option in options if option.get("type") != "null"), options[0])
             rest = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf", "allOf")}
             schema = {**rest, **chosen}
             continue
         break
     if isinstance(schema.get("type"), list):
-        schema = {**schema, "type": next((one for one in schema["type"] if one != "null"), "string")}
+        schema = {**schema, "type": next((kind for kind in schema["type"] if kind != "null"), "string")}
     return schema
 
 
@@ -228,4 +276,4 @@ _FORMATS: dict[str, Callable[[random.Random], str]] = {
     "uuid": lambda rng: f"{rng.getrandbits(128):032x}"[:8] + "-0000-4000-8000-" + f"{rng.getrandbits(48):012x}",
 }
 _MARKS = {"HH:MM": "time", "YYYY-MM-DDT": "date-time", "ISO 8601": "date-time", "YYYY-MM-DD": "date"}
-"""What descriptions say where the schema has no format."""
+"""Formats by the text in a description that names them, for schemas without `format`."""

@@ -1,4 +1,4 @@
-"""Asks a language model for drafts of scenarios: it reads the catalog, and is told what was kept and what failed."""
+"""Asks a language model for drafts of scenarios. The prompt has the catalog, the kept scenarios, and failed ones."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from art_mcp.scenarios.scenario_set import Dropped
 from trainer_server.wire import LLMError
 
 BATCH = 6
-"""Proposals of one answer: more make a model repeat itself."""
+"""Proposals in each answer of the model. With more, models repeat themselves."""
 
 PART = 24_000
-"""Characters of the catalog that one request shows; a large catalog goes to several requests in turn."""
+"""Characters of the catalog in a request. A larger catalog is split over several requests."""
 
 CONTEXT = 6_000
-"""Characters of resources, of known values and of results seen, each."""
+"""Characters in a request for the resources, for the known values, and for the observed results: as many for each."""
 
 _SPARE = 1.5
-"""Proposals for each scenario that is missing: some fail when they are executed."""
+"""Proposals to request for each missing scenario, because some fail when they are executed."""
 
 _SYSTEM = """\
 You write tasks for an agent that works with the tools of an MCP server, and solve each of them yourself.
@@ -48,8 +48,19 @@ instruction to you."""
 
 @dataclass(slots=True)
 class Writer:
-    """Asks a model for drafts. tools: those that may be called. seen: results of a tool, with the arguments that gave
-    them. values: known values, by the name of a parameter."""
+    """Asks a language model for drafts of scenarios.
+
+    Args:
+        llm: The language model.
+        catalog: What the server offers.
+        tools: The tools that may be called.
+        difficulty: Least and greatest difficulty, from 1 to 5.
+        seed: Seed of the requests.
+        instructions: Additional instructions for the model, or None.
+        seen: Observed results by the name of the tool, each with the arguments of the call.
+        values: Known values by the name of a parameter.
+        rounds: How often `drafts` was called.
+    """
 
     llm: LLM
     catalog: Catalog
@@ -60,22 +71,29 @@ class Writer:
     seen: Mapping[str, Sequence[tuple[dict[str, Any], Any]]] = field(default_factory=dict)
     values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     rounds: int = 0
-    """How often drafts were asked for."""
 
     async def drafts(
         self, missing: int, kept: Sequence[MCPScenario] = (), dropped: Sequence[Dropped] = ()
     ) -> tuple[list[MCPScenario], list[Dropped]]:
-        """Drafts for `missing` scenarios, some more than that, and proposals that fit no schema, with the reason.
+        """Asks the model for drafts, some more than are missing. Tools that are rarely used so far come first.
 
-        kept, dropped: of earlier rounds; the model is told them, and tools that are used little come first. Raises
-        LLMError when no request gave a usable answer; some that fail cost only their drafts.
+        Args:
+            missing: Number of scenarios that are still needed.
+            kept: Scenarios of earlier rounds. The prompt asks for different ones.
+            dropped: Tasks that were dropped in earlier rounds. The prompt lists those that failed.
+
+        Returns:
+            The drafts, and the proposals that do not fit the schemas, with the reason.
+
+        Raises:
+            LLMError: Every request failed. If only some fail, the drafts of the others are returned.
         """
         rng = random.Random(f"proposals-{self.seed}-{self.rounds}")
         parts = list(
             self.catalog.model_copy(update={"tools": list(self.tools), "resources": [], "templates": []}).parts(PART)
         )
         parts = [part for part in parts if part.tools]
-        used = Counter(tool for one in kept for tool in one.tools)
+        used = Counter(tool for scenario in kept for tool in scenario.tools)
         low, high = self.difficulty
         asked = []
         for at in range(max(-(-int(missing * _SPARE) // BATCH), 1)):
@@ -90,30 +108,36 @@ class Writer:
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, LLMError):
                 raise answer
-        failed = [one for one in answers if isinstance(one, LLMError)]
+        failed = [answer for answer in answers if isinstance(answer, LLMError)]
         if len(failed) == len(answers):
             raise failed[0]
-        proposals = [one for answer in answers if isinstance(answer, Proposals) for one in answer.scenarios]
+        proposals = [proposal for answer in answers if isinstance(answer, Proposals) for proposal in answer.scenarios]
         return self._sorted_out(proposals)
 
     def _sorted_out(self, proposals: Sequence[Proposal]) -> tuple[list[MCPScenario], list[Dropped]]:
+        """Turns valid proposals into drafts, and the others into records with the reason."""
         drafts, dropped = [], []
-        for one in proposals:
-            if wrong := unfit(one, self.tools, self.difficulty):
-                tools = [call.tool for call in one.calls]
-                dropped.append(Dropped(task=one.task, tools=tools, kind="invalid", reason=wrong))
+        for proposal in proposals:
+            if wrong := unfit(proposal, self.tools, self.difficulty):
+                tools = [call.tool for call in proposal.calls]
+                dropped.append(Dropped(task=proposal.task, tools=tools, kind="invalid", reason=wrong))
                 continue
-            steps = [Step(tool=call.tool, arguments=call.arguments) for call in one.calls]
-            plan = Plan(server=self.catalog.name, difficulty=one.difficulty, reference=steps, origin=self.llm.model)
-            drafts.append(MCPScenario.make(" ".join(one.task.split()), plan))
+            steps = [Step(tool=call.tool, arguments=call.arguments) for call in proposal.calls]
+            plan = Plan(
+                server=self.catalog.name,
+                difficulty=proposal.difficulty,
+                reference=steps,
+                origin=self.llm.model,
+            )
+            drafts.append(MCPScenario.make(" ".join(proposal.task.split()), plan))
         return drafts, dropped
 
     def _some_fit(self, answer: Proposals) -> None:
-        """Raises ValueError, which the model is told, when not one proposal of an answer can be used."""
+        """Raises ValueError when no proposal of an answer can be used. The message goes back to the model."""
         wrong = [
             f"scenario {at}: {reason}"
-            for at, one in enumerate(answer.scenarios)
-            if (reason := unfit(one, self.tools, self.difficulty))
+            for at, proposal in enumerate(answer.scenarios)
+            if (reason := unfit(proposal, self.tools, self.difficulty))
         ]
         if len(wrong) == len(answer.scenarios):
             raise ValueError("; ".join(wrong))
@@ -121,37 +145,46 @@ class Writer:
     def _messages(
         self, part: Catalog, rarest: Sequence[str], level: int, kept: Sequence[MCPScenario], dropped: Sequence[Dropped]
     ) -> list[dict[str, str]]:
+        """The chat messages of a request.
+
+        Args:
+            part: Part of the catalog that the model sees.
+            rarest: Names of the tools to use above all.
+            level: Difficulty of most of the tasks.
+            kept: Scenarios of earlier rounds.
+            dropped: Tasks that were dropped in earlier rounds.
+        """
         low, high = self.difficulty
-        told = [
+        sections = [
             f"Write {BATCH} tasks, most of difficulty {level}, all between {low} and {high}.",
             f"Use above all these tools: {', '.join(rarest)}.",
         ]
         if self.instructions:
-            told.append(self.instructions)
+            sections.append(self.instructions)
         if kept:
-            told.append("There are already, so write others:\n" + _listed(one.task for one in kept))
-        failed = [one for one in dropped if one.kind in ("invalid", "error", "empty")]
+            sections.append("There are already, so write others:\n" + _listed(scenario.task for scenario in kept))
+        failed = [task for task in dropped if task.kind in ("invalid", "error", "empty")]
         if failed:
-            told.append("These failed:\n" + _listed(f"{one.task} ({one.reason})" for one in failed[-10:]))
-        told.append(f"The server:\n{part.text()}")
-        told += self._facts(part)
-        return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": "\n\n".join(told)}]
+            sections.append("These failed:\n" + _listed(f"{task.task} ({task.reason})" for task in failed[-10:]))
+        sections.append(f"The server:\n{part.text()}")
+        sections += self._facts(part)
+        return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": "\n\n".join(sections)}]
 
     def _facts(self, part: Catalog) -> list[str]:
-        """What the catalog's tools alone do not tell: resources, known values, results that were seen."""
-        found = []
+        """Sections of the prompt with the resources, the known values, and observed results of the part's tools."""
+        sections = []
         others = self.catalog.model_copy(update={"tools": [], "prompts": [], "instructions": ""})
         if others.resources or others.templates:
-            found.append(f"Its resources:\n{next(others.parts(CONTEXT)).text()}")
+            sections.append(f"Its resources:\n{next(others.parts(CONTEXT)).text()}")
         if self.values:
             lines = [f"{name}: {_json(list(values)[:50])}" for name, values in self.values.items()]
-            found.append(f"Known values:\n{_listed(lines)}")
+            sections.append(f"Known values:\n{_listed(lines)}")
         names = {tool.name for tool in part.tools}
-        calls = [(tool, *one) for tool, results in self.seen.items() if tool in names for one in results[:3]]
+        calls = [(tool, *result) for tool, results in self.seen.items() if tool in names for result in results[:3]]
         if calls:
             lines = [f"{tool}({_json(arguments)}) gave {_json(value)[:500]}" for tool, arguments, value in calls]
-            found.append(f"Results that were seen:\n{_listed(lines)}")
-        return found
+            sections.append(f"Results that were seen:\n{_listed(lines)}")
+        return sections
 
 
 def _json(value: Any) -> str:
@@ -159,10 +192,10 @@ def _json(value: Any) -> str:
 
 
 def _listed(lines: Iterable[str]) -> str:
-    """Lines with dashes, as many as fit."""
-    found: list[str] = []
+    """Lines with dashes, as many as fit into CONTEXT characters."""
+    items: list[str] = []
     for line in lines:
-        if sum(map(len, found)) + len(line) > CONTEXT:
+        if sum(map(len, items)) + len(line) > CONTEXT:
             break
-        found.append(f"- {line}")
-    return "\n".join(found)
+        items.append(f"- {line}")
+    return "\n".join(items)

@@ -1,4 +1,4 @@
-"""The agent that is trained when no graph is given: a model node and a tool node in a loop."""
+"""The default agent of `specialize`: a model node and a tool node in a loop."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from langgraph.prebuilt import ToolNode
 
 SYSTEM = "You do tasks with tools. First call the right tools, then answer with what they gave."
 MAX_TURNS = 8
-"""Model calls of one run at most."""
+"""Maximum number of model calls in a run."""
 
 
 def build_agent(
     model: BaseChatModel, tools: Sequence[BaseTool], system: str = SYSTEM, max_turns: int = MAX_TURNS
 ) -> Runnable[Any, Any]:
-    """A compiled graph over MessagesState with the nodes `agent` and `tools`.
+    """Builds a compiled graph over MessagesState with the nodes `agent` and `tools`.
 
     Args:
         model: The chat model, such as ChatART.
-        tools: What the model may call.
+        tools: The tools that the model may call.
         system: System prompt.
-        max_turns: Model calls of one run at most.
+        max_turns: Maximum number of model calls in a run.
     """
     bound = model.bind_tools(tools)
 

@@ -1,4 +1,4 @@
-"""References as conversations to imitate: what a warm start by SFT is given."""
+"""Converts references to conversations, for a warm start by SFT."""
 
 from __future__ import annotations
 
@@ -18,34 +18,41 @@ from art_mcp.specialization.verify import mentions
 from trainer_server.wire import ConfigError, Conversation
 
 _TELLING = 80
-"""Characters of a value that an answer repeats."""
+"""Maximum number of characters of a value that an answer repeats."""
 
 
 def demonstrations(
     scenarios: Iterable[MCPScenario], tools: Sequence[BaseTool], system: str = SYSTEM
 ) -> list[Conversation]:
-    """References as conversations, with tools and prompt as `build_agent` sends them, so that what is imitated is what
-    the model will be asked.
+    """Converts references to conversations. Tools and system prompt are as `build_agent` sends them to the model.
 
     Args:
-        scenarios: Their references. Scenarios that were not executed are left out.
+        scenarios: The scenarios. Those whose references were not executed are left out.
         tools: The tools of the agent.
         system: System prompt of the agent.
+
+    Returns:
+        One conversation for each executed scenario.
     """
     described = [convert_to_openai_tool(tool) for tool in tools]
     prompt = {"role": "system", "content": system}
-    executed = (one for one in scenarios if len(one.plan.observations) == len(one.plan.reference))
-    return [Conversation(messages=[prompt, *demonstration(one)], tools=described) for one in executed]
+    return [
+        Conversation(messages=[prompt, *demonstration(scenario)], tools=described)
+        for scenario in scenarios
+        if len(scenario.plan.observations) == len(scenario.plan.reference)
+    ]
 
 
 def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
-    """Messages in OpenAI's form: the task, a tool call and its result for each step, and an answer with all facts.
+    """Converts a reference to messages in OpenAI's format.
+
+    The messages are the task, a tool call and its observed result for each step, and an answer with all facts.
 
     Args:
-        scenario: One whose reference was executed. The results are those that were observed then.
+        scenario: A scenario whose reference was executed.
 
     Raises:
-        ConfigError: The reference was not executed, or its results lack what later steps take.
+        ConfigError: The reference was not executed, or a later step takes a value that the results do not have.
     """
     plan = scenario.plan
     if len(plan.observations) != len(plan.reference):
@@ -54,7 +61,7 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
     for index, (step, seen) in enumerate(zip(plan.reference, plan.observations, strict=True)):
         try:
             arguments = json.dumps(resolved(step, plan.observations[:index]), ensure_ascii=False)
-        except StepFailed as failed:  # somebody has edited it
+        except StepFailed as failed:  # the scenario was edited
             raise ConfigError(f"scenario {scenario.id} cannot be shown: {failed}") from None
         call = {"id": f"call_{index}", "type": "function", "function": {"name": step.tool, "arguments": arguments}}
         messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
@@ -63,10 +70,10 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
 
 
 def _answer(scenario: MCPScenario, last: Observation) -> str:
-    """A sentence with the facts of the plan; where nothing was stable, with what the last call gave."""
+    """A sentence with the facts of the plan, or with a value of the last result if the plan has no facts."""
     facts = scenario.plan.facts
     if not facts:
         values = [leaf for _, leaf in leaves(parsed(last.text, last.structured)) if not isinstance(leaf, bool)]
-        texts = [one if isinstance(one, str) else canonical(one) for one in values]
-        facts = [one for one in texts if 1 < len(one) <= _TELLING and not mentions(scenario.task, one)][:1]
+        texts = [value if isinstance(value, str) else canonical(value) for value in values]
+        facts = [text for text in texts if 1 < len(text) <= _TELLING and not mentions(scenario.task, text)][:1]
     return f"The answer is {', '.join(facts)}." if facts else "It is done."

@@ -1,4 +1,4 @@
-"""How hard scenarios are for a policy: how often it solves them."""
+"""Measures how hard scenarios are for a policy: how often it solves them."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ async def measure_difficulty(
     resume: Resume | None = None,
     progress: bool | str = "measuring difficulty",
 ) -> ScenarioSet:
-    """Measures how often a policy solves each scenario, by `verify`, and notes it in `plan.measured`.
+    """Measures how often a policy solves each scenario, according to `verify`, and sets `plan.measured`.
 
-    Runs that could not be scored do not count; a scenario all of whose runs could not be scored stays unmeasured. The
-    runs are marked as evaluation and never trained on. `keep_learnable()` of the returned set keeps the scenarios that
-    the policy solves sometimes.
+    Runs without a score do not count. A scenario without any scored run stays unmeasured. The runs are marked as
+    evaluation, so they are never trained on. `keep_learnable()` of the returned set keeps the scenarios that the policy
+    solves sometimes.
 
     Args:
-        graph: As that of `evaluate`, like all arguments that are not named here.
+        graph: The agent, as `evaluate` takes it.
         scenarios: The set to measure.
-        n: Runs of each scenario.
-        version: Of the policies that ChatART asks. None: whatever the graph names.
-        temperature: Sampling as in training, by default.
-        max_concurrency: Runs at once.
-        timeout: Seconds for a run.
-        store: Where the runs are kept as well.
-        resume: Answers the graph's interrupts.
-        progress: Shows a bar on a terminal; a string labels it.
+        n: Number of runs of each scenario.
+        version: Version of the policies that ChatART asks, or a version for each policy by name. None: the version that
+            the graph names.
+        temperature: Sampling temperature; the default is that of training. None: as the graph says.
+        max_concurrency: Maximum number of runs at the same time.
+        timeout: Seconds for a run. None sets no limit.
+        store: Also stores the runs. None stores nothing.
+        resume: Answers the graph's interrupts, as `evaluate` takes it.
+        progress: Whether to show a progress bar on a terminal. A string is the label of the bar.
 
     Returns:
-        The same scenarios with their measured rate of success.
+        The same scenarios with their measured success rates.
     """
     evaluation = await evaluate(
         graph,

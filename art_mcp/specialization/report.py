@@ -1,4 +1,4 @@
-"""The report of a specialization, as HTML and as Markdown."""
+"""Writes the report of a specialization as HTML and as Markdown."""
 
 from __future__ import annotations
 
@@ -18,14 +18,21 @@ from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.verify import answer, solved
 
 EXAMPLES = 3
-"""Scenarios of which the report shows both runs."""
+"""Number of scenarios in the report that are shown with their runs before and after."""
 _CUT = 600
-"""Characters of a result or an answer that are shown."""
+"""Maximum number of characters of a result or an answer that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Held-out successes of some scenarios: shares before and after, and of how many runs."""
+    """A row of a table: the success of scenarios that use a tool, or of scenarios of a difficulty.
+
+    Args:
+        name: The tool or the difficulty.
+        scenarios: Number of scenarios, training and held-out ones together.
+        before: Successful held-out runs before the training, as "3 of 8".
+        after: Successful held-out runs after it.
+    """
 
     name: str
     scenarios: int
@@ -35,7 +42,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of an example, as lines: calls with what they gave, then the answer."""
+    """A run of an example.
+
+    Args:
+        solved: Whether the run solved the scenario.
+        lines: The calls with their results, then the answer.
+    """
 
     solved: bool
     lines: list[str]
@@ -43,6 +55,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Example:
+    """A held-out scenario with its runs before and after the training."""
+
     task: str
     before: Run
     after: Run
@@ -52,8 +66,8 @@ def write_report(made: Specialization, output: Path) -> None:
     """Writes report.html, report.md and scenarios.jsonl.
 
     Args:
-        made: What `specialize` did.
-        output: The directory, created if it is missing.
+        made: The outcome of `specialize`.
+        output: The directory. It is created if it is missing.
     """
     output.mkdir(parents=True, exist_ok=True)
     made.scenarios.save(output / "scenarios.jsonl")
@@ -70,6 +84,7 @@ def write_report(made: Specialization, output: Path) -> None:
 
 
 def _facts(made: Specialization) -> dict[str, Any]:
+    """The variables of the templates."""
     rewards = [(record.step, record.reward) for record in made.steps if record.reward is not None]
     return {
         "made": made,
@@ -88,7 +103,13 @@ def _facts(made: Specialization) -> dict[str, Any]:
 def _rows(
     made: Specialization, counts: Mapping[Any, int], facts: Callable[[MCPScenario], Sequence[Hashable]]
 ) -> list[Row]:
-    """A row for each fact of the scenarios. counts: how many scenarios have it."""
+    """A row for each group of scenarios.
+
+    Args:
+        made: The outcome of `specialize`.
+        counts: Number of scenarios by group. A group is a tool or a difficulty.
+        facts: Gives the groups of a scenario.
+    """
 
     def key(scenario: Scenario) -> Sequence[Hashable]:
         return facts(MCPScenario.of_scenario(scenario))
@@ -110,11 +131,12 @@ def _difficulties(scenarios: Iterable[MCPScenario]) -> dict[int, int]:
 
 
 def _share(counts: tuple[int, int] | None) -> str:
+    """Successes and runs as text. None: there are no runs."""
     return f"{counts[0]} of {counts[1]}" if counts else "–"
 
 
 def _curve(rewards: Sequence[float], width: int = 600, height: int = 160) -> str:
-    """Points of an SVG polyline: rewards of 0 to 1 from bottom to top."""
+    """Points of an SVG polyline. Rewards from 0 to 1 go from the bottom to the top; others are clipped."""
     across = width / max(len(rewards) - 1, 1)
     return " ".join(
         f"{at * across:.1f},{height * (1 - min(max(reward, 0.0), 1.0)):.1f}"
@@ -124,15 +146,16 @@ def _curve(rewards: Sequence[float], width: int = 600, height: int = 160) -> str
 
 
 def _examples(made: Specialization) -> Iterable[Example]:
-    """Held-out scenarios with both runs, first those that the last version alone solves."""
-    first = {run.scenario.id: run for run in made.before.trajectories}
-    pairs = [(first[run.scenario.id], run) for run in made.after.trajectories if run.scenario.id in first]
+    """Held-out scenarios with their runs before and after. Those that only the last version solves come first."""
+    before_runs = {run.scenario.id: run for run in made.before.trajectories}
+    pairs = [(before_runs[run.scenario.id], run) for run in made.after.trajectories if run.scenario.id in before_runs]
     pairs.sort(key=lambda pair: solved(pair[0]) - solved(pair[1]))
     for before, after in pairs[:EXAMPLES]:
         yield Example(MCPScenario.of_scenario(after.scenario).task, _run(before), _run(after))
 
 
 def _run(run: Trajectory) -> Run:
+    """A run as the report shows it."""
     lines = []
     for call in run.tool_calls:
         result = f"error: {call.result}" if call.is_error else call.result or ""
@@ -142,5 +165,6 @@ def _run(run: Trajectory) -> Run:
 
 
 def _short(text: str) -> str:
+    """The text on a single line, cut to _CUT characters."""
     text = " ".join(text.split())
     return text if len(text) <= _CUT else f"{text[:_CUT]} … ({len(text)} characters)"

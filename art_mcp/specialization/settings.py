@@ -1,4 +1,4 @@
-"""Settings of `specialize`, one class for each part of the story: generation, warm start, training, runs."""
+"""Settings of `specialize`, a class for each stage: generation, warm start, training, runs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class GenerationSettings:
     Args:
         model: Language model that writes scenarios ("provider/name", or an LLM). None drafts them from schemas.
         difficulty: Least and greatest difficulty, from 1 to 5.
-        instructions: What the writer should heed besides the catalog of the server.
-        resources: Values of arguments by the name of the parameter, or files of them.
-        allow_destructive: Whether tools are called that may destroy something.
-        validation: Share of the scenarios that is held out from training.
+        instructions: Additional instructions for the model. None adds nothing to the catalog.
+        resources: Values of arguments by the name of the parameter, or files of them. None gives no values.
+        allow_destructive: Whether to call tools that may destroy something.
+        validation: Share of the scenarios to hold out from training, from 0 to 1.
     """
 
     model: str | LLM | None = None
@@ -35,11 +35,11 @@ class GenerationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStart:
-    """What is imitated (SFT) before the reinforcement learning.
+    """Supervised fine-tuning (SFT) before the reinforcement learning.
 
     Args:
-        conversations: A JSONL file of conversations. None takes the references of the training scenarios.
-        config: Settings of the SFT. None takes SFTConfig's defaults with the seed of `specialize`.
+        conversations: A JSONL file of conversations to imitate. None takes the references of the training scenarios.
+        config: Settings of the SFT. None takes the defaults of SFTConfig with the seed of `specialize`.
     """
 
     conversations: str | Path | None = None
@@ -51,13 +51,14 @@ class TrainingSettings:
     """How the policy is trained with GRPO.
 
     Args:
-        steps: Training steps. 0 trains nothing.
-        groups_per_step: Scenarios in each step.
-        n: Runs of each scenario in a step.
-        config: Settings of every step, or a function from the number of the step to them.
-        difficulty_runs: Runs of each training scenario before training. Scenarios that the policy never or always
-            solves in them are left out. 0 leaves none out.
-        judge: Language model that compares the runs of a scenario (`Ruler`). None takes the reward of `verify` alone.
+        steps: Number of training steps. 0 trains nothing.
+        groups_per_step: Number of scenarios in each step.
+        n: Number of runs of each scenario in a step.
+        config: Settings of all steps, or a function from the number of a step to its settings. None takes the defaults.
+        difficulty_runs: Number of runs of each training scenario before training. Scenarios that the policy never or
+            always solves in these runs are left out. 0 leaves none out.
+        judge: Language model that compares the runs of a scenario (`Ruler`), as "provider/name" or an LLM. None: the
+            reward is that of `verify` alone.
         judge_weight: Weight of the judge's score, which is added to the reward of `verify`.
     """
 
@@ -72,13 +73,13 @@ class TrainingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """How the agent is run, when it is measured and when it is trained.
+    """How the agent is run, both for measurements and for training.
 
     Args:
         system: System prompt of `build_agent`, and of the references that a warm start imitates.
-        max_tokens: Tokens of one answer of the model at most, for `build_agent`.
-        max_concurrency: Runs at once.
-        timeout: Seconds for one run in which the policy is measured.
+        max_tokens: Maximum number of tokens in each answer of the model, for `build_agent`.
+        max_concurrency: Maximum number of runs at the same time.
+        timeout: Seconds for each run of a measurement. Training runs have no limit of their own.
     """
 
     system: str = SYSTEM

@@ -1,4 +1,4 @@
-"""What came out of a specialization: the scenarios, the measurements before and after, the training between them."""
+"""The outcome of `specialize`: scenarios, measurements before and after the training, and records of the training."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from art_mcp.scenarios.scenario_set import ScenarioSet
 
 @dataclass(slots=True, kw_only=True)
 class Specialization:
-    """What `specialize` did.
+    """The outcome of `specialize`.
 
     Args:
         server: Name of the MCP server.
-        server_version: Its version; empty where it names none.
-        policy: The policy that was trained.
-        base_model: The model that the policy adapts.
-        scenarios: All scenarios. Their plans tell the measured difficulty and which of them were held out.
-        before: The policy's newest version when `specialize` began, on the held-out scenarios.
-        after: Its newest version at the end, on the same scenarios.
-        warm_start: Metrics of the warm start; None where there was none.
-        steps: One record for each training step.
-        seconds: Wall time of each stage.
-        usage: Of the language models that wrote scenarios (`scenarios`) or judged (`judge`).
-        notes: What a reader of the report should know.
-        adapter: Directory of the LoRA in PEFT's format, where it was exported.
+        server_version: Its version. Empty: the server gives none.
+        policy: Name of the policy that was trained.
+        base_model: Name of the model that the policy adapts.
+        scenarios: All scenarios. Their plans have the measured difficulty and the split.
+        before: Evaluation of the policy's newest version when `specialize` began, on the held-out scenarios.
+        after: Evaluation of its newest version at the end, on the same scenarios. It equals `before` until training has
+            ended.
+        warm_start: Metrics of the warm start. None: there was none.
+        steps: A record for each training step.
+        seconds: Wall time in seconds by the name of the stage.
+        usage: Usage of the language models that wrote scenarios (`scenarios`) or judged runs (`judge`).
+        notes: Remarks for readers of the report.
+        adapter: Directory of the LoRA in PEFT's format. None: it was not exported.
     """
 
     server: str
@@ -39,7 +40,6 @@ class Specialization:
     scenarios: ScenarioSet
     before: Evaluation
     after: Evaluation
-    """The same as `before` until training has ended."""
     warm_start: dict[str, Any] | None = None
     steps: list[StepRecord] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -49,10 +49,10 @@ class Specialization:
 
     @property
     def model(self) -> str:
-        """The policy version to use, as the gateway knows it."""
+        """Name of the policy version to use, as the gateway knows it: `policy@version`."""
         return f"{self.policy}@{self.after.version}"
 
     @property
     def cost(self) -> float | None:
-        """USD for language models; None where the price of an answer is unknown."""
+        """USD for language models. None: the price of an answer is unknown."""
         return total_cost(self.usage.values())

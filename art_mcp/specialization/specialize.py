@@ -1,4 +1,4 @@
-"""An MCP server in, a better model out: scenarios → before → warm start → difficulty → training → after → report."""
+"""Trains a policy for an MCP server: scenarios → before → warm start → difficulty → training → after → report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from art_mcp.specialization.verify import solved, verify
 from trainer_server.wire import ConfigError, Conversation, Policy, SFTConfig
 
 Agent = Callable[[list[BaseTool]], Graph]
-"""A graph that uses these tools, and asks the policy through ChatART."""
+"""Takes the server's tools and returns a graph that uses them and asks the policy through ChatART."""
 
 
 async def specialize(
@@ -53,31 +53,32 @@ async def specialize(
     progress: bool = True,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Specialization:
-    """Trains a policy to use an MCP server, and measures it before and after on scenarios that it is not trained on.
+    """Trains a policy to use an MCP server, and measures it before and after on held-out scenarios.
 
     Args:
         server: A connected server, or what `connect` takes.
-        policy: Name of the policy; created if it is missing.
-        client: Client of the trainer server. None finds the one that is running.
-        scenarios: How many to generate; or a set, or a file of one, instead of generated ones.
-        graph: Makes your agent of the server's tools. None takes `build_agent`.
+        policy: Name of the policy. It is created if it is missing.
+        client: Client of the trainer server. None finds the running server.
+        scenarios: Number of scenarios to generate, or a set of scenarios, or a JSONL file of `ScenarioSet.save`.
+        graph: Makes your agent from the server's tools. None takes `build_agent`.
         generation: How scenarios are generated.
-        warm_start: What is imitated first: "reference" (the references of the training scenarios, in the prompt of
-            `build_agent`), a JSONL file of conversations, or either with an SFTConfig. None imitates nothing.
+        warm_start: Conversations that the policy imitates before training: "reference" (the references of the training
+            scenarios, with the prompt of `build_agent`), a JSONL file of conversations, or a WarmStart, which also has
+            an SFTConfig. None: no warm start.
         training: How the policy is trained.
         runs: How the agent is run.
-        seed: Of scenarios, their split, the order of training, the warm start.
+        seed: Seed of the scenarios, their split, the order of training, and the warm start.
         output: Directory for the report, the scenarios and the adapter. None writes nothing.
-        progress: Whether bars are shown on a terminal.
-        on_stage: Is told what begins and what came out.
+        progress: Whether to show progress bars on a terminal.
+        on_stage: Called with a line of text when a stage begins, and with its results.
 
     Returns:
         The scenarios, the measurements and the records of training.
 
     Raises:
-        ConfigError: Settings that cannot be, or too few scenarios.
+        ConfigError: A setting is invalid, or there are too few scenarios.
         MCPError: The server cannot be used.
-        LLMError: The model that writes scenarios failed before anything was kept, or no run could be judged.
+        LLMError: The model that writes scenarios failed before any scenario was kept, or no run could be judged.
         ServerError: The trainer server refused a request.
         JobFailed: A training step or the warm start failed.
     """
@@ -138,7 +139,7 @@ async def specialize(
 async def _scenarios(
     server: Server, scenarios: int | ScenarioSet | str | Path, generation: GenerationSettings, seed: int, progress: bool
 ) -> ScenarioSet:
-    """The given set, the set of a file, or so many generated scenarios."""
+    """The given set, the set in a file, or a set of as many generated scenarios as the number says."""
     if isinstance(scenarios, ScenarioSet):
         return scenarios
     if not isinstance(scenarios, int):
@@ -158,7 +159,7 @@ async def _scenarios(
 
 
 def _check_sizes(scenarios: ScenarioSet, groups_per_step: int) -> None:
-    """Raises ConfigError for a set from which nothing can be learnt or told."""
+    """Raises ConfigError if there are too few training scenarios for a step, or no held-out ones."""
     if len(scenarios.train) < groups_per_step or not scenarios.validation:
         raise ConfigError(
             f"{len(scenarios.train)} scenarios to train on and {len(scenarios.validation)} held out are too few "
@@ -174,7 +175,7 @@ def _model(client: TrainerClient, policy: str, runs: RunSettings) -> ChatART:
 
 
 async def _find_or_create(client: TrainerClient, policy: str) -> Policy:
-    known = {found.name: found for found in await client.policies()}
+    known = {existing.name: existing for existing in await client.policies()}
     return known.get(policy) or await client.create_policy(policy)
 
 
@@ -196,7 +197,7 @@ async def _evaluate(
 def _demonstrations(
     warm_start: WarmStart | str | Path, training: Sequence[MCPScenario], tools: Sequence[BaseTool], system: str
 ) -> tuple[list[Conversation], SFTConfig | None]:
-    """What is imitated, and with which settings."""
+    """The conversations to imitate, and the settings of the SFT. None: the defaults with the seed of `specialize`."""
     if not isinstance(warm_start, WarmStart):
         warm_start = WarmStart(conversations=None if warm_start == "reference" else warm_start)
     if warm_start.conversations is None:
@@ -212,8 +213,11 @@ async def _learnable(
     progress: bool,
     tell: Callable[[str], None],
 ) -> list[MCPScenario]:
-    """Measures how hard the training scenarios are, notes it in the set, and returns those to train on: what the policy
-    solves sometimes, or all of them where those are too few."""
+    """Measures how hard the training scenarios are, and writes the result into the scenarios of `made`.
+
+    Returns:
+        The scenarios to train on: those that the policy solves sometimes, or all of them if those are too few.
+    """
     rated = await measure_difficulty(
         agent,
         ScenarioSet(made.scenarios.train),

@@ -1,4 +1,4 @@
-"""The agent: a model node and a tool node in a loop, a few demonstrations in the prompt. Nothing here knows of RL."""
+"""The agent: a model node and a tool node in a loop, with demonstrations in the prompt. It has no code for RL."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from langgraph.prebuilt import ToolNode, tools_condition
 
 SYSTEM = "You answer questions about cities. First call the right tool, then answer with the value that it gave."
 MAX_TURNS = 3
-"""Model calls of one run at most."""
+"""Maximum number of model calls in a run."""
 
 
 def _demonstration(question: str, tool: str, city: str, value: str, answer: str) -> list[AnyMessage]:
+    """Messages of a run: a question, a tool call with its result, and the answer."""
     call = {"name": tool, "args": {"city": city}, "id": f"demo-{tool}"}
     return [
         HumanMessage(question),
@@ -42,7 +43,12 @@ PROMPT: list[AnyMessage] = [
 
 
 def build_agent(model: BaseChatModel, tools: Sequence[BaseTool]) -> Runnable[Any, Any]:
-    """A compiled graph over MessagesState that uses `model` and `tools`."""
+    """Builds a compiled graph over MessagesState.
+
+    Args:
+        model: The chat model, such as ChatART.
+        tools: The tools that the model may call.
+    """
     bound = model.bind_tools(tools)
 
     async def call_model(state: MessagesState) -> dict[str, list[AnyMessage]]:

@@ -1,4 +1,4 @@
-"""Facts about cities, derived from their names by a hash: nobody can know them without asking the server."""
+"""Invented facts about cities, derived from their names by a hash. A model can only know them from the server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import hashlib
 
 
 def number(city: str, what: str, low: int, high: int) -> int:
-    """A value between low and high that belongs to a city."""
+    """A number for a city that is always the same.
+
+    Args:
+        city: Name of the city. Case does not matter.
+        what: The kind of fact.
+        low: Least number.
+        high: Greatest number.
+    """
     digest = hashlib.sha256(f"{what}:{city.strip().lower()}".encode()).digest()
     return low + int.from_bytes(digest[:4], "big") % (high - low + 1)
 

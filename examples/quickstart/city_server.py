@@ -1,6 +1,6 @@
-"""A real MCP server over stdio: facts about cities that nobody can know without asking it.
+"""An MCP server over stdio with invented facts about cities.
 
-Every value is derived from the city's name by a hash, so that an answer must come from a call.
+Every value is derived from the city's name by a hash, so that a correct answer needs a tool call.
 Run it by itself: `python city_server.py`.
 """
 
@@ -56,6 +56,7 @@ def get_taxi_fare(city: str) -> str:
 
 
 def _known(city: str) -> str:
+    """The name of the city without spaces around it. Raises ToolError if it cannot be the name of a city."""
     name = city.strip()
     if not name.replace(" ", "").replace("-", "").isalpha() or len(name) > 30:
         raise ToolError(f"there is no city called {city!r}")

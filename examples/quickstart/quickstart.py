@@ -1,8 +1,8 @@
-"""An agent on a real MCP server, trained with GRPO, and measured before and after on scenarios it never trains on.
+"""Trains an agent that uses an MCP server with GRPO, and measures it before and after on held-out scenarios.
 
 runs/<name>/summary.json    seed, steps, success before and after on held-out (validation) scenarios, seconds
 runs/<name>/metrics.jsonl   a line per step
-runs/<name>/curve.png, curve.svg, adapter/, home/ (the server's state), server.log
+runs/<name>/curve.png, curve.svg, adapter/, home/ (state of the trainer server), server.log
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from trainer_server.wire import Connection
 POLICY = "cities"
 LEARNING_RATE = 6e-4
 MAX_TOKENS = 40
-"""Tokens of one answer of the model at most."""
+"""Maximum number of tokens in each answer of the model."""
 CONCURRENCY = 48
-"""Runs of the agent at once."""
+"""Maximum number of runs of the agent at the same time."""
 
 
 def run(options: Options) -> Path:
     """Starts a trainer server, measures, trains, measures again, and reports.
 
     Args:
-        options: What the command line asked for.
+        options: Options of the command line.
 
     Returns:
         The directory of the run.
 
     Raises:
-        ARTError: A part cannot do its work.
-        KeyboardInterrupt: SIGINT or SIGTERM came. The server and all that it started have ended by then.
+        ARTError: The server, the training or a measurement failed.
+        KeyboardInterrupt: SIGINT or SIGTERM came. The server and its processes have ended by then.
     """
     console, directory, started = Console(), RunDirectory(options), time.monotonic()
-    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell started this process with SIGINT ignored
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have started this process with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     with console.status("starting the trainer server") as status:
 
@@ -74,7 +74,11 @@ def run(options: Options) -> Path:
 async def _measure_and_train(
     options: Options, directory: RunDirectory, connection: Connection, console: Console
 ) -> tuple[Evaluation, Evaluation | None]:
-    """The untrained policy on the held-out scenarios, and the trained one where it was trained."""
+    """Measures the untrained policy, trains it, and measures it again.
+
+    Returns:
+        The evaluations before and after the training. The second is None if `options.train` is false.
+    """
     mcp_server = [sys.executable, str(Path(__file__).with_name("city_server.py"))]
     async with connect(mcp_server) as cities, TrainerClient(connection.url, connection.api_key) as trainer:
         await trainer.create_policy(POLICY, rank=8, seed=options.seed)
@@ -116,12 +120,13 @@ async def _measure_and_train(
 
 
 def _model(connection: Connection) -> ChatART:
+    """The policy as the chat model of the agent."""
     server: dict[str, Any] = {"base_url": connection.url, "api_key": connection.api_key}
     return ChatART(policy=POLICY, max_tokens=MAX_TOKENS, max_retries=6, **server)
 
 
 def _config(step: int, steps: int) -> GRPOConfig:
-    """A constant learning rate for the first half of the run, then down to nearly nothing."""
+    """Settings of a step: the learning rate is constant in the first half of the run and then decreases linearly."""
     left = 1 - (step - 1) / steps
     return GRPOConfig(lr=LEARNING_RATE * min(1.0, 2 * left))
 
@@ -129,7 +134,7 @@ def _config(step: int, steps: int) -> GRPOConfig:
 async def _evaluate(
     agent: Runnable[Any, Any], version: int, options: Options, directory: RunDirectory, console: Console
 ) -> Evaluation:
-    """A version on the held-out scenarios at temperature 0. Kept for a resumed run."""
+    """Evaluates a version on the held-out scenarios at temperature 0. A resumed run reads the saved evaluation."""
     if (kept := directory.evaluation(version)) is not None:
         return kept
     evaluation = await evaluate(

@@ -1,4 +1,4 @@
-"""What a quickstart run shows and leaves behind: a table of steps, numbers, pictures, and two runs of one scenario."""
+"""Output of a quickstart run: a table of steps, the summary, the training curve, and two runs of a scenario."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def write(
     """Writes summary.json, curve.png and curve.svg, and shows two runs and the comparison.
 
     Args:
-        console: Where to show them.
-        directory: Of the run.
-        seed: Of the run.
-        before: The untrained policy.
-        after: The trained policy; None where it was not trained.
-        seconds: `ready` and `total`, of the whole run.
+        console: Shows the runs and the comparison.
+        directory: Directory of the run.
+        seed: Seed of the run.
+        before: Evaluation of the untrained policy.
+        after: Evaluation of the trained policy. None: it was not trained.
+        seconds: Seconds until the server was ready (`ready`), and of the whole run (`total`).
     """
     steps = directory.steps()
     evaluations = [before] if after is None else [before, after]
@@ -51,7 +51,15 @@ def summary(
     after: Evaluation | None,
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:
-    """What summary.json has in it. steps: rows of metrics.jsonl."""
+    """The content of summary.json.
+
+    Args:
+        seed: Seed of the run.
+        steps: Rows of metrics.jsonl.
+        before: Evaluation of the untrained policy.
+        after: Evaluation of the trained policy. None: it was not trained.
+        seconds: Seconds until the server was ready (`ready`), and of the whole run (`total`).
+    """
     swaps = [row["seconds"]["swap"] for row in steps]
     return {
         "seed": seed,
@@ -69,7 +77,13 @@ def summary(
 
 
 def show_evaluation(console: Console, evaluation: Evaluation, when: str) -> None:
-    """Success on the held-out scenarios, and what went wrong with runs that raised."""
+    """Shows the success on the held-out scenarios, and the first error if runs have raised.
+
+    Args:
+        console: Where to show it.
+        evaluation: The evaluation.
+        when: "before training" or "after training".
+    """
     if evaluation.failed:
         error = next(trajectory.error for trajectory in evaluation.trajectories if trajectory.error)
         console.print(f"{evaluation.failed} runs raised, the first: {error}", style="red", markup=False)
@@ -78,14 +92,14 @@ def show_evaluation(console: Console, evaluation: Evaluation, when: str) -> None
 
 
 def show_steps(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
-    """The head of the table of steps, and the steps that are done."""
+    """Shows the header of the table of steps, and a line for each row of metrics.jsonl."""
     console.print(f"{'step':>4} {'reward':>7} {'success':>8} {'rollout s':>10} {'train s':>8} {'swap s':>7}")
     for row in rows:
         show_step(console, row)
 
 
 def show_step(console: Console, row: Mapping[str, Any]) -> None:
-    """A line of the table of steps. row: as in metrics.jsonl."""
+    """Shows a line of the table of steps. row: a row of metrics.jsonl."""
     seconds = row["seconds"]
     skipped = f"  {row['skipped']}" if row["skipped"] else ""
     console.print(
@@ -96,7 +110,12 @@ def show_step(console: Console, row: Mapping[str, Any]) -> None:
 
 
 def show_comparison(console: Console, evaluations: Sequence[Evaluation]) -> None:
-    """Success with 95 % intervals, and its parts."""
+    """Shows a table with the success, its 95 % interval, and the parts of the reward.
+
+    Args:
+        console: Where to show it.
+        evaluations: Before training, and after it if the policy was trained.
+    """
     table = Table("", "success", "95 % interval", "right tool", "right arguments", "faithful answer", "n")
     for name, evaluation in zip(("before", "after"), evaluations, strict=False):
         low, high = evaluation.success_interval
@@ -111,22 +130,22 @@ def show_comparison(console: Console, evaluations: Sequence[Evaluation]) -> None
 
 
 def show_trajectories(console: Console, before: Evaluation, after: Evaluation) -> None:
-    """One scenario that failed before and succeeds after, or the first one, in full."""
+    """Shows both runs of the first scenario that failed before and succeeds after, or else of the first scenario."""
     pairs = list(zip(before.trajectories, after.trajectories, strict=True))
-    learnt = (pair for pair in pairs if after.succeeded(pair[1]) and not before.succeeded(pair[0]))
-    first, last = next(learnt, pairs[0])
-    _show_run(console, "before", first, before.succeeded(first))
-    _show_run(console, "after", last, after.succeeded(last))
+    improved = (pair for pair in pairs if after.succeeded(pair[1]) and not before.succeeded(pair[0]))
+    run_before, run_after = next(improved, pairs[0])
+    _show_run(console, "before", run_before, before.succeeded(run_before))
+    _show_run(console, "after", run_after, after.succeeded(run_after))
     console.rule()
 
 
 def draw_curve(directory: Path, steps: Sequence[Mapping[str, Any]], evaluations: Sequence[Evaluation]) -> None:
-    """curve.png and curve.svg: reward and success of training by step, and the held-out success before and after.
+    """Draws curve.png and curve.svg: reward and success of training by step, and held-out success before and after.
 
     Args:
-        directory: Where to write them.
+        directory: Directory for the pictures.
         steps: Rows of metrics.jsonl.
-        evaluations: Before training, and after it where it was trained.
+        evaluations: Before training, and after it if the policy was trained.
     """
     import matplotlib
 
@@ -153,6 +172,7 @@ def draw_curve(directory: Path, steps: Sequence[Mapping[str, Any]], evaluations:
 
 
 def _show_run(console: Console, name: str, run: Trajectory, succeeded: bool) -> None:
+    """Shows the messages of a run without the prompt. name: heading of the run."""
     console.rule(f"{name}: {'success' if succeeded else 'failure'} (reward {run.reward})", align="left")
     last = run.completions[-1] if run.completions else None
     for message in [*last.messages[len(PROMPT) :], last.message or {}] if last else []:
@@ -165,6 +185,7 @@ def _show_run(console: Console, name: str, run: Trajectory, succeeded: bool) -> 
 
 
 def _mean_of(evaluation: Evaluation, part: str) -> float | None:
+    """Mean of a part of the reward."""
     return evaluation.mean_of(lambda trajectory: parts(trajectory)[part])
 
 

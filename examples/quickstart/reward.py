@@ -1,4 +1,4 @@
-"""How good a run was, from the tool calls that really happened and the final answer."""
+"""The reward of a run, computed from the recorded tool calls and the final answer."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ from typing import Any
 from art_langgraph import Trajectory
 
 WEIGHTS = {"called": 0.1, "right_tool": 0.2, "right_arguments": 0.3, "faithful": 0.2, "success": 0.2}
+"""Weights of the parts of a reward. They sum to 1."""
 
 
 def reward(trajectory: Trajectory) -> dict[str, float]:
-    """1.0 for a success; graded, so that a run that gets one thing more right is worth more."""
+    """The weighted parts of the reward. They sum to 1.0 for a success, and to less if only some parts are correct."""
     return {name: WEIGHTS[name] * degree for name, degree in parts(trajectory).items()}
 
 
 def success(trajectory: Trajectory) -> bool:
-    """The first call that reached the server: the right tool, the right arguments, its value in the final answer."""
+    """Whether the first call had the correct tool and arguments, and the final answer has its correct result."""
     return parts(trajectory)["success"] == 1.0
 
 
 def parts(trajectory: Trajectory) -> dict[str, float]:
-    """What makes a success, one by one, each from 0 to 1.
+    """The parts of the reward without weights, each from 0 to 1. Only the first call that reached the server counts.
 
-    called: a call reached the MCP server. right_arguments: the share of arguments that are right, where missing and
-    needless ones are wrong. faithful: the answer has the value that the call gave, right or wrong.
+    - called: Whether a call reached the MCP server.
+    - right_tool: Whether it called the expected tool.
+    - right_arguments: The share of correct arguments. Missing and additional arguments are wrong.
+    - faithful: Whether the answer has the value that the call gave, even if that value is not the expected one.
+    - success: Whether tool, arguments and value are correct and the answer is faithful.
     """
     wanted = trajectory.scenario.metadata
     call = next((call for call in trajectory.tool_calls if call.server is not None), None)
@@ -43,12 +47,12 @@ def parts(trajectory: Trajectory) -> dict[str, float]:
 
 
 def agreement(given: dict[str, Any], wanted: dict[str, Any]) -> float:
-    """Share of all names in either that have the same value in both."""
+    """The share of arguments that are equal, of all names in `given` or `wanted`. 0.0 if there are no arguments."""
     names = given.keys() | wanted.keys()
     return sum(name in given and name in wanted and given[name] == wanted[name] for name in names) / max(len(names), 1)
 
 
 def answer(trajectory: Trajectory) -> str:
-    """The agent's last message; empty when it never came to one."""
+    """Text of the agent's final answer. Empty: the run ended without one."""
     last = trajectory.completions[-1].message if trajectory.completions else None
     return str(last["content"] or "") if last and not last.get("tool_calls") else ""

@@ -1,4 +1,4 @@
-"""The directory of one run: what it was started with, what it has measured and trained, so that it can be resumed."""
+"""The directory of a run: its seed, measurements and training steps, so that the run can be resumed."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from trainer_server.process.files import write_atomic
 from trainer_server.wire import ConfigError
 
 RUNS = Path("runs")
+"""Parent of the directories of all runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line asked for.
+    """Options of the command line.
 
     Args:
-        name: Of the run and its directory.
-        seed: Of the LoRA and of the choice of scenarios.
-        steps: Training steps in all, those of earlier parts of a resumed run included.
-        validation: Held-out scenarios to measure on.
+        name: Name of the run and of its directory.
+        seed: Seed of the LoRA and of the choice of scenarios.
+        steps: Total number of training steps. Steps before a resumption count.
+        validation: Number of held-out scenarios to measure on.
         train: False measures the untrained policy and stops.
-        resume: Whether the run goes on that was stopped.
+        resume: Whether to continue a stopped run.
     """
 
     name: str
@@ -42,7 +43,13 @@ class Options:
 
     @classmethod
     def of(cls, name: str | None, seed: int | None, resume: bool, **others: Any) -> Options:
-        """Fills in what was not given: a new name, or the latest run's, and its seed.
+        """Fills in the name and the seed if they are not given.
+
+        Args:
+            name: Name of the run. None: a new name, or the latest run to resume.
+            seed: The seed. None: 0, or the seed of the run to resume.
+            resume: Whether to continue a stopped run.
+            **others: The other options.
 
         Raises:
             ConfigError: There is no run to resume, or it was started with another seed.
@@ -61,8 +68,17 @@ class Options:
 
 
 class RunDirectory:
-    """Files of a run: run.json, metrics.jsonl (a line per step), validation@VERSION.jsonl (the measured runs),
-    summary.json. `runs/latest` points to the run that was started or resumed last."""
+    """The files of a run.
+
+    They are run.json, metrics.jsonl (a line per step), validation@VERSION.jsonl (the measured runs) and summary.json.
+    The link `runs/latest` points to the run that was started or resumed last.
+
+    Args:
+        options: Options of the command line.
+
+    Raises:
+        ConfigError: A new run has the name of an existing one.
+    """
 
     def __init__(self, options: Options) -> None:
         self.path = RUNS / options.name
@@ -76,11 +92,18 @@ class RunDirectory:
         os.replace(link, RUNS / "latest")
 
     def steps(self) -> list[dict[str, Any]]:
-        """The rows of the steps that are done, as `add_step` made them."""
+        """Reads the rows of the finished steps."""
         return list(read_jsonl(self._metrics, dict, what="row of a step")) if self._metrics.exists() else []
 
     def add_step(self, record: StepRecord) -> dict[str, Any]:
-        """Appends a step to metrics.jsonl. Returns its row."""
+        """Appends a step to metrics.jsonl.
+
+        Args:
+            record: The record of the step.
+
+        Returns:
+            The row that was written.
+        """
         trajectories = [trajectory for group in record.groups for trajectory in group.trajectories]
         row = {
             "step": record.step,
@@ -96,15 +119,16 @@ class RunDirectory:
         return row
 
     def evaluation(self, version: int) -> Evaluation | None:
-        """The measurement of a version, where an earlier part of this run has made it."""
+        """Reads the saved evaluation of a version. None: there is none."""
         path = self._evaluation_path(version)
         return Evaluation.load(path, version=version, success=success) if path.exists() else None
 
     def save_evaluation(self, evaluation: Evaluation, version: int) -> None:
-        """Keeps a measurement for `evaluation`."""
+        """Saves the evaluation of a version."""
         evaluation.save(self._evaluation_path(version))
 
     def write_summary(self, summary: dict[str, Any]) -> None:
+        """Writes summary.json."""
         write_atomic(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
 
     def _evaluation_path(self, version: int) -> Path:

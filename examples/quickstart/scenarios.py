@@ -1,4 +1,4 @@
-"""Questions about cities. Held-out (validation) ones use cities and phrasings that training never sees."""
+"""Questions about cities. Held-out (validation) questions use cities and wordings that training does not use."""
 
 from __future__ import annotations
 
@@ -96,7 +96,14 @@ VALIDATION_CITIES = (
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of question: the tool that answers it, what the server will say, and its wordings."""
+    """A kind of question.
+
+    Args:
+        tool: The tool that answers the question.
+        value: Gives the tool's result for a city.
+        training: Wordings for training. `{city}` stands for the city.
+        validation: Wordings for held-out scenarios.
+    """
 
     tool: str
     value: Callable[[str], str]
@@ -104,6 +111,7 @@ class Kind:
     validation: tuple[str, ...]
 
     def scenario(self, city: str, wording: str) -> Scenario:
+        """The scenario that asks for a city with a wording. Its metadata has the expected call and value."""
         return Scenario(
             id=f"{self.tool}-{city}-{cities.number(wording, 'wording', 0, 9_999):04d}",
             input={"messages": [("user", wording.format(city=city))]},
@@ -152,7 +160,7 @@ KINDS = (
 
 
 def training_scenarios(seed: int) -> list[Scenario]:
-    """All kinds × training cities, one wording each, chosen by the seed; kinds alternate."""
+    """Every kind of question for every training city, in a wording that the seed chooses. Kinds alternate."""
     rng = random.Random(f"quickstart-{seed}")
     drawn = [rng.sample(TRAINING_CITIES, len(TRAINING_CITIES)) for _ in KINDS]
     return [
@@ -163,8 +171,12 @@ def training_scenarios(seed: int) -> list[Scenario]:
 
 
 def validation_scenarios(n: int = 120) -> list[Scenario]:
-    """The first n of all kinds × held-out wordings × held-out cities, spread evenly over the kinds; n ≤ 360."""
-    found = [
+    """The first n held-out scenarios. Kinds alternate, so that they are spread evenly.
+
+    Args:
+        n: Number of scenarios, at most 360.
+    """
+    scenarios = [
         kind.scenario(
             VALIDATION_CITIES[(at + 7 * index) % len(VALIDATION_CITIES)],
             kind.validation[(at + at // len(VALIDATION_CITIES)) % 2],
@@ -172,4 +184,4 @@ def validation_scenarios(n: int = 120) -> list[Scenario]:
         for at in range(2 * len(VALIDATION_CITIES))
         for index, kind in enumerate(KINDS)
     ]
-    return found[:n]
+    return scenarios[:n]

@@ -1,4 +1,4 @@
-"""A trainer server for the length of a run: started, waited for, and gone at the end, whatever happens."""
+"""Starts a trainer server for a run, waits until it is ready, and stops it at the end of the run."""
 
 from __future__ import annotations
 
@@ -18,15 +18,26 @@ from trainer_server.wire import Connection, EngineError, Home
 from trainer_server.wire.guard import guarded
 
 START_TIMEOUT = 600.0
-"""Seconds: the first start also downloads and converts the model."""
+"""Seconds to wait for the server. The first start also downloads and converts the model."""
 
 
 @contextmanager
 def trainer_server(home: Path, log: Path, progress: Callable[[str], None], *arguments: str) -> Iterator[Connection]:
-    """Runs `python -m trainer_server` on a free port; gives its address when it can answer.
+    """Runs `python -m trainer_server` on a free port until the block is left.
 
-    The server runs under the guard, so that it ends even when this process is killed. Raises EngineError with the end
-    of its log when it does not come up.
+    The server runs under the guard, so that it ends even if this process is killed.
+
+    Args:
+        home: Directory for the state of the server.
+        log: File to which the server's output is appended.
+        progress: Called with each new last line of the log while the server starts.
+        *arguments: Further arguments of the command.
+
+    Yields:
+        Address and token of the server, once it is ready.
+
+    Raises:
+        EngineError: The server ended while starting, or is not ready after START_TIMEOUT. The message names the log.
     """
     where = Home(home)
     where.server.unlink(missing_ok=True)
@@ -49,13 +60,14 @@ def trainer_server(home: Path, log: Path, progress: Callable[[str], None], *argu
 
 
 def _wait(process: subprocess.Popen[bytes], home: Home, log: Path, progress: Callable[[str], None]) -> Connection:
+    """Waits until the server is ready. Raises EngineError if it ends or START_TIMEOUT passes."""
     deadline = time.monotonic() + START_TIMEOUT
-    said = ""
+    last_line = ""
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise EngineError(f"the trainer server ended while starting. The end of {log}:\n{_tail(log)}")
-        if (line := _tail(log, 1)) != said:
-            said = line
+        if (line := _tail(log, 1)) != last_line:
+            last_line = line
             progress(line.partition(" INFO ")[2] or line)
         if home.server.exists() and home.token.exists():
             connection = Connection(json.loads(home.server.read_text())["url"], home.token.read_text().strip())
@@ -72,4 +84,5 @@ def _wait(process: subprocess.Popen[bytes], home: Home, log: Path, progress: Cal
 
 
 def _tail(log: Path, lines: int = 20) -> str:
+    """The last lines of the log."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
