@@ -1,4 +1,4 @@
-"""Commands of the server side: `art-langgraph serve`, `art-langgraph engine install | status`."""
+"""Commands of the server side: `art-langgraph serve`, `art-langgraph engine install | command | status`."""
 
 from __future__ import annotations
 
@@ -130,12 +130,12 @@ def install_command(
 
     console = Console(stderr=True)
     with console.status("installing vLLM", spinner="dots") as status:
-        found = engine_install.install(
+        installation = engine_install.install(
             Home.find().cache,
             (lambda line: status.update(line)) if console.is_terminal else console.print,
             kind=kind,
         )
-    console.print(f"{found.requirement} ({found.flavour}) in {found.directory}")
+    console.print(f"{installation.requirement} ({installation.flavour}) in {installation.directory}")
 
 
 @engine_app.command("command")
@@ -165,8 +165,8 @@ def command_command(
     )
     variables = environment(base, "", kv_cache_gib=2, gpus=gpus)
     del variables["VLLM_API_KEY"]
-    given = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    print(" ".join(['VLLM_API_KEY="$ART_ENGINE_API_KEY"', *given, shlex.join(line)]))
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    print(" ".join(['VLLM_API_KEY="$ART_ENGINE_API_KEY"', *assignments, shlex.join(line)]))
 
 
 @engine_app.command("status")
@@ -175,11 +175,11 @@ def status_command() -> None:
     from trainer_server.engines.vllm import install as engine_install
 
     cache = Home.find().cache
-    found = engine_install.status(cache)
-    if found is None:
+    installation = engine_install.status(cache)
+    if installation is None:
         print(f"not installed in {engine_install.directory(cache)}: run `art-langgraph engine install`")
         raise typer.Exit(1)
-    print(f"{found.requirement} ({found.flavour}) in {found.directory}")
+    print(f"{installation.requirement} ({installation.flavour}) in {installation.directory}")
 
 
 def register(app: typer.Typer) -> None:

@@ -1,7 +1,7 @@
-"""What the server needs of one inference engine. vLLM has it; another engine, such as SGLang, is one class more.
+"""The protocol of an inference engine. vLLM implements it; another engine, such as SGLang, needs one more class.
 
-Everything above this package - gateway, jobs, the pool and the slots - knows `Engine` and the errors here, and no HTTP
-of any engine. See "A new engine" in docs/contributing.md.
+Gateway, jobs, pool and slots use `Engine` and the errors of this module only; they know no engine's HTTP API. See "A
+new engine" in docs/contributing.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class EngineLost(EngineError):
 
     Args:
         message: What happened, with the engine's address.
-        reached: False if the request cannot have reached the engine, so that it is not what the engine died of.
+        reached: False if the request cannot have reached the engine, so that it cannot be what the engine died of.
     """
 
     def __init__(self, message: str, *, reached: bool = True) -> None:
@@ -30,7 +30,7 @@ class EngineLost(EngineError):
 
 
 class AdapterLost(EngineLost):
-    """The engine does not hold the adapter that a request names: somebody restarted the engine, for example."""
+    """The engine does not hold the adapter that a request names, for example because somebody restarted the engine."""
 
 
 class AdapterRefused(EngineError):
@@ -41,7 +41,7 @@ class RequestRefused(EngineError):
     """The engine is healthy and answered a request with an error.
 
     Args:
-        message: The engine's words.
+        message: The engine's error message.
         status: The engine's HTTP status, or the nearest one.
         too_long: True if prompt and answer together do not fit the model's context.
     """
@@ -52,7 +52,7 @@ class RequestRefused(EngineError):
 
 
 class Reply(Protocol):
-    """An answer to a chat request that the engine has accepted. Read it in one of two ways, once."""
+    """An answer to a chat request that the engine has accepted. Call either `whole` or `chunks`, and only once."""
 
     async def whole(self) -> dict[str, Any]:
         """The answer to a request without `stream`: an OpenAI chat completion with exact tokens, see `Engine.chat`.
@@ -74,8 +74,8 @@ class Reply(Protocol):
 class Engine(Protocol):
     """One inference server that serves a base model and LoRA adapters on it.
 
-    An engine has a life: `start` begins it, `stop` ends it. In between the engine may go away and come back by itself.
-    It is `ready` while it can answer; before it is ready again it loads all adapters in `wanted`.
+    `start` starts the engine, `stop` ends it. In between the engine may go away and come back by itself. It is `ready`
+    while it can answer. Before it is ready again it loads all adapters in `wanted`.
     """
 
     wanted: dict[str, Path]
@@ -84,7 +84,7 @@ class Engine(Protocol):
 
     @property
     def url(self) -> str:
-        """What messages call the engine; its address, where it has one."""
+        """The engine's name in messages: its address, where it has one."""
         ...
 
     @property
@@ -94,12 +94,12 @@ class Engine(Protocol):
 
     @property
     def resting(self) -> bool:
-        """Whether the engine rests, or is about to; see `rest`."""
+        """Whether the engine rests or is about to rest; see `rest`."""
         ...
 
     @property
     def busy(self) -> int:
-        """Requests that the engine is answering, and adapters that it is loading or unloading."""
+        """Number of requests that the engine is answering, plus adapters that it is loading or unloading."""
         ...
 
     @property
@@ -109,35 +109,35 @@ class Engine(Protocol):
 
     @property
     def failure(self) -> str | None:
-        """Why the engine is not ready, where that is known."""
+        """Why the engine is not ready; None if that is not known, or it is ready."""
         ...
 
     @property
     def max_model_len(self) -> int | None:
-        """Tokens of the longest prompt and answer together; None until it is known."""
+        """The longest context, in tokens: prompt and answer together; None until it is known."""
         ...
 
     async def check(self) -> None:
-        """Looks whether an engine that was started by others can serve this base model and its policies.
+        """Checks whether an engine that was started elsewhere can serve this base model and its policies.
 
         Raises:
-            EngineLost: It does not answer. It may come later.
-            EngineError: It can never serve them; the message says what to change.
+            EngineLost: The engine does not answer. It may answer later.
+            EngineError: The engine can never serve them; the message says what to change.
         """
         ...
 
     async def start(self, progress: Callable[[str], None] = ...) -> None:
         """Starts the engine and returns once it is ready, or once `failure` says why it is not.
 
-        Never raises for an engine that cannot be started: it goes on trying until `stop`.
+        Does not raise for an engine that cannot be started: the engine tries again until `stop`.
 
         Args:
-            progress: Gets lines to be shown to the user.
+            progress: Is called with lines to show to the user.
         """
         ...
 
     async def stop(self) -> None:
-        """Ends the engine and frees what it holds. Also for an engine that was never started."""
+        """Ends the engine and frees its resources. Does nothing to an engine that was never started."""
         ...
 
     async def wait_ready(self, timeout: float) -> None:
@@ -147,16 +147,16 @@ class Engine(Protocol):
             timeout: Seconds to wait at most.
 
         Raises:
-            EngineError: It is not ready after `timeout` seconds.
+            EngineError: The engine is not ready after `timeout` seconds.
         """
         ...
 
     def occupied(self) -> AbstractContextManager[None]:
-        """Counts one request in `busy` for as long as the context lasts. `rest` waits for it."""
+        """Counts as one request in `busy` while the context is open. `rest` waits until it is left."""
         ...
 
     def suspect(self, failure: str | None = None) -> None:
-        """Tells the engine that something went wrong with it: it is not `ready` until it has looked at itself.
+        """Tells the engine that something went wrong with it. The engine is not `ready` until it has checked itself.
 
         Args:
             failure: What went wrong, where the caller knows it.
@@ -164,41 +164,41 @@ class Engine(Protocol):
         ...
 
     def rest(self) -> AbstractAsyncContextManager[None]:
-        """Frees the engine's GPU memory for as long as the context lasts (`serve --share-gpu`).
+        """Frees the engine's GPU memory while the context is open (`serve --share-gpu`).
 
-        The engine takes no new requests and finishes those that it has. It is ready again some time after the context
-        was left. An engine that shares no GPU with the trainer is never asked to rest.
+        The engine takes no new requests, and finishes the requests that it has. It is ready again some time after the
+        context was left. Only engines that share a GPU with the trainer are asked to rest.
         """
         ...
 
     async def load(self, name: str, path: Path) -> None:
-        """Loads an adapter that is in `wanted`. Fine for one that is loaded already.
+        """Loads an adapter that is in `wanted`. Does nothing if it is loaded already.
 
         Args:
-            name: What requests call the adapter: `policy@version`. Never used for other weights again.
-            path: Its directory, in PEFT's format.
+            name: The adapter's name in requests: `policy@version`. It is never used for other weights.
+            path: The adapter's directory, in PEFT's format.
 
         Raises:
-            AdapterRefused: The engine is healthy and does not take the adapter.
-            EngineError: The engine went away meanwhile.
+            AdapterRefused: The engine is healthy and does not load the adapter.
+            EngineError: The engine went away before the adapter was loaded.
         """
         ...
 
     async def unload(self, name: str) -> None:
-        """Gives an adapter up. Fine for one that is not loaded.
+        """Unloads an adapter. Does nothing if it is not loaded.
 
         Raises:
-            EngineError: The engine is healthy and does not give the adapter up.
+            EngineError: The engine is healthy and does not unload the adapter.
         """
         ...
 
     def chat(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[Reply]:
         """Asks for a chat completion. Leaving the context early aborts the generation.
 
-        `model` names the base model or a loaded adapter. The answer must carry exact tokens, as vLLM has them:
-        `prompt_token_ids` at the top (of the first chunk), and in each choice `token_ids` and `logprobs.content`, one
-        entry for each sampled token. The log-probabilities are those of the distribution that was sampled from: after
-        temperature, truncation, penalties and grammar.
+        `model` names the base model or a loaded adapter. The answer must carry exact tokens in vLLM's format:
+        `prompt_token_ids` at the top level (of the first chunk), and in each choice `token_ids` and `logprobs.content`,
+        with one entry for each sampled token. The log-probabilities are those of the distribution that was sampled
+        from, after temperature, truncation, penalties and grammar.
 
         Args:
             request: An OpenAI chat completion request, with vLLM's extensions. With `stream`, read the reply's
@@ -212,11 +212,14 @@ class Engine(Protocol):
         ...
 
     async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
-        """Token ids of a conversation by the model's chat template, the same that `chat` prompts with.
+        """Renders a conversation with the model's chat template, to the same tokens that `chat` prompts with.
 
         Args:
-            chat: `messages`, and where there are any `tools` and `chat_template_kwargs`, as in a chat request.
-            generation: Whether the start of the next answer follows.
+            chat: `messages`, and optionally `tools` and `chat_template_kwargs`, as in a chat request.
+            generation: Whether the generation prompt, the start of the next answer, is added.
+
+        Returns:
+            Token ids.
 
         Raises:
             RequestRefused: The template does not render this conversation.
@@ -225,11 +228,21 @@ class Engine(Protocol):
         ...
 
     async def tokenize(self, text: str) -> list[int]:
-        """Token ids of a text, without special tokens. Raises what `render` raises."""
+        """Token ids of a text, without special tokens.
+
+        Raises:
+            RequestRefused: The engine answered with an error.
+            EngineLost: The engine went away.
+        """
         ...
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
-        """The text of token ids, special tokens included. Raises what `render` raises."""
+        """The text of token ids, special tokens included.
+
+        Raises:
+            RequestRefused: The engine answered with an error.
+            EngineLost: The engine went away.
+        """
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -240,16 +253,16 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """What `serve` was asked for, as far as it concerns engines.
+    """The options of `serve` that concern engines.
 
     Args:
         base: The base model.
-        home: Where the server keeps its state; logs of engines belong into `home.logs`.
+        home: Where the server keeps its state. Engines write their logs into `home.logs`.
         cpu: Whether engines compute on the CPU.
-        urls: Engines that run elsewhere (`--engine-url`); empty: the factory starts its own.
+        urls: Engines that run elsewhere (`--engine-url`); empty: the factory starts engines here.
         api_key: Key of the engines at `urls`.
-        gpus: One engine is started for each entry, on these GPUs (`0`, or `2,3`); empty: one engine, on all.
-        args: `--engine-args`, passed on as they are.
+        gpus: One engine is started for each entry, on these GPUs (`0`, or `2,3`); empty: one engine, on all GPUs.
+        args: `--engine-args`, passed to the engine unchanged.
         adapter_slots: Adapters that an engine holds at once.
         max_rank: Largest LoRA rank that an engine takes.
         kv_cache_gib: Memory for the KV cache on CPUs, GiB.
@@ -270,9 +283,9 @@ class EngineSettings:
 
 
 EngineFactory = Callable[[EngineSettings], Sequence[Engine]]
-"""Makes the engines of a server, not yet started. Raises ConfigError for settings that it cannot have."""
+"""Makes the engines of a server, without starting them. Raises ConfigError for settings that it does not support."""
 
 
 def readable(adapter: Path) -> bool:
-    """Whether the files of an adapter are there, seen from this machine."""
+    """Whether this machine can read the files in an adapter's directory."""
     return (adapter / "adapter_config.json").exists()

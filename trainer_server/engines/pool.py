@@ -17,13 +17,13 @@ from trainer_server.wire import EngineError
 log = logging.getLogger("trainer_server")
 
 _MAX_KEYS = 100_000
-"""Affinity keys whose engine is remembered; the least recently used key is forgotten."""
+"""Affinity keys whose engine is remembered. Beyond that, the least recently used key is forgotten."""
 _LOOK = 0.05
-"""Seconds between checks whether resting engines are back."""
+"""Seconds between checks whether resting engines are ready again."""
 _BACK = 180.0
-"""Seconds that engines have to come back after a rest, before a waiting adapter load fails."""
+"""Seconds that engines have to be ready after a rest, before a waiting adapter load fails."""
 _SLACK = 4
-"""A request that is not sticky goes to another engine when its own one has this many more requests."""
+"""A request that is not sticky goes to another engine when its own engine has this many more requests."""
 
 
 class Engines(Sequence[Engine]):
@@ -32,13 +32,16 @@ class Engines(Sequence[Engine]):
     A rollout keeps its engine, because the prefix cache of that engine knows its prompts. A new rollout goes to the
     engine with the fewest requests. When an engine goes away, its rollouts move to other engines. When it comes back,
     it gets new rollouts.
+
+    Args:
+        engines: The engines; at least one.
     """
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = tuple(engines)
-        self._homes: OrderedDict[str, Engine] = OrderedDict()
-        self._turns = itertools.count(1)
-        self._last = dict.fromkeys(self._engines, 0)
+        self._engine_by_key: OrderedDict[str, Engine] = OrderedDict()
+        self._route_numbers = itertools.count(1)
+        self._last_routed = dict.fromkeys(self._engines, 0)
 
     @overload
     def __getitem__(self, at: int) -> Engine: ...
@@ -52,11 +55,12 @@ class Engines(Sequence[Engine]):
 
     @property
     def live(self) -> list[Engine]:
+        """The engines that are ready."""
         return [engine for engine in self._engines if engine.ready]
 
     @property
     def resting(self) -> bool:
-        """Whether any engine rests, or is about to."""
+        """Whether any engine rests or is about to rest."""
         return any(engine.resting for engine in self._engines)
 
     async def wait_ready(self, timeout: float) -> None:
@@ -66,7 +70,7 @@ class Engines(Sequence[Engine]):
             timeout: Seconds to wait at most.
 
         Raises:
-            EngineError: No engine is ready after `timeout` seconds; with the engines' own words, where there are any.
+            EngineError: No engine is ready after `timeout` seconds. The message has the engines' own errors, if any.
         """
         if self.live:
             return
@@ -83,12 +87,12 @@ class Engines(Sequence[Engine]):
 
     @contextmanager
     def route(self, affinity_key: str, *, sticky: bool) -> Iterator[Engine]:
-        """An engine for the length of one request.
+        """Chooses an engine for the duration of one request.
 
         Args:
             affinity_key: The rollout, or a digest of the conversation's beginning: requests with the same key share
                 prompts, so they go to the engine whose prefix cache knows them.
-            sticky: Whether the request stays with that engine however busy it is; otherwise it may go to another one.
+            sticky: Whether the request stays with that engine however busy it is; else it may go to another engine.
 
         Raises:
             EngineError: No engine is ready.
@@ -101,28 +105,28 @@ class Engines(Sequence[Engine]):
         live = self.live
         if not live:
             raise EngineError("no engine is ready")
-        least = min(live, key=lambda engine: (engine.busy, self._last[engine]))
-        own = self._homes.get(affinity_key)
+        least = min(live, key=lambda engine: (engine.busy, self._last_routed[engine]))
+        own = self._engine_by_key.get(affinity_key)
         if own is None or not own.ready:
-            own = self._homes[affinity_key] = least
-            self._last[own] = next(self._turns)
-            if len(self._homes) > _MAX_KEYS:
-                self._homes.popitem(last=False)
-        self._homes.move_to_end(affinity_key)
+            own = self._engine_by_key[affinity_key] = least
+            self._last_routed[own] = next(self._route_numbers)
+            if len(self._engine_by_key) > _MAX_KEYS:
+                self._engine_by_key.popitem(last=False)
+        self._engine_by_key.move_to_end(affinity_key)
         return own if sticky or own.busy < least.busy + _SLACK else least
 
     async def load(self, name: str, path: Path) -> None:
         """Loads an adapter on all engines that are ready. Engines that are away load it before they are ready again.
 
-        If engines rest, this waits until they are back. An engine that refuses what another engine takes is not used
-        until it takes it too.
+        If engines rest, this waits until they are ready. An engine that refuses an adapter which another engine loads
+        is not used until it loads it too.
 
         Args:
-            name: What requests call the adapter.
-            path: Its directory.
+            name: The adapter's name in requests.
+            path: The adapter's directory.
 
         Raises:
-            EngineError: No engine took it, or its files are gone.
+            EngineError: No engine loaded the adapter, or its files are gone.
         """
         while self.resting:
             await asyncio.sleep(_LOOK)
@@ -135,7 +139,7 @@ class Engines(Sequence[Engine]):
         live = self.live
         try:
             failures = await asyncio.gather(*(_failure(engine.load(name, path)) for engine in live))
-            if all(failures):  # also when none is live
+            if all(failures):  # also when no engine is live
                 raise next(iter(failures), None) or EngineError("no engine is ready")
         except BaseException:
             self._unwant(name)
@@ -146,7 +150,7 @@ class Engines(Sequence[Engine]):
                 engine.suspect(str(failure))
 
     async def unload(self, name: str) -> None:
-        """Unloads an adapter from all engines. An engine that fails to do so is logged."""
+        """Unloads an adapter from all engines. Failures are logged."""
         self._unwant(name)
         for failure in await asyncio.gather(*(_failure(engine.unload(name)) for engine in self.live)):
             if failure:
@@ -154,7 +158,7 @@ class Engines(Sequence[Engine]):
 
     @asynccontextmanager
     async def rest(self) -> AsyncIterator[None]:
-        """All engines rest for as long as the context lasts; see Engine.rest."""
+        """Lets all engines rest while the context is open; see Engine.rest."""
         async with AsyncExitStack() as stack:
             for engine in self._engines:
                 await stack.enter_async_context(engine.rest())

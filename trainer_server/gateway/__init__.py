@@ -1,1 +1,1 @@
-"""One chat request on its way: checked, sent to an engine, recorded in the ledger, answered."""
+"""The path of one chat request: it is checked, sent to an engine, recorded in the ledger, and answered."""

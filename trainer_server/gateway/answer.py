@@ -1,4 +1,4 @@
-"""One choice of a completion while it grows, from chunks or at once."""
+"""Collects one choice of a chat completion, from the chunks of a stream or from a whole answer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,26 @@ from typing import Any
 
 @dataclass(slots=True)
 class Answer:
-    """One choice while it grows."""
+    """One choice of a chat completion, as far as it was received."""
 
     prompt_token_ids: list[int] = field(default_factory=list)
+    """Token ids of the prompt."""
     token_ids: list[int] = field(default_factory=list)
+    """Sampled token ids."""
     logprobs: list[float] = field(default_factory=list)
+    """Log-probabilities of the sampled tokens."""
     finish_reason: str | None = None
+    """Why the answer ended; None until it has ended."""
     message: dict[str, Any] | None = None
+    """The assistant message; None until the first part of it was received."""
 
     def take(self, choice: dict[str, Any], prompt_token_ids: list[int] | None) -> None:
-        """Adds the tokens of a choice, whole or a chunk of it."""
+        """Adds a choice of an answer, or of a chunk.
+
+        Args:
+            choice: The choice, as the engine sent it.
+            prompt_token_ids: Token ids of the prompt; None: this chunk does not have them.
+        """
         if prompt_token_ids:
             self.prompt_token_ids = prompt_token_ids
         self.token_ids += choice.get("token_ids") or []
@@ -31,11 +41,12 @@ class Answer:
 
     @property
     def whole(self) -> bool:
+        """Whether the answer has exact tokens: prompt, sampled tokens, and a log-probability for each of them."""
         return bool(self.prompt_token_ids and self.token_ids) and len(self.token_ids) == len(self.logprobs)
 
 
 def merge_delta(message: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
-    """Adds a streamed delta to a message: texts are concatenated, tool calls merged by index."""
+    """Adds a streamed delta to a message, in place. Texts are concatenated; tool calls are merged by index."""
     for key in ("content", "reasoning", "reasoning_content"):
         if delta.get(key):
             message[key] = (message.get(key) or "") + delta[key]
@@ -51,9 +62,9 @@ def merge_delta(message: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any
 
 
 def as_text(choice: dict[str, Any]) -> None:
-    """Turns tool calls whose arguments are no JSON object back into text, in place, as if they had not parsed.
+    """Turns tool calls whose arguments are JSON but no object back into text, in place.
 
-    A policy that explores writes such calls, and clients raise on them: the run would be lost, with what it teaches.
+    A policy writes such calls while it explores. Clients raise an error for them, and the run would be lost.
     """
     message = choice["message"]
     good: list[dict[str, Any]] = []
@@ -77,4 +88,4 @@ def _is_object(arguments: str) -> bool:
     try:
         return isinstance(json.loads(arguments), dict)
     except ValueError:
-        return True  # clients know what to do with arguments that are no JSON
+        return True  # clients handle arguments that are no JSON

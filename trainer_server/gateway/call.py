@@ -1,4 +1,4 @@
-"""One chat request on its way through vLLM: answered only once it is recorded, recorded only if it is exact."""
+"""Asks an engine for a chat completion. An answer with exact tokens is recorded, and only then sent to the client."""
 
 from __future__ import annotations
 
@@ -24,17 +24,20 @@ from trainer_server.wire import Completion, CompletionStatus, EngineError
 
 
 class Call:
-    """One chat request: asked of an engine, recorded, answered.
+    """One chat request: an engine answers it, the ledger records the answer, and the client gets it.
 
     Args:
         chat: The request.
         source: The version that answers, and the rollout that asks.
         affinity_key: The rollout, or a digest of the conversation's beginning; see Engines.route.
-        engines: Who can answer.
-        slots: Has the version's adapter loaded.
-        names: Which versions are in service.
+        engines: The engines that can answer.
+        slots: Loads the version's adapter.
+        names: The versions in service.
         recorder: Writes the answer into the ledger.
         engine_wait: Seconds to wait for an engine when none is ready.
+
+    Attributes:
+        id: Id of the answer, `chatcmpl-…`.
     """
 
     def __init__(
@@ -58,7 +61,11 @@ class Call:
         self._created = time.time()
 
     async def answer(self) -> Response:
-        """The whole answer at once."""
+        """Answers without streaming.
+
+        Raises:
+            APIError: The request cannot be answered, or the answer not recorded.
+        """
         answers = [Answer() for _ in range(self._chat.sampling.n)]
         try:
             while True:
@@ -85,7 +92,11 @@ class Call:
         return JSONResponse(body)
 
     async def stream(self) -> Response:
-        """Server-sent events. Errors before the first byte are ordinary error answers."""
+        """Answers with server-sent events.
+
+        Raises:
+            APIError: The request failed before the first byte was sent. Later errors are events of the stream.
+        """
         events = self._events()
         first = await anext(events)
 
@@ -108,7 +119,7 @@ class Call:
                     for choice in chunk.get("choices") or []:
                         answer.take(choice, chunk.get("prompt_token_ids"))
                         self._clean(choice)
-                        if choice.get("finish_reason"):  # the last of the text: recorded before it leaves
+                        if choice.get("finish_reason"):  # the last text: the answer is recorded first
                             status = CompletionStatus.failed
                             await self._record([answer])
                             status = CompletionStatus.complete
@@ -139,7 +150,7 @@ class Call:
                 self._recorder.add_later(self._rows([answer], status))
 
     async def _chunks(self) -> AsyncGenerator[dict[str, Any]]:
-        """The engine's stream. An engine that dies before it has said anything is replaced by another, or by itself."""
+        """Chunks of the engine's answer. If the engine dies before its first chunk, the request is sent again."""
         begun = False
         while True:
             try:
@@ -152,8 +163,11 @@ class Call:
                 self._engine_died(error, again=not begun)
 
     def _engine_died(self, error: EngineLost, *, again: bool = True) -> None:
-        """Raises the error where the request must not be asked again: a part of the answer has left, or it reached an
-        engine that died for the second time, and may be the cause. An engine that cannot be connected to got nothing.
+        """Counts the failure, and raises the error if the request must not be sent again.
+
+        It must not be sent again when a part of the answer has been sent to the client, or when two engines died after
+        the request had reached them: it may be the cause. Engines that it did not reach are limited by the number of
+        tries.
         """
         self._tries += 1
         self._deaths += error.reached
@@ -162,12 +176,15 @@ class Call:
 
     @asynccontextmanager
     async def _ask(self) -> AsyncIterator[Reply]:
-        """An engine's reply. Leaving the context early aborts the generation.
+        """Sends the request to an engine. Leaving the context early aborts the generation.
 
-        Raises APIError for what the engine refuses, EngineLost when it is gone. Asks again where the default length
-        does not fit the context.
+        If the server's default length of answers does not fit the context, the request is sent again without it.
+
+        Raises:
+            APIError: The engine refused the request, or no engine is ready.
+            EngineLost: The engine went away.
         """
-        async with self._place() as (engine, name):
+        async with self._loaded_engine() as (engine, name):
             self._engine = engine
             request = self._chat.upstream(name)
             while True:
@@ -191,17 +208,17 @@ class Call:
         return None if policy is None or version is None else (policy, version)
 
     @asynccontextmanager
-    async def _place(self) -> AsyncIterator[tuple[Engine, str]]:
-        """An engine for the length of the request, and the name by which it knows the version, loaded."""
-        name = nullcontext(self._recorder.identity.base.name)
+    async def _loaded_engine(self) -> AsyncIterator[tuple[Engine, str]]:
+        """An engine that has the version loaded, and the version's name on it, for the duration of the request."""
+        base = nullcontext(self._recorder.identity.base.name)
         try:
             await self._engines.wait_ready(self._engine_wait)
-            async with self._slots.use(self._key) if self._key else name as known:
+            async with self._slots.use(self._key) if self._key else base as name:
                 await self._engines.wait_ready(self._engine_wait)
                 with self._engines.route(self._affinity_key, sticky=self._source.rollout is not None) as engine:
-                    yield engine, known
+                    yield engine, name
         except (EngineLost, RequestRefused):
-            raise  # of the request itself, not of its place
+            raise  # errors of the request, not of the search for an engine
         except NoFreeSlot as error:
             raise APIError(503, str(error), code="no_free_slot", retry_after=5) from None
         except EngineError as error:
@@ -234,7 +251,7 @@ class Call:
         await self._recorder.add(self._rows(answers, CompletionStatus.complete))
 
     def _clean(self, choice: dict[str, Any]) -> None:
-        """Takes out of an answer what the client did not ask for."""
+        """Removes from a choice the fields that the client did not ask for."""
         if not self._chat.body.get("return_token_ids"):
             choice.pop("token_ids", None)
         if not self._chat.wants_logprobs and "logprobs" in choice:
@@ -246,7 +263,7 @@ class Call:
 
 
 def _as_api_error(refusal: RequestRefused) -> APIError:
-    """An engine's error in OpenAI's words."""
+    """An engine's error as an error of OpenAI's API."""
     status, message = refusal.status, str(refusal)
     if refusal.too_long:
         return APIError(400, message, code="context_length_exceeded", param="messages")

@@ -1,4 +1,4 @@
-"""A chat completion request: checked, completed with defaults, and turned into what vLLM is asked."""
+"""Chat completion requests: checks them, fills in defaults, and makes the request to the engine."""
 
 from __future__ import annotations
 
@@ -16,28 +16,39 @@ _PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_pen
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What a client asked, and the parts of it that the gateway decides on."""
+    """A checked chat request."""
 
     body: dict[str, Any]
+    """What the client sent."""
     model: str
+    """The policy, version or base model that the client named."""
     stream: bool
+    """Whether the answer is streamed."""
     sampling: Sampling
+    """Effective sampling parameters, after defaults and overrides."""
     default_max_tokens: bool
-    """The client named no limit: the server's default applies, cut to what the context leaves."""
+    """Whether the client named no limit of tokens. Then the server's default applies, as far as the context allows."""
     wants_logprobs: bool
+    """Whether the client asked for log-probabilities."""
     wants_usage: bool
+    """Whether the client asked for usage in the stream."""
     constrained: list[str]
+    """See Completion.constrained."""
     dropped: list[str]
     """Parameters that the client sent and that change nothing about the answer."""
 
     def upstream(self, adapter: str) -> dict[str, Any]:
-        """What an engine is asked (see Engine.chat). Exact tokens are always asked for."""
-        asked = forwarded(self.body)
-        if _forced(self.body) and asked.get("tools"):
-            # vLLM holds a forced call to the tool's schema only where the tool says so.
-            asked["tools"] = [_strict(tool) for tool in asked["tools"]]
+        """The request to an engine; see Engine.chat. It always asks for exact tokens.
+
+        Args:
+            adapter: What the engine calls the version, or the base model.
+        """
+        parameters = forwarded(self.body)
+        if _forced(self.body) and parameters.get("tools"):
+            # vLLM enforces the schema of a forced tool call only if the tool is strict.
+            parameters["tools"] = [_strict(tool) for tool in parameters["tools"]]
         return {
-            **asked,
+            **parameters,
             "model": adapter,
             "n": self.sampling.n,
             "temperature": self.sampling.temperature,
@@ -59,11 +70,11 @@ def parse(body: object, *, default_max_tokens: int, temperature: float | None) -
 
     Args:
         body: What the client sent, read as JSON.
-        default_max_tokens: Length of an answer when the body names none.
-        temperature: Overrides what the body says; None: nothing overrides it.
+        default_max_tokens: Limit of tokens when the body names none.
+        temperature: Overrides the body's temperature; None: no override.
 
     Raises:
-        APIError: 400, naming the field that is wrong.
+        APIError: 400; it names the field that is wrong.
     """
     if not isinstance(body, dict):
         raise APIError(400, "the body must be a JSON object")
@@ -72,7 +83,7 @@ def parse(body: object, *, default_max_tokens: int, temperature: float | None) -
     if not isinstance(model, str) or not model:
         raise APIError(400, "`model` is missing: name a policy (see /v1/models)", param="model")
     messages = body.get("messages")
-    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
+    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         raise APIError(400, "`messages` must be a non-empty list of message objects", param="messages")
     n = _number(body, "n", 1, low=1, high=128, kind=int)
     if (stream := bool(body.get("stream"))) and n > 1:
@@ -82,9 +93,9 @@ def parse(body: object, *, default_max_tokens: int, temperature: float | None) -
         for key in ("max_completion_tokens", "max_tokens")
         if body.get(key) is not None
     ]
-    asked = _number(body, "temperature", 1.0, low=0.0, high=10.0)
+    asked_temperature = _number(body, "temperature", 1.0, low=0.0, high=10.0)
     sampling = Sampling(
-        temperature=asked if temperature is None else temperature,
+        temperature=asked_temperature if temperature is None else temperature,
         top_p=_number(body, "top_p", 1.0, low=0.0, high=1.0),
         top_k=max(_number(body, "top_k", 0, low=-1, kind=int), 0),
         min_p=_number(body, "min_p", 0.0, low=0.0, high=1.0),
@@ -110,7 +121,18 @@ def parse(body: object, *, default_max_tokens: int, temperature: float | None) -
 
 
 def header_temperature(headers: Mapping[str, str], name: str) -> float | None:
-    """The temperature that a header asks for. Raises APIError 400 when it is no temperature."""
+    """Reads a temperature from a header.
+
+    Args:
+        headers: Headers of the request.
+        name: Name of the header.
+
+    Returns:
+        The temperature; None if the header is missing.
+
+    Raises:
+        APIError: 400 for a value that is no number from 0 to 10.
+    """
     if (text := headers.get(name)) is None:
         return None
     try:
@@ -123,19 +145,19 @@ def header_temperature(headers: Mapping[str, str], name: str) -> float | None:
 
 
 def _constraints(body: Mapping[str, Any], sampling: Sampling) -> list[str]:
-    """Why the sampling distribution is not the policy's own."""
-    found = []
+    """Reasons why the sampling distribution is not the policy's own; see Completion.constrained."""
+    reasons = []
     kind = (body.get("response_format") or {}).get("type")
     tools = [tool.get("function") for tool in body.get("tools") or () if isinstance(tool, dict)]
     strict = any(isinstance(function, dict) and function.get("strict") for function in tools)
     if _forced(body) or strict or kind in ("json_schema", "json_object") or body.get("structured_outputs"):
-        found.append("grammar")
-    found += ["top_p"] * (sampling.top_p < 1) + ["top_k"] * (sampling.top_k > 0) + ["min_p"] * (sampling.min_p > 0)
+        reasons.append("grammar")
+    reasons += ["top_p"] * (sampling.top_p < 1) + ["top_k"] * (sampling.top_k > 0) + ["min_p"] * (sampling.min_p > 0)
     if any(getattr(sampling, name) != neutral for name, neutral in _PENALTIES.items()):
-        found.append("penalties")
+        reasons.append("penalties")
     if body.get("logit_bias") or body.get("min_tokens"):
-        found.append("logit_bias")
-    return found
+        reasons.append("logit_bias")
+    return reasons
 
 
 def _forced(body: Mapping[str, Any]) -> bool:
@@ -144,7 +166,7 @@ def _forced(body: Mapping[str, Any]) -> bool:
 
 
 def _strict(tool: Any) -> Any:
-    """A tool whose schema is enforced, unless it says that it should not be."""
+    """The tool with `strict` set to True, unless it sets `strict` itself."""
     if not isinstance(tool, dict) or not isinstance(tool.get("function"), dict):
         return tool
     return {**tool, "function": {"strict": True, **tool["function"]}}

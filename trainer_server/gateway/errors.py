@@ -8,7 +8,12 @@ from starlette.responses import JSONResponse
 class APIError(Exception):
     """A request that is answered with an error.
 
-    status: HTTP status. code: short machine-readable reason. param: the offending field. retry_after: seconds.
+    Args:
+        status: HTTP status.
+        message: What is wrong, with the value, and what to do about it.
+        code: Short machine-readable reason.
+        param: The field of the request that is wrong.
+        retry_after: Seconds after which the client may try again; None: no such advice.
     """
 
     def __init__(
@@ -25,11 +30,13 @@ class APIError(Exception):
         self.retry_after = retry_after
 
     def body(self) -> dict[str, object]:
+        """The body of the answer, in OpenAI's shape."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         if self.status == 401:
             kind = "authentication_error"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
+        """The HTTP answer."""
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after else None
         return JSONResponse(self.body(), self.status, headers)

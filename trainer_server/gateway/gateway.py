@@ -1,4 +1,4 @@
-"""The gateway: chat completions in front of vLLM, each recorded with exact tokens before its last byte leaves."""
+"""The gateway: answers chat completions, and records each with exact tokens before its last byte is sent."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ class Gateway:
     Args:
         recorder: Writes answers to the ledger.
         store: Policies on disk.
-        names: Which versions the policies' names mean.
-        slots: Versions on the engines.
-        leases: Versions that rollouts keep.
-        engines: They answer.
-        max_tokens: Length of an answer when a request names none.
+        names: The version that each policy's name currently means.
+        slots: The cache of adapters on the engines.
+        leases: Versions that running rollouts are pinned to.
+        engines: The engines that answer.
+        max_tokens: Limit of tokens when a request names none.
         engine_wait: Seconds that a request waits for an engine that is starting or restarting.
+
+    Attributes:
+        requests: Chat requests since the start of the server.
     """
 
     def __init__(
@@ -57,22 +60,26 @@ class Gateway:
         self._leases, self._engines = leases, engines
         self._max_tokens, self._engine_wait = max_tokens, engine_wait
         self._noted: set[str] = set()
-        """Dropped parameters that were logged; each is logged once."""
+        """Dropped parameters that were logged. Each is logged once."""
         self._base = recorder.identity.base.name
         self.requests = 0
 
     def models(self) -> dict[str, Any]:
-        """The base model, every policy, and every version of it."""
+        """The answer to `GET /v1/models`: the base model, all policies, and all their versions."""
         ids = [self._base]
         for policy in self._store.policies():
             ids += [policy.name, *(f"{policy.name}@{v}" for v in self._store.versions(policy.name))]
         return {
             "object": "list",
-            "data": [{"id": one, "object": "model", "created": 0, "owned_by": "art-langgraph"} for one in ids],
+            "data": [{"id": name, "object": "model", "created": 0, "owned_by": "art-langgraph"} for name in ids],
         }
 
     async def chat(self, request: Request) -> Response:
-        """One request, from the client's bytes to an answer or an error in OpenAI's shape."""
+        """Answers a chat request.
+
+        Raises:
+            APIError: The request is wrong, or cannot be answered now.
+        """
         self.requests += 1
         try:
             body = await request.json()
@@ -109,7 +116,11 @@ class Gateway:
             log.info("clients send `%s`, which changes nothing here: it is dropped and noted in the ledger", name)
 
     def _resolve(self, model: object, rollout: str | None) -> tuple[str | None, int | None]:
-        """Policy and version that a model's name stands for now. Raises APIError 404."""
+        """The policy and version that a model's name means now; (None, None) for the base model.
+
+        Raises:
+            APIError: 404, there is no such model; 400, none is named.
+        """
         if not isinstance(model, str) or not model:
             raise APIError(400, "`model` is missing: name a policy (see /v1/models)", param="model")
         if model == self._base:
@@ -137,23 +148,25 @@ class Gateway:
 
 
 def _conversation(chat: ChatRequest) -> str:
-    """What stands for the conversation of a call without a rollout: everything through its first question, which later
-    calls begin with too."""
+    """Affinity key of a call without a rollout: a digest of the conversation up to its first user message.
+
+    Later calls of the same conversation begin with the same messages, so that they have the same key.
+    """
     messages = chat.body["messages"]
-    asked = next((at for at, message in enumerate(messages) if message.get("role") == "user"), 0)
-    head = [chat.model, chat.body.get("tools"), messages[: asked + 1]]
+    question = next((at for at, message in enumerate(messages) if message.get("role") == "user"), 0)
+    head = [chat.model, chat.body.get("tools"), messages[: question + 1]]
     return hashlib.sha256(json.dumps(head).encode()).hexdigest()
 
 
 async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """Cancels the work when the client goes away, which aborts the generation in vLLM."""
+    """Awaits an answer. Cancels the work when the client disconnects, which aborts the generation."""
     task = asyncio.create_task(work)
 
-    async def gone() -> None:
+    async def disconnected() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    watch = asyncio.create_task(gone())
+    watch = asyncio.create_task(disconnected())
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():

@@ -1,8 +1,8 @@
-"""Every parameter of a chat completion request, and what the gateway does with it.
+"""Parameters of a chat completion request, and what the gateway does with each.
 
-OpenAI's API takes parameters that frameworks send on their own and that change nothing about what is sampled here.
-These are dropped, and noted in the ledger. A parameter that would change the answer's shape or content in a way that
-the server cannot offer is refused: leaving it out silently would train on something else than was asked for.
+Frameworks send parameters of OpenAI's API that do not change what is sampled here. The gateway drops them and notes
+them in the ledger. It refuses a parameter that would change the answer in a way that the server does not support:
+without the error, training would use answers to another request than the client's.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class Handling(StrEnum):
     """What happens to a parameter."""
 
     used = "used"
-    """The gateway reads it, and decides itself what the engine gets."""
+    """The gateway reads the parameter and decides what the engine gets."""
     forwarded = "forwarded"
-    """The engine gets it as it is."""
+    """The engine gets the parameter unchanged."""
     dropped = "dropped"
-    """The engine does not get it: it changes nothing about the answer. Noted in the ledger's row."""
+    """The engine does not get the parameter, which changes nothing about the answer. The ledger's row notes it."""
     refused = "refused"
-    """The request is answered 400, with what to do instead."""
+    """The request is answered with status 400 and what to do instead."""
 
 
 OPENAI: dict[str, Handling] = {
@@ -66,7 +66,7 @@ OPENAI: dict[str, Handling] = {
     "verbosity": Handling.dropped,
     "web_search_options": Handling.refused,
 }
-"""All parameters of `chat.completions.create` in OpenAI's Python SDK; a test fails when the SDK has another one."""
+"""All parameters of `chat.completions.create` in OpenAI's Python SDK. A test fails when the SDK has others."""
 
 VLLM: dict[str, Handling] = {
     "add_generation_prompt": Handling.forwarded,
@@ -84,7 +84,7 @@ VLLM: dict[str, Handling] = {
     "structured_outputs": Handling.forwarded,
     "top_k": Handling.forwarded,
 }
-"""Parameters of vLLM that are offered too."""
+"""Parameters of vLLM that the gateway supports too."""
 
 PARAMETERS = OPENAI | VLLM
 
@@ -97,13 +97,16 @@ _REMEDIES = {
 
 
 def check_parameters(body: Mapping[str, Any]) -> list[str]:
-    """Looks at the parameters that a request names. One that is null counts as not given.
+    """Checks the parameters of a request. A known parameter that is null counts as not given.
+
+    Args:
+        body: Body of the request.
 
     Returns:
         Names of the parameters that are dropped.
 
     Raises:
-        APIError: 400 for an unknown parameter and for one that cannot be honoured.
+        APIError: 400 for a parameter that is unknown or not supported.
     """
     given = sorted(name for name, value in body.items() if name not in PARAMETERS or value is not None)
     for name in given:
@@ -123,7 +126,7 @@ def check_parameters(body: Mapping[str, Any]) -> list[str]:
 
 
 def forwarded(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that the engine gets as they are."""
+    """The parameters of a request that the engine gets unchanged."""
     return {
         name: value for name, value in body.items() if value is not None and PARAMETERS.get(name) == Handling.forwarded
     }

@@ -1,4 +1,4 @@
-"""From an answer to its row in the ledger."""
+"""Makes rows of the ledger from answers, and writes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ log = logging.getLogger("trainer_server")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who answers: stamped on every completion."""
+    """Identity of the server, which every completion in the ledger has.
+
+    Args:
+        server_id: Id of the server.
+        base: The base model.
+        tokenizer: Fingerprint of its tokenizer.
+    """
 
     server_id: str
     base: ServedModel
@@ -28,7 +34,13 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Whose answer it is: a version of a policy, or the base model where policy is None; and for which rollout."""
+    """Where an answer comes from.
+
+    Args:
+        policy: Name of the policy; None: the base model.
+        version: Version of the policy; None: the base model.
+        rollout: Id of the rollout that asks; None: the request belongs to none.
+    """
 
     policy: str | None
     version: int | None
@@ -36,7 +48,12 @@ class Source:
 
 
 class Recorder:
-    """Writes completions into the ledger."""
+    """Writes completions into the ledger.
+
+    Args:
+        identity: Identity of this server.
+        ledger: Where completions are recorded.
+    """
 
     def __init__(self, identity: Identity, ledger: Ledger) -> None:
         self.identity = identity
@@ -52,7 +69,16 @@ class Recorder:
         status: CompletionStatus,
         created: float,
     ) -> Completion:
-        """The ledger's row of a choice."""
+        """Makes the ledger's row of one choice.
+
+        Args:
+            completion_id: Id of the row.
+            chat: The request.
+            source: Where the answer comes from.
+            answer: The choice, as far as it was received.
+            status: How the completion ended.
+            created: Unix time, seconds.
+        """
         return Completion(
             id=completion_id,
             created=created,
@@ -75,14 +101,18 @@ class Recorder:
         )
 
     async def add(self, completions: Sequence[Completion]) -> None:
-        """Returns when they are on disk. Raises APIError 507 when they cannot be."""
+        """Records completions, and returns once they are on disk.
+
+        Raises:
+            APIError: 507, the ledger could not be written.
+        """
         try:
             await self._ledger.add(*completions)
         except LedgerError as error:
             raise APIError(507, str(error), code="ledger_unwritable") from None
 
     def add_later(self, completions: Sequence[Completion]) -> None:
-        """Records without waiting: for requests whose client is gone."""
+        """Records completions in the background, for requests whose client has disconnected. Errors are logged."""
 
         async def add() -> None:
             try:
@@ -95,5 +125,5 @@ class Recorder:
         task.add_done_callback(self._background.discard)
 
     async def close(self) -> None:
-        """Waits for what was to be recorded later."""
+        """Waits until the completions of `add_later` are recorded."""
         await asyncio.gather(*self._background, return_exceptions=True)

@@ -1,17 +1,18 @@
-"""The queue between server and trainer process: files that are only ever added, each written in one atomic step.
+"""The queue between server and trainer process: a directory of files, each written in one atomic step.
 
-    jobs/<id>/job.json       what was accepted; by the server, before it answers 202
-    jobs/<id>/rows.json      sft only: what is imitated, as token ids; by the server, which has the chat template
-    jobs/<id>/started.json   when the trainer took it up; by the trainer. Or that it was cancelled; by the server.
-                             Created once, by whoever comes first: a job is either started or cancelled.
-    jobs/<id>/progress.json  how far it is, replaced as it goes on; by the trainer
-    jobs/<id>/trained.json   what came of it; by the trainer, after the version is published
-    jobs/<id>/done.json      the final Job, once the engine serves the version; by the server
+    File                     Written by  Content
+    jobs/<id>/job.json       server      the accepted job; written before the server answers 202
+    jobs/<id>/rows.json      server      sft only: the rows to imitate, as token ids
+    jobs/<id>/started.json   both        the trainer started the job, or the server cancelled it. Created once, by the
+                                         first of the two: a job is either started or cancelled.
+    jobs/<id>/progress.json  trainer     how much of the job is done; replaced while it runs
+    jobs/<id>/trained.json   trainer     the outcome; written after the version is published
+    jobs/<id>/done.json      server      the final Job; written once the engine serves the version
 
-    jobs/turn.json           share_gpu only: the job that the engines rest for; by the server, removed when it is done
+    jobs/turn.json           server      share_gpu only: the job for which the engines rest; removed after it
 
-A process killed between two files finds the job again at its next start and goes on from the last one. Taking a job up
-twice is harmless: the version that it makes is published under the job's id, once.
+A process that was killed between two files reads them at its next start and continues after the last one. Starting a
+job twice is harmless: its version is published once, under the job's id.
 """
 
 from __future__ import annotations
@@ -46,7 +47,16 @@ _ID = re.compile(r"job-(\d{19})-")
 
 
 class JobFile(BaseModel):
-    """job.json: exactly one of `spec` (kind create) and `request` (kinds step and sft) is set."""
+    """Content of job.json. Exactly one of `spec` (kind create) and `request` (kinds step and sft) is set.
+
+    Attributes:
+        id: Id of the job; ids sort by time of acceptance.
+        kind: What the job makes.
+        policy: Name of the policy.
+        created: Unix time, seconds.
+        spec: The policy to create.
+        request: The step or the warm start.
+    """
 
     id: str
     kind: JobKind
@@ -57,17 +67,17 @@ class JobFile(BaseModel):
 
     @property
     def completions(self) -> list[str]:
-        """Ids that it needs from the ledger."""
+        """Ids of the completions that the job needs from the ledger."""
         if isinstance(self.request, SFTRequest):
             trajectories = self.request.trajectories
         else:
             groups = self.request.groups if self.request else ()
-            trajectories = [one for group in groups for one in group.trajectories]
-        return [one for trajectory in trajectories for one in trajectory.completions]
+            trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        return [completion_id for trajectory in trajectories for completion_id in trajectory.completions]
 
     @property
     def versions(self) -> set[tuple[str, int]]:
-        """(policy, version) pairs that it names."""
+        """(policy, version) pairs that the job's request names: the source of a fork, or the reference version."""
         if self.spec and self.spec.fork_of:
             return {(self.spec.fork_of.policy, self.spec.fork_of.version)}
         config = self.request.config if isinstance(self.request, StepRequest) else None
@@ -75,12 +85,14 @@ class JobFile(BaseModel):
 
 
 class Trained(BaseModel):
-    """trained.json: how the trainer's part ended. `error` set: failed, and no version was made."""
+    """Content of trained.json: how the trainer's part of a job ended."""
 
     result: StepResult | None = None
+    """What the job made; None where it failed or was cancelled."""
     error: str | None = None
+    """Why the job failed or was cancelled; None otherwise."""
     cancelled: bool = False
-    """The trainer did not take the job up; `error` says why."""
+    """Whether the job was cancelled before the trainer started it; `error` says why."""
     seconds: float = Field(default=0.0, description="wall time in the trainer")
 
 
@@ -92,7 +104,11 @@ CANCELLED = Trained(
 
 
 class JobBoard:
-    """The directory `jobs/`. Every method reads the files; no state that could go stale."""
+    """The directory `jobs/`. Methods read the files on every call, so that server and trainer see the same state.
+
+    Args:
+        root: The directory.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -107,9 +123,21 @@ class JobBoard:
         spec: PolicySpec | None = None,
         request: StepRequest | SFTRequest | None = None,
     ) -> JobFile:
-        """Writes a job down, durably; when this returns, the job cannot be lost. One at a time: jobs are done in the
-        order of their ids, so a later one must not be there before an earlier one. Raises ConfigError for what could
-        not be read again."""
+        """Writes a job to disk. Once this returns, the job survives a crash.
+
+        Call it for one job at a time: jobs run in the order of their ids, so a job must not be visible before an
+        earlier one.
+
+        Args:
+            kind: What the job makes.
+            policy: Name of the policy.
+            spec: For kind create, the policy to create.
+            request: For kinds step and sft, the request.
+
+        Raises:
+            ConfigError: The request holds a value that JSON cannot express.
+            OSError: The file could not be written.
+        """
         file = JobFile(
             id=f"job-{self._next():019d}-{secrets.token_hex(4)}",
             kind=kind,
@@ -121,80 +149,89 @@ class JobBoard:
         try:
             text = file.model_dump_json()
             JobFile.model_validate_json(text)
-        except ValueError as error:  # half a surrogate pair, an infinite number: requests may hold them, JSON may not
+        except ValueError as error:  # half a surrogate pair or an infinite number: JSON cannot express them
             raise ConfigError(f"the request cannot be written down and read again: {error}") from None
         faults.point("accepting")
         write_atomic(self.root / file.id / "job.json", text)
-        with suppress(OSError):  # the job is there; this only has it seen at once
+        with suppress(OSError):  # not fatal: this only makes the trainer see the job at once
             os.utime(self.root)
         faults.point("accepted")
         return file
 
     def _next(self) -> int:
-        """What an id begins with: the time in ns, and more than that of any job before, wherever the clock was set."""
+        """The number in the next id: the time in ns, but always above earlier ids, even if the clock was set back."""
         if self._last is None:
-            self._last = max((int(found[1]) for one in self.ids() if (found := _ID.match(one))), default=0)
+            self._last = max((int(match[1]) for job_id in self.ids() if (match := _ID.match(job_id))), default=0)
         self._last = max(self._last + 1, time.time_ns())
         return self._last
 
     def changed(self) -> float:
-        """When a job was accepted last, to the resolution of the file system's clock; 0 before the first. Costs
-        nothing, however many jobs there have been."""
+        """When a job was last accepted: the directory's modification time in Unix seconds; 0 if there is no directory.
+
+        Takes the same time however many jobs there are.
+        """
         return self.root.stat().st_mtime if self.root.exists() else 0.0
 
     def ids(self) -> list[str]:
-        """All jobs, oldest first."""
+        """Ids of all jobs, oldest first."""
         return sorted(path.parent.name for path in self.root.glob("*/job.json"))
 
     def file(self, job_id: str) -> JobFile:
-        """Raises TrainingError for one that is damaged."""
+        """The content of a job's job.json.
+
+        Raises:
+            TrainingError: The file is damaged.
+            OSError: The file does not exist or cannot be read.
+        """
         try:
             return JobFile.model_validate_json((self.root / job_id / "job.json").read_text())
         except ValueError as error:
             raise TrainingError(f"jobs/{job_id}/job.json in the server's home cannot be read: {error}") from None
 
     def write_rows(self, job_id: str, rows: Demonstrations) -> None:
-        """What a warm start imitates: from then on the trainer may take it up."""
+        """Writes the rows that a warm start imitates. From then on the trainer may start the job."""
         write_atomic(self.root / job_id / "rows.json", rows.model_dump_json())
 
     def rows(self, job_id: str) -> Demonstrations | None:
+        """The rows that a warm start imitates; None while they are not rendered, and for other jobs."""
         path = self.root / job_id / "rows.json"
         return Demonstrations.model_validate_json(path.read_text()) if path.exists() else None
 
     def ready(self, job_id: str) -> bool:
-        """Whether there is all that the trainer needs. Asked many times while a large request is rendered: it is not
-        read each time."""
+        """Whether the trainer has all files that it needs for a job. Reads job.json only once for each job."""
         if job_id not in self._kinds:
             self._kinds[job_id] = self.file(job_id).kind
         return self._kinds[job_id] != "sft" or (self.root / job_id / "rows.json").exists()
 
     def give_turn(self, job_id: str) -> None:
-        """From now on the trainer may use the GPUs that it shares with the engines, for this job."""
+        """Lets the trainer use the GPUs that it shares with the engines, for this job, until `end_turn`."""
         write_atomic(self.root / _TURN, json.dumps({"job": job_id}))
 
     def has_turn(self, job_id: str) -> bool:
+        """Whether the trainer may use the shared GPUs for this job."""
         try:
             return bool(json.loads((self.root / _TURN).read_text())["job"] == job_id)
         except FileNotFoundError:
             return False
 
     def end_turn(self) -> None:
+        """Takes the shared GPUs back from the trainer. Does nothing if no job has them."""
         (self.root / _TURN).unlink(missing_ok=True)
 
     def start(self, job_id: str) -> bool:
-        """Takes a job up for the trainer; the same job may be taken up again after a kill.
+        """Marks a job as started by the trainer. The trainer may start a job again after it was killed.
 
         Returns:
-            False for a job that was cancelled before.
+            False if the job was cancelled before.
         """
         mine = create_exclusive(self.root / job_id / "started.json", json.dumps({"time": time.time()}))
         return mine or not self.cancelled(job_id)
 
     def cancel(self, job_id: str) -> bool:
-        """Cancels a job that nobody has taken up.
+        """Cancels a job that the trainer has not started.
 
         Returns:
-            False for a job that the trainer took up before.
+            False if the trainer started the job before.
         """
         claim = {"time": time.time(), "cancelled": True}
         if not create_exclusive(self.root / job_id / "started.json", json.dumps(claim)):
@@ -203,26 +240,27 @@ class JobBoard:
         return True
 
     def started(self, job_id: str) -> bool:
-        """Whether the trainer took the job up."""
+        """Whether the trainer started the job."""
         return (self.root / job_id / "started.json").exists() and not self.cancelled(job_id)
 
     def cancelled(self, job_id: str) -> bool:
-        """Whether the job was cancelled before the trainer took it up."""
+        """Whether the job was cancelled before the trainer started it."""
         path = self.root / job_id / "started.json"
         try:
             return bool(json.loads(path.read_text()).get("cancelled"))
-        except (FileNotFoundError, ValueError):  # not taken up; or damaged, and then as if the trainer had
+        except (FileNotFoundError, ValueError):  # not started; or damaged, which counts as started
             return False
 
     def progress(self, job_id: str, share: float) -> None:
-        """How much of a running job is done, 0 to 1."""
+        """Records how much of a running job is done: `share`, 0 to 1."""
         write_atomic(self.root / job_id / "progress.json", json.dumps({"share": share}))
 
     def report(self, job_id: str, trained: Trained) -> None:
-        """The last word on a job before it is served: the trainer's; the server's when there is nothing to give it."""
+        """Writes trained.json. The trainer calls this at its end of a job; the server to fail or cancel a job."""
         write_atomic(self.root / job_id / "trained.json", trained.model_dump_json())
 
     def trained(self, job_id: str) -> Trained | None:
+        """How the trainer's part of a job ended; None while it has not. A damaged file counts as a failed job."""
         path = self.root / job_id / "trained.json"
         try:
             return Trained.model_validate_json(path.read_text()) if path.exists() else None
@@ -230,7 +268,7 @@ class JobBoard:
             return Trained(error=f"jobs/{job_id}/trained.json in the server's home cannot be read: {error}")
 
     def finish(self, job: Job) -> None:
-        """The server's last word on a job."""
+        """Writes done.json, the final state of a job."""
         faults.point("finishing")
         write_atomic(self.root / job.id / "done.json", job.model_dump_json())
         faults.point("done")
@@ -262,5 +300,5 @@ class JobBoard:
         )
 
     def open_ids(self) -> list[str]:
-        """Jobs without a final word, oldest first."""
+        """Ids of the jobs without done.json, oldest first."""
         return [job_id for job_id in self.ids() if not (self.root / job_id / "done.json").exists()]

@@ -1,4 +1,4 @@
-"""What a warm start imitates, as the trainer gets it: rows of token ids, and the spans that have a loss."""
+"""What a warm start imitates, in the trainer's format: rows of token ids, and the spans that have a loss."""
 
 from __future__ import annotations
 
@@ -14,16 +14,22 @@ from trainer_server.wire import Completion, CompletionStatus, SFTConfig, Traject
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer: exactly what the model is prompted with, and exactly what it should sample, its end included."""
+    """One answer of the model.
+
+    Args:
+        prompt: Token ids of the prompt.
+        answer: Token ids that the model should sample, the token that ends the answer included.
+    """
 
     prompt: list[int]
     answer: list[int]
 
 
 class Row(BaseModel):
-    """One sequence of token ids, and which of them have a loss; the others are context."""
+    """One sequence of token ids. Some of them have a loss; the others are context."""
 
     ids: list[int]
+    """Token ids."""
     loss_spans: list[tuple[int, int]]
     """[start, stop) of the tokens with a loss; ascending, without overlap."""
 
@@ -34,20 +40,29 @@ class Row(BaseModel):
 
 
 class Demonstrations(BaseModel):
-    """Everything that one warm start imitates, and how much it leaves out, by reason."""
+    """Everything that one warm start imitates, and how much it skips."""
 
     rows: list[Row]
+    """Sequences to train on."""
     turns: int
-    """Answers in the rows."""
+    """Number of answers in the rows."""
     turns_skipped: dict[str, int] = Field(default_factory=dict)
+    """Answers that were skipped: reason → how many."""
     conversations_skipped: dict[str, int] = Field(default_factory=dict)
+    """Conversations that were skipped: reason → how many."""
     trajectories_skipped: dict[str, int] = Field(default_factory=dict)
+    """Trajectories that were skipped: reason → how many."""
     seconds: float = Field(default=0.0, description="wall time of rendering and look-up")
 
 
 @dataclass(slots=True)
 class Collection:
-    """Collects turns, conversation by conversation and trajectory by trajectory; `whole` gives the result."""
+    """Collects turns, conversation by conversation and trajectory by trajectory; `whole` gives the result.
+
+    Args:
+        config: Of the warm start.
+        rows: See Demonstrations; so are the other fields.
+    """
 
     config: SFTConfig
     rows: list[Row] = field(default_factory=list)
@@ -57,7 +72,14 @@ class Collection:
     trajectories_skipped: Counter[str] = field(default_factory=Counter)
 
     def add(self, turns: Iterable[Turn]) -> Self:
-        """Adds the turns of one conversation or trajectory, in their order; skips those above `max_length`."""
+        """Adds the turns of one conversation or trajectory.
+
+        Args:
+            turns: In their order. Turns longer than `max_length` are skipped.
+
+        Returns:
+            This collection.
+        """
         kept = []
         for turn in turns:
             if len(turn.prompt) + len(turn.answer) > self.config.max_length:
@@ -76,7 +98,7 @@ class Collection:
         Args:
             trajectory: Names its completions by id.
             completions: By id, as the ledger has them.
-            tokenizer: Fingerprint; completions of others are skipped.
+            tokenizer: Fingerprint; completions of other tokenizers are skipped.
         """
         least = self.config.min_reward
         if least is not None and (trajectory.reward is None or trajectory.reward < least):
@@ -94,7 +116,11 @@ class Collection:
         self.add(turns)
 
     def whole(self, seconds: float) -> Demonstrations:
-        """What was collected. seconds: wall time that this took."""
+        """The result.
+
+        Args:
+            seconds: Wall time that the collection took.
+        """
         return Demonstrations(
             rows=self.rows,
             turns=self.turns,
@@ -106,10 +132,13 @@ class Collection:
 
 
 def join(turns: Sequence[Turn]) -> list[Row]:
-    """One row for each turn, except where a later prompt begins with all of an earlier turn: those share the row.
+    """Joins turns into rows. A turn whose prompt begins with a whole earlier row extends that row.
 
-    As with the prefix tree, only equal tokens are shared. A template that rewrites the history costs rows, never
-    correctness.
+    Only equal tokens are shared, as in the prefix tree. A template that rewrites the history makes more rows, but no
+    wrong ones.
+
+    Args:
+        turns: Of one conversation or trajectory, in their order.
     """
     rows: list[Row] = []
     for turn in turns:
@@ -125,7 +154,7 @@ def join(turns: Sequence[Turn]) -> list[Row]:
 
 
 def _why_skipped(completion: Completion | None, tokenizer: str) -> str | None:
-    """Why a completion cannot be imitated, or None."""
+    """Why a completion cannot be imitated; None if it can."""
     if completion is None:
         return "missing"
     if completion.tokenizer != tokenizer:
@@ -133,5 +162,5 @@ def _why_skipped(completion: Completion | None, tokenizer: str) -> str | None:
     if completion.status != CompletionStatus.complete:
         return str(completion.status)
     if completion.truncated:
-        return "truncated"  # it would teach not to end
+        return "truncated"  # it would teach the model not to end its answers
     return None

@@ -1,8 +1,9 @@
-"""Conversations → token ids, by the engine's own chat template: what the gateway prompts with, and should get back.
+"""Turns conversations into token ids with the engine's own chat template.
 
-Each answer is rendered twice, as vLLM would render a request: what comes before it, with the generation prompt, and the
-same with the answer. The second begins with the first; what it adds is what the model must sample, up to the token that
-ends an answer. What does not fit this picture is left out and counted, not bent into shape.
+Each answer is rendered twice, as vLLM renders a request. The first text has the messages before the answer and the
+generation prompt: that is what the gateway would prompt with. The second text has the answer too. The second begins
+with the first. The tokens that it adds, up to the token that ends an answer, are those that the model must sample.
+Answers for which this does not hold are skipped and counted.
 """
 
 from __future__ import annotations
@@ -16,20 +17,36 @@ from trainer_server.ledger.base import Ledger
 from trainer_server.wire import Conversation, SFTRequest, TrainingError
 
 _PROBES = ("yes", "no")
+"""Two answers that differ in every token, to find what the template puts after any answer."""
 
 
 class NotRendered(Exception):
-    """An answer that the template does not lend itself to. The message is the reason that it is counted under."""
+    """An answer that the template cannot render exactly. The message is the reason under which it is counted."""
 
 
 class Renderer:
-    """Renders with one engine; all policies share its base model's template."""
+    """Renders conversations with one engine. All policies share the chat template of its base model.
+
+    Args:
+        engine: Renders and tokenizes.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     async def demonstrations(self, request: SFTRequest, ledger: Ledger, tokenizer: str) -> Demonstrations:
-        """Everything that a request wants imitated. Raises EngineError when the engine is away, TrainingError."""
+        """Renders everything that a warm start imitates.
+
+        Args:
+            request: The warm start.
+            ledger: Holds the completions of the request's trajectories.
+            tokenizer: Fingerprint; completions of other tokenizers are skipped.
+
+        Raises:
+            EngineError: The engine went away.
+            TrainingError: A conversation cannot be rendered.
+            LedgerError: The ledger could not be read.
+        """
         started = time.monotonic()
         collection = Collection(request.config)
         try:
@@ -37,23 +54,32 @@ class Renderer:
         except RequestRefused as error:
             raise TrainingError(str(error)) from None
         for number, conversation in enumerate(request.conversations):
-            places = conversation.answers(request.config.train_on)
-            if not places:
+            positions = conversation.answers(request.config.train_on)
+            if not positions:
                 collection.conversations_skipped["no_answer"] += 1
             try:
-                found = await asyncio.gather(*(self._turn(conversation, at, end) for at in places))
+                results = await asyncio.gather(*(self._turn(conversation, at, end) for at in positions))
             except (TrainingError, RequestRefused) as error:
                 raise TrainingError(f"conversation {number} (counted from 0): {error}") from None
-            collection.turns_skipped.update(one for one in found if isinstance(one, str))
-            collection.add(one for one in found if isinstance(one, Turn))
-        ids = [one for trajectory in request.trajectories for one in trajectory.completions]
+            collection.turns_skipped.update(reason for reason in results if isinstance(reason, str))
+            collection.add(turn for turn in results if isinstance(turn, Turn))
+        ids = [completion_id for trajectory in request.trajectories for completion_id in trajectory.completions]
         completions = await asyncio.to_thread(ledger.read, ids)
         for trajectory in request.trajectories:
             collection.add_trajectory(trajectory, completions, tokenizer=tokenizer)
         return collection.whole(time.monotonic() - started)
 
     async def _turn(self, conversation: Conversation, at: int, end: int) -> Turn | str:
-        """The answer at a place of a conversation, or why there is none."""
+        """Renders one answer.
+
+        Args:
+            conversation: The conversation.
+            at: Index of the answer's message.
+            end: The token that ends an answer.
+
+        Returns:
+            The answer, or the reason why it is skipped.
+        """
         prompt, whole = await asyncio.gather(
             self._chat(conversation, at, generation=True), self._chat(conversation, at + 1, generation=False)
         )
@@ -67,9 +93,17 @@ class Renderer:
         return Turn(prompt, answer) if len(answer) > 1 else "empty"
 
     async def _retokenized(self, prompt: list[int], whole: list[int]) -> list[int]:
-        """What is added when tokens merge across the border: the same text, in tokens that begin where sampling does.
+        """Tokens of the answer where the tokenizer merged tokens of prompt and answer.
 
-        Raises NotRendered when the text before the answer is another once there is an answer.
+        The answer's text is tokenized by itself, so that its tokens begin where sampling begins.
+
+        Args:
+            prompt: Tokens up to the answer.
+            whole: Tokens up to the answer's end.
+
+        Raises:
+            NotRendered: The template renders the prompt differently once there is an answer, or the tokens do not give
+                the same text.
         """
         before, text = await asyncio.gather(self._engine.detokenize(prompt), self._engine.detokenize(whole))
         if not text.startswith(before):
@@ -80,11 +114,13 @@ class Renderer:
         return rest
 
     async def _end(self) -> int:
-        """The token that ends an answer: the first one that the template puts after any answer."""
-        ask = {"role": "user", "content": "?"}
+        """The token that ends an answer: the first token that the template puts after every answer."""
+        question = {"role": "user", "content": "?"}
         first, second = [
-            await self._chat(Conversation(messages=[ask, {"role": "assistant", "content": one}]), 2, generation=False)
-            for one in _PROBES
+            await self._chat(
+                Conversation(messages=[question, {"role": "assistant", "content": answer}]), 2, generation=False
+            )
+            for answer in _PROBES
         ]
         same = 0
         while same < min(len(first), len(second)) and first[-1 - same] == second[-1 - same]:
@@ -94,13 +130,15 @@ class Renderer:
         return first[-same]
 
     async def _chat(self, conversation: Conversation, count: int, *, generation: bool) -> list[int]:
-        """Token ids of the first `count` messages. The gateway passes these parameters of a chat request on as they
-        are, and so does this."""
-        messages = [{k: v for k, v in one.items() if k != "weight"} for one in conversation.messages[:count]]
-        asked = {
+        """Token ids of the first `count` messages, rendered with the parameters that the gateway would forward."""
+        messages = [
+            {key: value for key, value in message.items() if key != "weight"}
+            for message in conversation.messages[:count]
+        ]
+        parameters = {
             "messages": messages,
             "tools": conversation.tools,
             "chat_template_kwargs": conversation.chat_template_kwargs,
         }
-        body = {key: value for key, value in asked.items() if value is not None}
+        body = {key: value for key, value in parameters.items() if value is not None}
         return await self._engine.render(body, generation=generation)

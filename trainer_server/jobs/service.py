@@ -1,4 +1,4 @@
-"""The server's side of training: accepts jobs, lets the trainer process do them, and serves the versions they make."""
+"""The server's side of training: accepts jobs, hands them to the trainer process, and serves the versions they make."""
 
 from __future__ import annotations
 
@@ -40,26 +40,30 @@ from trainer_server.wire import (
 log = logging.getLogger("trainer_server")
 
 _POLL = 0.02
-"""Seconds between looks at the board while a job is open."""
-_LOOK = 1.5
-"""Seconds until an engine that refused an adapter has been found dead, if it is: they are looked at each second."""
-_REFUSALS = 3
-"""So many by living engines are final."""
+"""Seconds between two reads of the board while a job is open."""
+_HEALTH_CHECK_DELAY = 1.5
+"""Seconds to wait after an engine refused an adapter. Engines are checked every second, so a dead one is noticed."""
+_MAX_REFUSALS = 3
+"""Refusals by healthy engines after which a version is quarantined."""
 
 
 class JobService:
-    """Accepts jobs, and finishes each once the engines serve its version. Jobs of one server run one after another.
+    """Accepts jobs, and finishes each job once the engines serve its version. Jobs run one after another.
 
     Args:
         settings: How the trainer process is started.
         board: The queue between this server and the trainer process.
         store: Versions on disk.
-        names: Which versions the policies' names mean.
-        slots: Versions on the engines.
-        engines: They render warm starts, and rest during steps where they share GPUs with the trainer.
-        ledger: Where completions of warm starts are read.
+        names: The version that each policy's name currently means.
+        slots: The cache of adapters on the engines.
+        engines: They render warm starts. Where they share GPUs with the trainer, they rest during steps.
+        ledger: Holds the completions that warm starts imitate.
         keep_versions: Versions of a policy that are kept; None: all.
         engine_wait: Seconds to wait for an engine that is starting or restarting.
+
+    Attributes:
+        process: The trainer process.
+        retention: Deletes old versions.
     """
 
     def __init__(
@@ -78,17 +82,17 @@ class JobService:
         self._settings, self._board, self._store = settings, board, store
         self._names, self._slots, self._engines = names, slots, engines
         self._ledger, self._engine_wait = ledger, engine_wait
-        board.end_turn()  # one that an earlier server gave: its engines are gone
+        board.end_turn()  # removes the turn that an earlier server gave: its engines are gone
         self._open: list[str] = board.open_ids()
         self._keys: dict[tuple[str, str], tuple[str, str]] = {}  # (policy, key) → id of the job, digest of its request
         for job_id in board.ids():
             try:
                 self._remember(board.file(job_id))
-            except TrainingError as error:  # damaged: logged, and the other jobs go on
+            except TrainingError as error:  # the job's file is damaged: it is logged, and the other jobs go on
                 log.error("left out: %s", error)
                 if job_id in self._open:
                     self._open.remove(job_id)
-        self._accepting = asyncio.Lock()  # a key that is sent twice at once is one job; and see JobBoard.accept
+        self._accepting = asyncio.Lock()  # a key that is sent twice at the same time makes one job; see JobBoard.accept
         self._changed = asyncio.Condition()
         self._wake = asyncio.Event()
         self._finisher: asyncio.Task[None] | None = None
@@ -96,34 +100,47 @@ class JobService:
         self.retention = Retention(keep=keep_versions, store=store, slots=slots, names=names, needs=self.needs)
 
     async def start(self) -> None:
-        await asyncio.to_thread(self._decline)
+        """Starts the trainer process and the task that finishes jobs."""
+        await asyncio.to_thread(self._fail_unserved)
         await self.process.start()
         self._finisher = asyncio.create_task(self._finish_jobs(), name="job-finisher")
 
     async def stop(self) -> None:
-        """Ends the trainer process. What it was working on stays queued on disk."""
+        """Ends the trainer process. The job that it was working on stays queued on disk."""
         if self._finisher:
             self._finisher.cancel()
             await asyncio.gather(self._finisher, return_exceptions=True)
         await self.process.stop()
 
     def creation(self, policy: str) -> Job | None:
-        """The making of a policy that is not done yet."""
-        found = (file.id for file in self.open_files() if file.kind == "create" and file.policy == policy)
-        return next(map(self._job, found), None)
+        """The open job that creates a policy, or None."""
+        job_ids = (file.id for file in self.open_files() if file.kind == "create" and file.policy == policy)
+        return next(map(self._job, job_ids), None)
 
     async def create(self, spec: PolicySpec) -> Job:
-        """Queues the making of a policy's version 0."""
+        """Queues the job that makes a policy's version 0.
+
+        Raises:
+            Unprocessable: The specification cannot be written as JSON.
+            NotStored: The job could not be written to disk, for example because the disk is full.
+        """
         async with self._accepting:
             return await self._accept("create", spec.name, spec=spec)
 
     async def train(self, policy: str, request: StepRequest | SFTRequest) -> Job:
-        """Queues a step or a warm start, or answers the job that the same idempotency key made.
+        """Queues a step or a warm start.
+
+        Args:
+            policy: Name of the policy to train.
+            request: The step or the warm start.
+
+        Returns:
+            The new job, or the job that an earlier request with the same idempotency key made.
 
         Raises:
             Conflict: The key was used for another request.
-            Unprocessable: The request holds what JSON cannot.
-            NotStored: The disk is full, for example.
+            Unprocessable: The request holds a value that JSON cannot express, or its loss is unknown.
+            NotStored: The job could not be written to disk, for example because the disk is full.
         """
         async with self._accepting:
             return await self._train(policy, request)
@@ -143,8 +160,11 @@ class JobService:
         return await self._accept("sft" if isinstance(request, SFTRequest) else "step", policy, request=request)
 
     def _check_loss(self, name: str) -> None:
-        """Raises Unprocessable for a `loss_type` that the trainer does not know. A trainer that is still starting
-        checks it when it takes the job up."""
+        """Raises Unprocessable for a `loss_type` that the trainer does not know.
+
+        While the trainer is still starting, its losses are not known here. It then checks the loss when it takes the
+        job up.
+        """
         known = self.process.losses()
         if known and name not in known:
             raise Unprocessable(
@@ -155,12 +175,20 @@ class JobService:
             )
 
     def find(self, policy: str, idempotency_key: str) -> Job | None:
-        """The step or warm start that was accepted under a key, if any."""
+        """The step or warm start that was accepted under an idempotency key, or None."""
         known = self._keys.get((policy, idempotency_key))
         return self._job(known[0]) if known else None
 
     async def wait(self, job_id: str, seconds: float) -> Job | None:
-        """The job once it is final, or as it stands after `seconds`."""
+        """Waits for a job to end.
+
+        Args:
+            job_id: Id of the job.
+            seconds: How long to wait at most.
+
+        Returns:
+            The job once it is final, or its state after `seconds`. None: there is no such job.
+        """
         deadline = time.monotonic() + seconds
         while (job := self._board.job(job_id)) and not job.status.final:
             left = deadline - time.monotonic()
@@ -174,7 +202,7 @@ class JobService:
         return job
 
     def jobs(self, limit: int = 100, status: JobStatus | None = None) -> list[Job]:
-        """The newest jobs first.
+        """The jobs of this server, newest first.
 
         Args:
             limit: How many at most.
@@ -184,7 +212,10 @@ class JobService:
         return list(islice((job for job in jobs if status in (None, job.status)), limit))
 
     async def cancel(self, job_id: str) -> Job:
-        """Cancels a queued job. Cancelling a cancelled job again answers it.
+        """Cancels a queued job. A job that is cancelled already is returned as it is.
+
+        Args:
+            job_id: Id of the job.
 
         Returns:
             The cancelled job.
@@ -217,38 +248,40 @@ class JobService:
         return job
 
     def open_files(self) -> list[JobFile]:
-        """Jobs without a final word, oldest first. One that is damaged names nothing any more."""
-        found = []
+        """Files of the jobs that have not ended, oldest first. Files that are missing or damaged are left out."""
+        files = []
         for job_id in self._open:
             with suppress(OSError, TrainingError):
-                found.append(self._board.file(job_id))
-        return found
+                files.append(self._board.file(job_id))
+        return files
 
     def needs(self) -> Needs:
-        """What open jobs need of the policies' versions, at this moment."""
+        """The versions that open jobs need now, so that retention does not delete them."""
         files = self.open_files()
 
         def versions() -> set[Key]:
-            ids = [completion for file in files for completion in file.completions]
+            ids = [completion_id for file in files for completion_id in file.completions]
             return {key for file in files for key in file.versions} | self._ledger.sampled_versions(ids)
 
         return Needs(tuple(file.id for file in files), versions)
 
     def named_completions(self) -> set[str]:
-        """Completions that open jobs need: never purged."""
-        return {one for file in self.open_files() for one in file.completions}
+        """Ids of the completions that open jobs need. They are never purged."""
+        return {completion_id for file in self.open_files() for completion_id in file.completions}
 
     def served(self, policy: str) -> int | None:
-        """The newest version whose job is over: what a policy's name means when the server starts."""
+        """The newest version whose job has ended, which a policy's name means when the server starts; None: none."""
         for number in reversed(self._store.versions(policy)):
             record = self._store.version(policy, number)
             if record and record.job_id not in self._open:
                 return number
         return None
 
-    def _decline(self) -> None:
-        """Fails open jobs of policies that this server does not serve: it would train them on another base model. A
-        job that has made its version before is finished as it is."""
+    def _fail_unserved(self) -> None:
+        """Fails open jobs of policies that this server does not serve: it would train them on another base model.
+
+        A job whose version was made before is not failed.
+        """
         for file in self.open_files():
             why = self._names.unserved.get(file.policy)
             if why is None or self._board.trained(file.id) or self._store.made_by(file.policy, file.id):
@@ -310,16 +343,23 @@ class JobService:
                 await self.retention.sweep(job.policy)
 
     async def _outcome(self, job_id: str) -> Job | None:
-        """The job as it ended, whatever went wrong; None where its files are damaged."""
+        """Finishes a job, and turns any error but OSError into a failed job.
+
+        Returns:
+            The job as it ended; None where its files are damaged.
+
+        Raises:
+            OSError: A file could not be written or read. The job stays open.
+        """
         try:
             return await self._finish(job_id)
         except OSError:
             raise
-        except Exception as error:  # recorded, told to the client, and not fatal to later jobs
+        except Exception as error:  # recorded in the job, which the client reads; later jobs go on
             log.exception("%s could not be finished", job_id)
             why = f"{type(error).__name__}: {error}"
         if self._board.trained(job_id) is None:
-            await asyncio.to_thread(self._board.report, job_id, Trained(error=why))  # the trainer need not begin it
+            await asyncio.to_thread(self._board.report, job_id, Trained(error=why))  # the trainer then skips it
         if job := self._board.job(job_id):
             job.status, job.error, job.finished = JobStatus.failed, why, time.time()
         return job
@@ -360,8 +400,10 @@ class JobService:
 
     @asynccontextmanager
     async def _turn(self, job_id: str) -> AsyncIterator[None]:
-        """Lets the engines rest while the trainer computes on the GPUs that they share. Nothing rests for a job that is
-        computed already, nor for the making of an untrained policy."""
+        """Lets the engines rest while the trainer computes on the GPUs that they share.
+
+        The engines do not rest for a job that was computed already, nor for one that creates an untrained policy.
+        """
         computes = self._board.file(job_id).kind != "create" and self._board.trained(job_id) is None
         if not (self._settings.share_gpu and computes):
             yield
@@ -376,11 +418,14 @@ class JobService:
             await self._engines.wait_ready(self._engine_wait)
 
     async def _render(self, job_id: str) -> None:
-        """Writes the rows that a warm start imitates, as soon as an engine is ready; or reports why there are none."""
+        """Writes the rows that a warm start imitates, as soon as an engine is ready.
+
+        Where the rows cannot be made, reports the job as failed.
+        """
         request = self._board.file(job_id).request
         assert isinstance(request, SFTRequest)
         while not self._board.ready(job_id) and self._board.trained(job_id) is None:
-            engine = next((one for one in self._engines if one.ready), self._engines[0])
+            engine = next((candidate for candidate in self._engines if candidate.ready), self._engines[0])
             try:
                 await engine.wait_ready(self._engine_wait)
                 renderer = Renderer(engine)
@@ -392,37 +437,43 @@ class JobService:
             except TrainingError as error:
                 log.error("%s failed: %s", job_id, error)
                 await asyncio.to_thread(self._board.report, job_id, Trained(error=str(error)))
-            except Exception as error:  # the edge to an engine that others run: recorded, and not fatal to later jobs
+            except Exception as error:  # an engine that others run may raise anything: recorded; later jobs go on
                 log.exception("%s failed", job_id)
                 failed = Trained(error=f"{type(error).__name__}: {error}")
                 await asyncio.to_thread(self._board.report, job_id, failed)
 
     async def _swap(self, policy: str, version: int) -> float:
-        """Puts a version into service, however long the engine takes to be there; returns the seconds it took.
+        """Puts a version into service. Waits for the engines for as long as they take.
 
-        A version that healthy engines keep refusing is quarantined, here and only here: it was made a moment ago, and
-        the one before it is being served by the same engines. Engines that are away have no say. Raises TrainingError
-        with their words, or with what became of the version's files meanwhile.
+        A version that healthy engines refuse several times is quarantined, and nowhere else: the version was made just
+        now, and the same engines serve the version before it. Refusals while an engine is down do not count.
+
+        Returns:
+            Seconds until the version was served.
+
+        Raises:
+            TrainingError: The engines refuse the version, or its files are damaged or gone.
         """
         started, refusals = time.monotonic(), 0
         while self._names.newest.get(policy, -1) < version:
             if reason := self._store.quarantined(policy).get(version):
                 raise TrainingError(reason)
-            if policy in self._names.unserved:  # made under an earlier server: one on its base model will serve it
+            if policy in self._names.unserved:  # made by an earlier server; a server on its base model will serve it
                 break
-            asked = self._engines.live
+            engines = self._engines.live
             try:
                 async with self._slots.use((policy, version)):
                     self._names.serve((policy, version))
             except (EngineError, NoFreeSlot) as error:
                 log.warning("%s@%d waits for the engine: %s", policy, version, error)
-                before = [engine.restarts for engine in asked]
-                await asyncio.sleep(_LOOK)
-                alive = all(engine.ready for engine in asked)
-                if isinstance(error, AdapterRefused) and alive and before == [one.restarts for one in asked]:
+                restarts = [engine.restarts for engine in engines]
+                await asyncio.sleep(_HEALTH_CHECK_DELAY)
+                healthy = all(engine.ready for engine in engines)
+                restarted = restarts != [engine.restarts for engine in engines]
+                if isinstance(error, AdapterRefused) and healthy and not restarted:
                     refusals += 1
                 why = self._store.problem(policy, version)
-                if why is None and refusals == _REFUSALS:
+                if why is None and refusals == _MAX_REFUSALS:
                     why = f"the engine does not take it ({error})"
                 if why:
                     raise TrainingError(await asyncio.to_thread(self._store.quarantine, policy, version, why)) from None

@@ -1,4 +1,4 @@
-"""The trainer process: starts it, restarts it, and fails a job that it dies of repeatedly."""
+"""The trainer process: starts it, restarts it, and fails a job during which it dies repeatedly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainer_server.wire import ConfigError, Home
 log = logging.getLogger("trainer_server")
 
 _DEATHS = 3
-"""Of the trainer in one job, until that job is given up."""
+"""Deaths of the trainer in one job, after which the job fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +33,9 @@ class TrainerSettings:
     """How the trainer process is started.
 
     Args:
-        home: The server's home: jobs, policies and logs lie there.
+        home: The server's home directory, with jobs, policies and logs.
         base: The base model.
-        tokenizer: Its fingerprint; completions of other tokenizers are refused.
+        tokenizer: Fingerprint of its tokenizer; completions of other tokenizers are refused.
         ledger: The ledger that the trainer reads, as `serve --ledger` names it.
         gpus: GPUs of the trainer, as in CUDA_VISIBLE_DEVICES; None: all.
         processes: Processes that share each step.
@@ -45,7 +45,7 @@ class TrainerSettings:
         low_priority: Whether the trainer gets only what others leave of the processor; None: where there is no GPU.
             On cores that the engine uses too, answers then come first.
         losses: Losses that the trainer registers besides its own, `NAME=MODULE:ATTRIBUTE`.
-        args: Passed to the trainer process as they are.
+        args: Further arguments of the trainer process.
     """
 
     home: Home
@@ -66,10 +66,14 @@ class TrainerProcess:
     """Runs the trainer, and starts it again when it ends.
 
     Args:
-        settings: How it is started.
-        board: Its queue.
-        store: Where it publishes versions.
+        settings: How the process is started.
+        board: The queue of jobs.
+        store: Where the trainer publishes versions.
         open_ids: Jobs without a final status, oldest first. The list is read again whenever it is needed.
+
+    Attributes:
+        restarts: How often the trainer was started again since the server started.
+        in_vain: Restarts since a job was last done. The wait before the next restart grows with them.
     """
 
     def __init__(
@@ -88,36 +92,38 @@ class TrainerProcess:
         self._created = time.time()
         self.restarts = 0
         self.in_vain = 0
-        """Restarts since a job was done: the wait until the next one grows with them."""
 
     @property
     def running(self) -> bool:
+        """Whether the process is alive."""
         return self._child.running
 
     @property
     def command(self) -> list[str]:
-        """The line that starts it."""
+        """The command line of the trainer, without the guard."""
         return self._child.command
 
     @property
     def pid(self) -> int | None:
+        """Id of the process that was started last, which guards the trainer; None before the first start."""
         return self._child.pid
 
     def losses(self) -> list[str]:
-        """Names that `loss_type` may have, as the trainer wrote them down when it was ready; empty before that."""
+        """Names that `loss_type` may have, which the trainer writes to disk when it is ready; empty before that."""
         try:
             about = json.loads(self._file.read_text())
         except (OSError, ValueError):
             return []
-        current = about.get("ready", 0.0) >= self._created  # not of a trainer that an earlier server had
+        current = about.get("ready", 0.0) >= self._created  # else the trainer of an earlier server wrote the file
         return [str(name) for name in about.get("losses", [])] if current else []
 
     async def start(self) -> None:
+        """Starts the trainer, and restarts it until `stop`."""
         await self._child.start()
         self._watch = asyncio.create_task(self._supervise(), name="trainer-supervisor")
 
     async def stop(self) -> None:
-        """Ends it. What it was working on stays queued on disk."""
+        """Ends the trainer. The job that it was working on stays queued on disk."""
         if self._watch:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
@@ -130,17 +136,17 @@ class TrainerProcess:
             log.warning("the trainer ended with status %s (restart %d); see %s", status, self.restarts, self._child.log)
             await self._child.stop()
             try:
-                await asyncio.to_thread(self._blame, status)
+                await asyncio.to_thread(self._count_death, status)
                 self.in_vain += 1
                 await asyncio.sleep(min(30.0, 0.5 * self.in_vain))
                 await self._child.start()
-            except Exception:  # of any kind: without a trainer no job would ever end
+            except Exception:  # of any kind: without a trainer no job would end
                 log.exception("the trainer could not be started again")
                 await asyncio.sleep(1.0)
 
-    def _blame(self, status: int) -> None:
-        """Fails a job during which the trainer died several times, so that the jobs behind it are done."""
-        job_id = next((one for one in self._open if self._board.trained(one) is None), None)
+    def _count_death(self, status: int) -> None:
+        """Fails the current job if the trainer died during it several times, so that later jobs can run."""
+        job_id = next((open_id for open_id in self._open if self._board.trained(open_id) is None), None)
         if job_id is None or not self._board.started(job_id):
             return
         self._deaths[job_id] += 1
@@ -155,10 +161,10 @@ class TrainerProcess:
 
 
 def command(settings: TrainerSettings) -> list[str]:
-    """The command line of the trainer: one process, several on this machine, or what accelerate's configuration says.
+    """The command line of the trainer: one process, several on this machine, or as accelerate's configuration says.
 
     Raises:
-        ConfigError: accelerate would not follow its configuration.
+        ConfigError: accelerate's configuration cannot be read, or accelerate would not follow it.
     """
     launcher: list[str] = []
     if settings.accelerate_config:
@@ -184,13 +190,16 @@ def command(settings: TrainerSettings) -> list[str]:
 
 
 def _check(path: Path) -> None:
-    """accelerate starts a single process, and does not say so, where it should start several on CPUs without MPI."""
+    """Refuses a configuration with which accelerate would start one process instead of several, without a warning.
+
+    accelerate does that for several processes on CPUs without MPI.
+    """
     try:
-        found = yaml.safe_load(path.read_text())
+        config = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as error:
         raise ConfigError(f"--accelerate-config {path} cannot be read: {error}") from None
-    if not isinstance(found, dict) or found.get("distributed_type") in (None, "NO", "MULTI_CPU"):
-        kind = found.get("distributed_type") if isinstance(found, dict) else None
+    if not isinstance(config, dict) or config.get("distributed_type") in (None, "NO", "MULTI_CPU"):
+        kind = config.get("distributed_type") if isinstance(config, dict) else None
         raise ConfigError(
             f"--accelerate-config {path} has distributed_type {kind}, with which accelerate starts one process: take "
             "MULTI_GPU (where there is no GPU, the processes meet over gloo), or FSDP to divide the base model too"

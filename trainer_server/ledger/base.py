@@ -1,7 +1,6 @@
-"""What the server and the trainer process need of a ledger. SQLite has it; Postgres, for example, is one class more.
+"""The protocol of a ledger. A SQLite ledger implements it; another database, such as Postgres, needs one more class.
 
-Everything above this package knows `Ledger` and `LedgerError`, and no database. See "A new ledger" in
-docs/contributing.md.
+Other packages use `Ledger` and `LedgerError` only; they know no database. See "A new ledger" in docs/contributing.md.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from typing import Protocol
 from trainer_server.wire import ARTError, Completion, Home
 
 RETENTION_DAYS = 30.0
-"""Days for which a completion is kept at least."""
+"""Days for which a completion is kept, at least."""
 
 
 class LedgerError(ARTError):
-    """The ledger could not be written or read: a full disk, a database that is away.
+    """The ledger could not be written or read, for example because the disk is full or the database is down.
 
     The gateway withholds an answer that could not be recorded.
     """
@@ -32,10 +31,10 @@ class Ledger(Protocol):
     async def add(self, *completions: Completion) -> None:
         """Records completions, and returns once they survive a crash of this process and of the machine.
 
-        A reader in any process sees them from then on. Called from the server's event loop, so it must not block it.
+        From then on readers in any process see them. The server calls this on its event loop, so it must not block.
 
         Args:
-            completions: A completion whose id is known already replaces the earlier one.
+            completions: A completion whose id is known already replaces the earlier completion.
 
         Raises:
             LedgerError: At least one of them could not be recorded. A later call may succeed.
@@ -57,10 +56,10 @@ class Ledger(Protocol):
         ...
 
     def sampled_versions(self, ids: Sequence[str]) -> set[tuple[str, int]]:
-        """Which versions sampled these completions.
+        """The versions that sampled these completions.
 
         Args:
-            ids: Ids of completions; unknown ones count for nothing.
+            ids: Ids of completions; unknown ids are ignored.
 
         Returns:
             (policy, version) pairs. Completions of the base model have none.
@@ -71,14 +70,14 @@ class Ledger(Protocol):
         ...
 
     def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS) -> int:
-        """Deletes old completions. `add` must get through while this runs.
+        """Deletes old completions. `add` must work while this runs.
 
         Args:
-            keep: Ids that stay, however old they are: open jobs need them.
-            days: Completions that were created more than so many days ago are deleted.
+            keep: Ids of completions that open jobs need. They are not deleted, however old they are.
+            days: Age in days above which completions are deleted.
 
         Returns:
-            How many were deleted.
+            How many completions were deleted.
 
         Raises:
             LedgerError: The ledger could not be changed.
@@ -86,11 +85,11 @@ class Ledger(Protocol):
         ...
 
     def close(self) -> None:
-        """Records what `add` was given and has not returned from, and frees what the ledger holds."""
+        """Finishes the calls of `add` that have not returned, and frees the ledger's resources."""
         ...
 
 
 LedgerFactory = Callable[[Home], Ledger]
-"""Opens a ledger for the server whose state lies under a home directory. Called once in the server and once in each
-trainer process. Settings of its own, such as the address of a database, come from environment variables: the trainer
-process inherits those of the server."""
+"""Opens a ledger for the server whose state lies under a home directory. It is called once in the server and once in
+each trainer process. The ledger reads its own settings, such as the address of a database, from environment variables,
+which the trainer process inherits from the server."""

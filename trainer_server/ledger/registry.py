@@ -9,15 +9,15 @@ from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.wire import ConfigError, Home
 
 LEDGERS: dict[str, LedgerFactory] = {"sqlite": lambda home: SQLiteLedger(home.ledger)}
-"""Factories of the ledgers in this package. One that is defined elsewhere is named `module:factory`."""
+"""Factories of the ledgers in this package. A ledger that is defined elsewhere is named `module:factory`."""
 
 
 def open_ledger(name: str, home: Home) -> Ledger:
     """Opens a ledger.
 
     Args:
-        name: A key of LEDGERS, or `module:factory` for one that is defined elsewhere: the module must be importable in
-            the server and in the trainer process (installed, or on PYTHONPATH).
+        name: A key of LEDGERS, or `module:factory` for a ledger that is defined elsewhere. The module must be
+            importable in the server and in the trainer process (installed, or on PYTHONPATH).
         home: Where the server keeps its state.
 
     Raises:

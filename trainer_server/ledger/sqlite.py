@@ -32,25 +32,25 @@ CREATE TABLE IF NOT EXISTS completions (
 CREATE INDEX IF NOT EXISTS completions_created ON completions (created);
 """
 _BATCH = 512
-"""Rows of one transaction at most."""
+"""Largest number of rows in one transaction."""
 _PURGED = 1000
-"""Rows that are deleted in one transaction: answers wait for it."""
+"""Rows that are deleted in one transaction. Answers wait while it runs."""
 
 _Entry = tuple[Completion, asyncio.Future[None]]
 """A completion, and the future that is resolved once it is on disk."""
 
 _CHUNK = 500
-"""Ids of one SELECT: SQLite bounds the variables of a statement."""
+"""Ids in one SELECT: SQLite limits the variables of a statement."""
 
 
 class SQLiteLedger:
     """A ledger in one SQLite file; see `Ledger` for its methods.
 
-    Rows that arrive while a commit is under way share the next one (group commit). A thread of its own writes them,
-    from the first `add` on: a process that only reads has no such thread.
+    Rows that arrive during a commit share the next commit (group commit). A thread writes them. The first `add` starts
+    it, so that a process that only reads has no such thread.
 
     Args:
-        path: The file. It is made where it does not exist.
+        path: The file. It is created if it does not exist.
 
     Raises:
         LedgerError: The file cannot be made or opened.
@@ -106,7 +106,7 @@ class SQLiteLedger:
                     deleted += count
                     if count < _PURGED:
                         return deleted
-                    time.sleep(time.monotonic() - started)  # SQLite has no queue of writers: they need gaps
+                    time.sleep(time.monotonic() - started)  # SQLite does not queue writers: other writers need a gap
         except sqlite3.Error as error:
             raise LedgerError(f"old completions in {self.path} cannot be deleted: {error}") from error
 
@@ -118,7 +118,7 @@ class SQLiteLedger:
         self._thread = None
 
     def _select(self, statement: str, ids: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Rows of a statement, whose `{}` stands for the ids. Opens the file anew: any thread may call it."""
+        """Rows of a statement, in which `{}` stands for the ids. Opens a new connection, so any thread may call it."""
         rows: list[tuple[Any, ...]] = []
         try:
             with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=30)) as db:
@@ -145,7 +145,7 @@ class SQLiteLedger:
                     return
 
     def _commit(self, db: sqlite3.Connection, batch: Sequence[_Entry]) -> None:
-        """Writes rows in one transaction, and tells the callers of `add` how that went."""
+        """Writes rows in one transaction, and resolves the futures of the callers of `add`."""
         error: Exception | None = None
         try:
             with db:
@@ -155,7 +155,7 @@ class SQLiteLedger:
                 )
         except sqlite3.Error as failure:
             error = LedgerError(f"the ledger at {self.path} cannot be written: {failure}")
-        except Exception as failure:  # one row is at fault: the thread goes on, or every later answer would hang
+        except Exception as failure:  # one row is at fault: the thread must go on, or every later answer would hang
             if len(batch) > 1:
                 for entry in batch:
                     self._commit(db, [entry])
@@ -165,24 +165,32 @@ class SQLiteLedger:
             _resolve(future, error)
 
 
-def _row(c: Completion) -> tuple[object, ...]:
+def _row(completion: Completion) -> tuple[object, ...]:
     try:
-        record = c.model_dump_json()
-    except PydanticSerializationError:  # half a surrogate pair, which clients do send: escaped, as JSON allows
-        record = json.dumps(c.model_dump())
-    return (c.id, c.created, c.policy, c.version, c.rollout, c.status, record)
+        record = completion.model_dump_json()
+    except PydanticSerializationError:  # half a surrogate pair, which some clients send: JSON may escape it
+        record = json.dumps(completion.model_dump())
+    return (
+        completion.id,
+        completion.created,
+        completion.policy,
+        completion.version,
+        completion.rollout,
+        completion.status,
+        record,
+    )
 
 
 def _parse(record: str) -> Completion:
     try:
         return Completion.model_validate_json(record)
-    except ValidationError:  # pydantic's parser knows no half surrogate pairs
+    except ValidationError:  # pydantic's parser refuses half surrogate pairs
         return Completion.model_validate(json.loads(record))
 
 
 def _resolve(future: asyncio.Future[None], error: Exception | None) -> None:
     def settle() -> None:
-        if future.done():  # the request was cancelled meanwhile; the row is there all the same
+        if future.done():  # the request was cancelled meanwhile; the row is written all the same
             return
         if error is None:
             future.set_result(None)
@@ -191,5 +199,5 @@ def _resolve(future: asyncio.Future[None], error: Exception | None) -> None:
 
     try:
         future.get_loop().call_soon_threadsafe(settle)
-    except RuntimeError:  # the loop is closed: nobody waits any more
+    except RuntimeError:  # the loop is closed: no caller waits any more
         return

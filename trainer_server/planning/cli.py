@@ -1,4 +1,4 @@
-"""`art-langgraph plan`: a table of what goes where, and the command to run."""
+"""`art-langgraph plan`: prints tables of the memory on each GPU, and the command to run."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def plan_command(
     console.print(_table(f"trainer on {where} (GiB of one GPU)", plan.trainer_items))
     if not plan.fits:
         console.print(f"[red]This does not fit[/red] {gpus} × {gpu_memory:g} GiB. {_why(plan)}")
-        if would := remedies(workload):
-            console.print(f"It would with {', or with '.join(would)}.")
+        if changes := remedies(workload):
+            console.print(f"It would with {', or with '.join(changes)}.")
         raise typer.Exit(1)
     if plan.turns:
         console.print(
             f"Engine and trainer take turns: vLLM sleeps while a step is computed, and requests wait for it. Whichever "
             f"rests is in main memory, {plan.main_memory_gib:.0f} GiB for both."
         )
-    whole = plan.kv_tokens // context
+    full_requests = plan.kv_tokens // context
     console.print(
         f"KV cache: {workload.shape.kv_bytes_per_token / 1024:.0f} KiB a token, {plan.kv_tokens:,} tokens in all: "
-        f"{whole} requests of full length at once"
-        + (f"; {concurrency} wait for one another, unless they share prefixes." if whole < concurrency else ".")
+        f"{full_requests} requests of full length at once"
+        + (f"; {concurrency} wait for one another, unless they share prefixes." if full_requests < concurrency else ".")
     )
     console.print(f"\n{plan.command}")
 
@@ -65,7 +65,7 @@ def _table(title: str, items: list[Item], kv_gib: float | None = None) -> Table:
 
 
 def _why(plan: Plan) -> str:
-    """Which part does not fit."""
+    """A sentence that says which part does not fit, and by how much."""
     workload = plan.workload
     saved = (workload.shape.weight_bytes - workload.shape.weight_bytes_4bit) / GIB
     if plan.trainer and not plan.trainer_fits:

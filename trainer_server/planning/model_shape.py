@@ -1,6 +1,7 @@
-"""What a model's config says about memory: parameters, and bytes per token and per adapter. Dense decoders only.
+"""Memory needs of a model, calculated from its config: parameters, and bytes per token and per adapter.
 
-L layers, E hidden size, I intermediate size, H query heads, K key heads, D head size, V vocabulary, r LoRA rank.
+Only dense decoders are supported. Formulas use L layers, E hidden size, I intermediate size, H query heads, K key
+heads, D head size, V vocabulary, r LoRA rank.
 """
 
 from __future__ import annotations
@@ -13,20 +14,41 @@ from typing import Any
 from trainer_server.wire import ConfigError
 
 BF16 = 2
+"""Bytes of a bf16 number."""
 FP32 = 4
+"""Bytes of an fp32 number."""
 NF4 = 4.5 / 8
 """Bytes of a 4-bit weight of bitsandbytes: half a byte, and an fp32 scale for each block of 64."""
 
 
 def checkpoint_above(layers: int, hidden: int) -> int:
-    """Tokens of a row above which the trainer computes layers twice: 6,144 for SmolLM2-135M, whose 30 layers of 576
-    keep 4.7 GB of them; fewer as models are larger."""
+    """Tokens of a row above which the trainer uses checkpointing, which computes layers twice.
+
+    It is 6,144 for SmolLM2-135M (30 layers, hidden size 576), whose activations then take 4.7 GB, and less for larger
+    models.
+
+    Args:
+        layers: Number of layers.
+        hidden: Hidden size.
+    """
     return 6144 * 30 * 576 // (layers * hidden)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes that decide about memory. tied: input and output embeddings are one matrix."""
+    """The sizes of a model that determine its memory needs.
+
+    Args:
+        layers: Number of layers (L).
+        hidden: Hidden size (E).
+        intermediate: Intermediate size of the MLP (I).
+        heads: Number of query heads (H).
+        key_heads: Number of key heads (K).
+        head_size: Size of a head (D).
+        vocabulary: Number of tokens in the vocabulary (V).
+        tied: Whether input and output embeddings are one matrix.
+        biased: Whether q, k, v have biases (Qwen2).
+    """
 
     layers: int
     hidden: int
@@ -37,17 +59,16 @@ class ModelShape:
     vocabulary: int
     tied: bool
     biased: bool = False
-    """Whether q, k, v have biases (Qwen2)."""
 
     @property
     def linear_parameters(self) -> int:
-        """Of the matrices that LoRA adapts and 4-bit loading shrinks: L·(2·E·H·D + 2·E·K·D + 3·E·I)."""
+        """Parameters of the matrices that LoRA adapts and 4-bit loading shrinks: L·(2·E·H·D + 2·E·K·D + 3·E·I)."""
         queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
         return self.layers * self.hidden * (2 * queries + 2 * keys + 3 * self.intermediate)
 
     @property
     def parameters(self) -> int:
-        """The matrices, V·E for each embedding, norms and biases."""
+        """All parameters: the matrices, V·E for each embedding, norms and biases."""
         keys = self.key_heads * self.head_size
         biases = self.layers * (self.heads * self.head_size + 2 * keys) if self.biased else 0
         norms = (2 * self.layers + 1) * self.hidden
@@ -55,54 +76,66 @@ class ModelShape:
 
     @property
     def weight_bytes(self) -> int:
-        """In bf16."""
+        """Bytes of all weights in bf16."""
         return BF16 * self.parameters
 
     @property
     def weight_bytes_4bit(self) -> float:
-        """Matrices in NF4, the rest in bf16."""
+        """Bytes of all weights, with the matrices in NF4 and the rest in bf16."""
         return NF4 * self.linear_parameters + BF16 * (self.parameters - self.linear_parameters)
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """vLLM's cache, bf16: 2·L·K·D·2 bytes."""
+        """Bytes of vLLM's KV cache for each token, in bf16: 2·L·K·D·2."""
         return 2 * self.layers * self.key_heads * self.head_size * BF16
 
     def lora_parameters(self, rank: int) -> int:
-        """Of an adapter on q, k, v, o, gate, up, down: r·(in + out) for each matrix."""
+        """Parameters of a LoRA adapter on q, k, v, o, gate, up, down: r·(in + out) for each matrix."""
         queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
         ends = 2 * (self.hidden + queries) + 2 * (self.hidden + keys) + 3 * (self.hidden + self.intermediate)
         return self.layers * rank * ends
 
     def trainer_state_bytes(self, rank: int) -> int:
-        """fp32 masters, gradients, and AdamW's two moments: 16 bytes for each weight of the adapter."""
+        """Bytes of fp32 weights, gradients and AdamW's two moments: 16 for each parameter of an adapter."""
         return 4 * FP32 * self.lora_parameters(rank)
 
     @property
     def kept_bytes_per_token(self) -> int:
-        """What the layers keep of a token for the backward pass, without checkpointing.
+        """Bytes of activations that all layers keep for each token until the backward pass, without checkpointing.
 
-        A layer, bf16: inputs of q/k/v, of gate/up (E each) and of o (H·D); q, k, v, output of attention with keys
-        repeated for each query head (4·H·D); gate, its SiLU, up, their product (4·I). In fp32: two norms (2·E).
+        Each layer keeps in bf16: the inputs of q/k/v and of gate/up (E each) and of o (H·D); q, k, v and the output of
+        attention, with keys repeated for each query head (4·H·D); gate, its SiLU, up and their product (4·I). In fp32
+        it keeps two norms (2·E).
         """
         queries = self.heads * self.head_size
         per_layer = BF16 * (2 * self.hidden + 5 * queries + 4 * self.intermediate) + FP32 * 2 * self.hidden
         return self.layers * per_layer
 
     def activation_bytes(self, tokens: int) -> int:
-        """What is kept of a row of `tokens`. With checkpointing: the input of each layer, and all of one layer."""
+        """Bytes of activations of a row of `tokens`, in the mode that the trainer chooses for it.
+
+        With checkpointing, the trainer keeps the input of each layer, and all activations of one layer.
+        """
         if tokens <= checkpoint_above(self.layers, self.hidden):
             return tokens * self.kept_bytes_per_token
         return tokens * (self.layers * self.hidden * BF16 + self.kept_bytes_per_token // self.layers)
 
     @property
     def head_bytes(self) -> int:
-        """The trainer's logits: 128 read-outs at a time, four fp32 arrays of V."""
+        """Bytes of the trainer's logits: four fp32 arrays of V for 128 tokens at a time."""
         return 4 * 128 * self.vocabulary * FP32
 
     @classmethod
     def of_config(cls, config: dict[str, Any], origin: str) -> ModelShape:
-        """From a config.json. Raises ConfigError for what is no dense decoder."""
+        """The shape of a model with this configuration.
+
+        Args:
+            config: Content of config.json.
+            origin: Names the configuration in messages.
+
+        Raises:
+            ConfigError: The model is no dense decoder.
+        """
         config = config.get("text_config") or config
         if experts := next((key for key in config if "experts" in key and config[key]), None):
             raise ConfigError(f"{origin} has {experts}={config[experts]}: the arithmetic is for dense models")
@@ -124,7 +157,14 @@ class ModelShape:
 
     @classmethod
     def find(cls, model: str) -> ModelShape:
-        """Of a model directory, a config.json, or one of KNOWN. Raises ConfigError. Asks no network."""
+        """The shape of a model. Does not use the network.
+
+        Args:
+            model: A model directory, a config.json, a name in KNOWN with or without its organisation, or `embedded`.
+
+        Raises:
+            ConfigError: There is no such model, or it is no dense decoder.
+        """
         path = Path(model).expanduser()
         path = path / "config.json" if path.is_dir() else path
         if path.is_file():
@@ -134,8 +174,8 @@ class ModelShape:
                 raise ConfigError(f"{path} is not JSON: {error}") from None
         model = "SmolLM2-135M" if model == "embedded" else model
         name = model.rpartition("/")[2].lower().removesuffix("-instruct").removesuffix("-base")
-        if found := next((shape for known, shape in KNOWN.items() if known.lower() == name), None):
-            return found
+        if shape := next((shape for known, shape in KNOWN.items() if known.lower() == name), None):
+            return shape
         raise ConfigError(f"--model {model}: give its directory or config.json, or one of: {', '.join(KNOWN)}")
 
 
@@ -162,4 +202,4 @@ KNOWN: dict[str, ModelShape] = {
     "Llama-3.3-70B": ModelShape(80, 8192, 28672, 64, 8, 128, 128256, False),
     "Mistral-7B-v0.3": ModelShape(32, 4096, 14336, 32, 8, 128, 32768, False),
 }
-"""Sizes from published configs, so that a plan needs no network."""
+"""Shapes from published configs, so that a plan needs no network."""

@@ -1,4 +1,4 @@
-"""What fits on which GPUs, and the command that serves it: `art-langgraph plan`."""
+"""Memory plans of `art-langgraph plan`: which layout of engines and trainer fits which GPUs, and its command line."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from trainer_server.planning.model_shape import BF16, ModelShape, checkpoint_abo
 
 GIB = 1 << 30
 TOKEN_BUDGET = 8192
-"""Tokens of the trainer's longest row: GRPOConfig's default."""
+"""Tokens of the trainer's longest row: the default of GRPOConfig.token_budget."""
 ENGINE_OVERHEAD = 2.5
-"""GiB of a GPU that vLLM takes for CUDA, its graphs and its largest batch. An allowance, not a measurement."""
+"""GiB of a GPU that vLLM takes for CUDA, its graphs and its largest batch. An estimate, not a measurement."""
 TRAINER_OVERHEAD = 1.5
-"""GiB of a GPU for CUDA and its libraries. An allowance."""
+"""GiB of a GPU that the trainer takes for CUDA and its libraries. An estimate."""
 ALLOCATOR = 1.45
-"""What a row takes at its peak, over what is kept for its backward pass: gradients on their way, and fragments.
-Measured with SmolLM2-135M: 1.09 MB a token over 0.77."""
+"""Peak memory of a row, as a multiple of its activations that are kept for the backward pass. The rest is gradients
+and fragmentation. Measured with SmolLM2-135M: 1.09 MB a token at the peak, 0.77 MB kept."""
 UTILIZATION = 0.9
-"""Share of a GPU that may be planned for."""
+"""Share of a GPU's memory that a plan may use."""
 MAX_SLOTS = 16
-"""Adapter slots beyond which policies rather take turns: each costs memory and vLLM's time."""
+"""Largest number of adapter slots in a plan: each costs memory and vLLM's time. More policies take turns."""
 _SIZES = (16, 24, 32, 40, 48, 64, 80, 96, 141, 192, 288)
+"""Memory sizes of common GPUs, GiB, which `remedies` tries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is to run, and on what.
+    """What is to run, and on which GPUs.
 
     Args:
-        model: What `--model` names.
-        shape: Its sizes.
-        gpus: GPUs of the machine.
+        model: The value of `--model`.
+        shape: Sizes of the model.
+        gpus: Number of GPUs of the machine.
         gpu_memory: GiB of each GPU.
         context: Tokens of the longest prompt and answer together.
         rank: Largest LoRA rank.
-        policies: Policies that are used at once.
-        concurrency: Requests at once.
+        policies: Policies that are used at the same time.
+        concurrency: Requests at the same time.
     """
 
     model: str
@@ -52,13 +53,19 @@ class Workload:
 
     @property
     def slots(self) -> int:
-        """A version of each policy, one that a rollout still holds, one that is coming."""
+        """Adapter slots: one for each policy, one for a version that a rollout still uses, one for a new version."""
         return min(self.policies + 2, MAX_SLOTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A line of the table: GiB on one GPU."""
+    """One row of the printed table.
+
+    Args:
+        name: What needs the memory.
+        gib: GiB on one GPU.
+        how: How the number was calculated.
+    """
 
     name: str
     gib: float
@@ -67,8 +74,16 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One layout. tensor: GPUs of an engine. trainer: GPUs of the trainer; 0: it shares the engine's, beside it, or by
-    turns (`serve --share-gpu`)."""
+    """One layout of engines and trainer on GPUs, and the memory that it needs.
+
+    Args:
+        workload: What is to run.
+        engines: Number of engines.
+        tensor: GPUs of each engine (tensor parallelism).
+        trainer: GPUs of the trainer; 0: it uses the engine's GPU.
+        turns: Whether engine and trainer use the same GPU by turns (`serve --share-gpu`). With `trainer` 0 and no
+            turns, both use it at the same time.
+    """
 
     workload: Workload
     engines: int
@@ -78,7 +93,7 @@ class Plan:
 
     @property
     def engine_items(self) -> list[Item]:
-        """What an engine needs on each of its GPUs, without the KV cache."""
+        """Memory that an engine needs on each of its GPUs, without the KV cache."""
         shape, workload = self.workload.shape, self.workload
         lora = workload.slots * shape.lora_parameters(workload.rank) * BF16
         return [
@@ -89,7 +104,7 @@ class Plan:
 
     @property
     def trainer_items(self) -> list[Item]:
-        """What the trainer needs on each of its GPUs; several divide the layers' weights (FSDP2), and nothing else."""
+        """Memory that the trainer needs on each of its GPUs. Several GPUs divide only the layers' weights (FSDP2)."""
         shape, rank, parts = self.workload.shape, self.workload.rank, max(self.trainer, 1)
         short = min(checkpoint_above(shape.layers, shape.hidden), TOKEN_BUDGET)
         row, plain = shape.activation_bytes(TOKEN_BUDGET), shape.activation_bytes(short)
@@ -113,11 +128,12 @@ class Plan:
 
     @property
     def trainer_gib(self) -> float:
+        """GiB that the trainer needs on each of its GPUs."""
         return sum(item.gib for item in self.trainer_items)
 
     @property
     def utilization(self) -> float:
-        """Share of a GPU that vLLM is given."""
+        """Share of a GPU's memory that vLLM may use, 0 to 1; negative if the trainer leaves nothing."""
         if self.trainer:
             return UTILIZATION
         beside = TRAINER_OVERHEAD if self.turns else self.trainer_gib
@@ -125,24 +141,26 @@ class Plan:
 
     @property
     def kv_gib(self) -> float:
-        """What is left for the KV cache on each GPU of an engine; negative: not even the weights fit."""
+        """GiB that are left for the KV cache on each GPU of an engine; negative: not even the weights fit."""
         return self.utilization * self.workload.gpu_memory - sum(item.gib for item in self.engine_items)
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that all engines hold at once. Prompts that share a prefix share its tokens."""
+        """Tokens that the KV caches of all engines hold together. Prompts that share a prefix share its tokens."""
         per_engine = max(self.kv_gib, 0) * GIB * self.tensor / self.workload.shape.kv_bytes_per_token
         return int(per_engine) * self.engines
 
     @property
     def main_memory_gib(self) -> float:
-        """What rests in main memory while the other one has the GPU: the base model, of each."""
+        """GiB of main memory that turns need: the base model of the engine and that of the trainer; 0 without turns."""
         return 2 * self.workload.shape.weight_bytes / GIB if self.turns else 0.0
 
     @property
     def trainer_fits(self) -> bool:
-        """Whether a GPU holds the trainer: one of its own, or the engine's while that sleeps. Beside an engine it does:
-        the engine gets what is left."""
+        """Whether the trainer fits its own GPU, or the engine's GPU while the engine sleeps.
+
+        A trainer that runs beside an engine always fits here: the engine gets the memory that is left.
+        """
         if not self.trainer and not self.turns:
             return True
         beside = ENGINE_OVERHEAD if self.turns else 0.0
@@ -150,12 +168,12 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Trainer and engine fit, and each engine holds one request of full length."""
+        """Whether trainer and engines fit, and each engine's KV cache holds at least one request of full length."""
         return self.trainer_fits and self.engines > 0 and self.kv_tokens >= self.engines * self.workload.context
 
     @property
     def command(self) -> str:
-        """The command line that serves it."""
+        """The shell command that serves this layout."""
         workload = self.workload
         vllm = f"--max-model-len {workload.context} --gpu-memory-utilization {self.utilization:.2f}"
         if self.tensor > 1:
@@ -174,24 +192,40 @@ class Plan:
 
 
 def make_plan(workload: Workload) -> Plan:
-    """The layout with the fewest GPUs for the trainer and the fewest for each engine, or the one that fits nearly."""
+    """Chooses a layout.
+
+    Args:
+        workload: What is to run, and on which GPUs.
+
+    Returns:
+        The first layout that fits: that with the fewest GPUs for the trainer, then the fewest for each engine. If none
+        fits, the layout that takes turns on one GPU, or the first layout on several GPUs.
+    """
     layouts = list(_layouts(workload))
     return next((plan for plan in layouts if plan.fits), layouts[-1] if workload.gpus == 1 else layouts[0])
 
 
 def remedies(workload: Workload) -> list[str]:
-    """What would make a workload that does not fit fit, nearest first."""
-    found = []
+    """Changes, each of which alone would make a workload fit.
+
+    Args:
+        workload: A workload that does not fit.
+
+    Returns:
+        Up to three phrases: more GPUs, larger GPUs, a shorter context. Empty if no tried change is enough.
+    """
+    changes = []
     if more := next((n for n in range(workload.gpus + 1, 65) if make_plan(replace(workload, gpus=n)).fits), None):
-        found.append(f"{more} GPUs of {workload.gpu_memory:g} GiB")
+        changes.append(f"{more} GPUs of {workload.gpu_memory:g} GiB")
     if larger := next(
-        (g for g in _SIZES if g > workload.gpu_memory and make_plan(replace(workload, gpu_memory=g)).fits), None
+        (gib for gib in _SIZES if gib > workload.gpu_memory and make_plan(replace(workload, gpu_memory=gib)).fits),
+        None,
     ):
-        found.append(f"{workload.gpus} of {larger} GiB")
+        changes.append(f"{workload.gpus} of {larger} GiB")
     halves = (workload.context >> shift for shift in range(1, 6))
     if shorter := next((c for c in halves if c >= 1024 and make_plan(replace(workload, context=c)).fits), None):
-        found.append(f"--context {shorter}")
-    return found
+        changes.append(f"--context {shorter}")
+    return changes
 
 
 def _layouts(workload: Workload) -> Iterator[Plan]:

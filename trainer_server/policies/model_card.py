@@ -1,4 +1,4 @@
-"""README.md of an exported version: what it is, how it came to be, how to load it. For people and for model hubs."""
+"""README.md of an exported version, for people and model hubs: what it is, how it was trained, how to load it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from collections.abc import Sequence
 from trainer_server.wire import ExportFormat, Policy, Version
 
 _SHOWN = ("reward_mean", "reward_std", "loss", "loss_last", "entropy", "kl", "grad_norm", "tokens_trained")
+"""Metrics in the table of training steps."""
 _LIBRARY = {"peft": "peft", "merged": "transformers", "gguf": "gguf"}
 
 
 def model_card(policy: Policy, record: Version, history: Sequence[Version], base: str, format: ExportFormat) -> str:
-    """Markdown with YAML front matter. history: the versions that led to `record`, oldest first, as far as they are
-    known; base: hub id or name of the base model."""
+    """The text of a model card: Markdown with YAML front matter.
+
+    Args:
+        policy: The policy.
+        record: The exported version.
+        history: The known versions that led to `record`, oldest first.
+        base: Hub id or name of the base model.
+        format: Format of the export.
+    """
     name = f"{policy.name}@{record.version}"
     front = {
         "base_model": base,
@@ -38,7 +46,7 @@ def model_card(policy: Policy, record: Version, history: Sequence[Version], base
         rows.append((f"score ({record.scored_by})", f"{record.score:.4g}"))
     lines = [
         "---",
-        # A JSON value is a YAML value: names with `:` or `#` in them stay names.
+        # Every JSON value is a YAML value, also a name with `:` or `#`.
         *(f"{key}: {json.dumps(value)}" for key, value in front.items()),
         "---",
         "",
@@ -60,8 +68,8 @@ def model_card(policy: Policy, record: Version, history: Sequence[Version], base
 
 
 def _training(history: Sequence[Version]) -> list[str]:
-    steps = [one for one in history if any(key in one.metrics for key in _SHOWN)]
-    shown = [key for key in _SHOWN if any(key in one.metrics for one in steps)]
+    steps = [version for version in history if any(key in version.metrics for key in _SHOWN)]
+    shown = [key for key in _SHOWN if any(key in version.metrics for version in steps)]
     if not steps:
         return ["Not trained yet.", ""]
     return [
@@ -71,7 +79,7 @@ def _training(history: Sequence[Version]) -> list[str]:
         "",
         f"| version | {' | '.join(shown)} |",
         f"|---|{'---|' * len(shown)}",
-        *(f"| {one.version} | {' | '.join(_text(one.metrics.get(key)) for key in shown)} |" for one in steps),
+        *(f"| {step.version} | {' | '.join(_text(step.metrics.get(key)) for key in shown)} |" for step in steps),
         "",
     ]
 

@@ -1,14 +1,14 @@
-"""Policies and their adapters on disk: immutable directories, one per version, never reused, published atomically.
+"""Policies and their adapters on disk. Each version has an immutable directory, which is published atomically.
 
-policies/<name>/policy.json         Policy, less `latest`
-policies/<name>/highest.json        the highest number that a version ever had: none is given twice, since vLLM's prefix
-                                    cache knows adapters by name
+policies/<name>/policy.json         the policy's specification and base model
+policies/<name>/highest.json        the highest version number that was ever given. No number is given twice, because
+                                    vLLM's prefix cache identifies adapters by name
 policies/<name>/staging/<N>/        a version that is being written
-policies/<name>/versions/<N>/       adapter_config.json, adapter_model.safetensors: what PEFT and vLLM read
+policies/<name>/versions/<N>/       adapter_config.json, adapter_model.safetensors: the adapter in PEFT's format
                                     version.json: Version
-                                    optimizer.safetensors, trainer.json: what the next step goes on from
+                                    optimizer.safetensors, trainer.json: state from which the next step continues
                                     score.json: how good the version is, once that is known
-                                    quarantined.json: why the version is not used; without it, it would be
+                                    quarantined.json: why the version is out of use; absent for a usable version
 """
 
 from __future__ import annotations
@@ -38,27 +38,37 @@ class _PolicyFile(BaseModel):
 
 
 class AdapterStore:
-    """The directory `policies/`. Reads what is there on every call; keeps no state of its own."""
+    """The directory `policies/`. Every call reads the files again; the store keeps no state in memory.
+
+    Args:
+        root: The directory.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def directory(self, policy: str, version: int) -> Path:
-        """Where the adapter of `policy@version` lies, or will lie."""
+        """The directory of the adapter `policy@version`, whether it exists or not."""
         return self.root / policy / "versions" / str(version)
 
     def register(self, spec: PolicySpec, base_model: str, fingerprint: str | None = None) -> None:
-        """Writes down that a policy exists. It can be served once version 0 is published."""
+        """Records that a policy exists. It can be served once version 0 is published.
+
+        Args:
+            spec: What the policy was created with.
+            base_model: Name of the base model.
+            fingerprint: Fingerprint of the base model's weights; None: not known, as for a hub id.
+        """
         file = _PolicyFile(spec=spec, base_model=base_model, fingerprint=fingerprint, created=time.time())
         write_atomic(self.root / spec.name / "policy.json", file.model_dump_json(indent=2))
 
     def spec(self, policy: str) -> PolicySpec | None:
-        """What a policy was registered with, published or not; None if it was never registered."""
+        """The specification that a policy was registered with; None if it was never registered."""
         file = self._file(policy)
         return file.spec if file else None
 
     def policy(self, policy: str) -> Policy | None:
-        """A policy with at least one version that can be used, or None."""
+        """A policy; None if it has no version that can be used."""
         file, versions = self._file(policy), self.versions(policy)
         if not file or not versions:
             return None
@@ -72,16 +82,23 @@ class AdapterStore:
         )
 
     def policies(self) -> Iterator[Policy]:
+        """All policies with at least one version that can be used, by name."""
         for name in self.names():
             if (policy := self.policy(name)) is not None:
                 yield policy
 
     def names(self) -> list[str]:
-        """Every policy that was registered, with or without a version that can be used."""
+        """Names of all registered policies, with or without a version that can be used, sorted."""
         return sorted(path.parent.name for path in self.root.glob("*/policy.json"))
 
     def other_base(self, policy: str, base_model: str, fingerprint: str | None) -> str | None:
-        """Why a policy cannot be used on a base model, or None."""
+        """Why a policy cannot be used on a base model; None if it can.
+
+        Args:
+            policy: Name of the policy.
+            base_model: Name of the base model.
+            fingerprint: Fingerprint of the base model's weights; None: weights are not compared.
+        """
         file = self._file(policy)
         if file is None:
             return None
@@ -98,26 +115,25 @@ class AdapterStore:
         return None
 
     def versions(self, policy: str) -> list[int]:
-        """Published versions that can be used, ascending."""
-        found = (self.root / policy / "versions").glob("*/version.json")
+        """Numbers of the published versions that can be used, ascending."""
         return sorted(
             int(path.parent.name)
-            for path in found
+            for path in (self.root / policy / "versions").glob("*/version.json")
             if path.parent.name.isdigit() and not (path.parent / "quarantined.json").exists()
         )
 
     def version(self, policy: str, version: int) -> Version | None:
-        """None as well for a version in quarantine."""
+        """The record of a version; None if it does not exist or is quarantined."""
         directory = self.directory(policy, version)
         if not (directory / "version.json").exists() or (directory / "quarantined.json").exists():
             return None
-        found = Version.model_validate_json((directory / "version.json").read_text())
+        record = Version.model_validate_json((directory / "version.json").read_text())
         if (score := directory / "score.json").exists():
-            found.score, found.scored_by = json.loads(score.read_text()).values()
-        return found
+            record.score, record.scored_by = json.loads(score.read_text()).values()
+        return record
 
     def made_by(self, policy: str, job_id: str) -> Version | None:
-        """What a job made, if it came that far."""
+        """The version that a job published, or None. Only the two newest versions are searched."""
         for number in reversed(self.versions(policy)[-2:]):
             record = self.version(policy, number)
             if record and record.job_id == job_id:
@@ -125,25 +141,33 @@ class AdapterStore:
         return None
 
     def next_number(self, policy: str) -> int:
-        """The number of the version that is made next: above all that were ever made, also those in quarantine."""
+        """The number of the next version: above all numbers ever given, those of quarantined versions included."""
         taken = (int(path.name) for path in (self.root / policy / "versions").glob("*") if path.name.isdigit())
         return 1 + max((self._highest(policy), *taken))
 
     def note_highest(self, policy: str, version: int) -> None:
-        """Writes down that a number was given: it tells when its version is gone."""
+        """Records that a version number was given, so that it is not given again after the version is deleted."""
         if version > self._highest(policy):
-            with suppress(OSError):  # the version itself is there
+            with suppress(OSError):  # not fatal: the version's directory also shows that its number was given
                 write_atomic(self.root / policy / "highest.json", json.dumps({"version": version}))
 
     def staging(self, policy: str, version: int) -> Path:
-        """A fresh directory to write a version into; `publish` makes it visible."""
-        aside = self.root / policy / "staging" / str(version)
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        return aside
+        """Makes an empty directory to write a version into; `publish` makes the version visible."""
+        directory = self.root / policy / "staging" / str(version)
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        return directory
 
     def publish(self, aside: Path, record: Version) -> Path:
-        """Makes a version that was written into `staging` visible; returns its directory."""
+        """Makes a version visible.
+
+        Args:
+            aside: The directory from `staging`, with the version's files.
+            record: Written into `version.json`.
+
+        Returns:
+            The version's final directory.
+        """
         final = self.directory(record.policy, record.version)
         final.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(aside / "version.json", record.model_dump_json(indent=2))
@@ -154,29 +178,40 @@ class AdapterStore:
         return final
 
     def delete(self, policy: str, version: int) -> None:
-        """Removes a version's files. Raises ConfigError for the newest one: the policy would go back in time."""
+        """Deletes a version's files.
+
+        Raises:
+            ConfigError: It is the newest version. Without it, the policy's name would mean an older version.
+        """
         if version == self.versions(policy)[-1]:
             raise ConfigError(f"{policy}@{version} is the newest version and cannot be deleted")
-        doomed = self.directory(policy, version)
-        gone = doomed.with_name(f".deleted-{version}")
-        doomed.rename(gone)
-        shutil.rmtree(gone)
+        directory = self.directory(policy, version)
+        deleted = directory.with_name(f".deleted-{version}")
+        directory.rename(deleted)
+        shutil.rmtree(deleted)
 
     def delete_state(self, policy: str, version: int) -> None:
-        """Removes what training would go on from: two thirds of a version's bytes. The adapter stays."""
+        """Deletes a version's optimizer state, two thirds of its bytes. The adapter stays."""
         (self.directory(policy, version) / OPTIMIZER).unlink(missing_ok=True)
 
     def clean(self) -> None:
-        """Removes what killed processes left half done. Only while no trainer is at work."""
+        """Deletes what killed processes left unfinished. Call it only while no trainer runs."""
         for path in (*self.root.glob("*/staging/*"), *self.root.glob("*/versions/.deleted-*")):
             shutil.rmtree(path, ignore_errors=True)
 
     def score(self, policy: str, version: int, score: float, by: str) -> None:
-        """Notes how good a version is. by: `evaluation` (a client said so) or `rollouts` (rewards of its rollouts)."""
+        """Records how good a version is.
+
+        Args:
+            policy: Name of the policy.
+            version: Number of the version.
+            score: Larger is better.
+            by: `evaluation` (a client set the score) or `rollouts` (mean reward of the version's rollouts).
+        """
         write_atomic(self.directory(policy, version) / "score.json", json.dumps({"score": score, "scored_by": by}))
 
     def problem(self, policy: str, version: int) -> str | None:
-        """Why a version cannot be used, from its files; None if it can."""
+        """Why a version cannot be used, judged by its files; None if it can."""
         directory = self.directory(policy, version)
         if (reason := directory / "quarantined.json").exists():
             return str(json.loads(reason.read_text())["reason"])
@@ -195,12 +230,21 @@ class AdapterStore:
         return None
 
     def quarantined(self, policy: str) -> dict[int, str]:
-        """Versions that are not used, and why."""
-        found = (self.root / policy / "versions").glob("*/quarantined.json")
-        return {int(path.parent.name): str(json.loads(path.read_text())["reason"]) for path in sorted(found)}
+        """Quarantined versions: number → reason."""
+        paths = (self.root / policy / "versions").glob("*/quarantined.json")
+        return {int(path.parent.name): str(json.loads(path.read_text())["reason"]) for path in sorted(paths)}
 
     def quarantine(self, policy: str, version: int, why: str) -> str:
-        """Takes a version out of use; its files stay where they are. Returns what to tell the user."""
+        """Takes a version out of use. Its files stay where they are.
+
+        Args:
+            policy: Name of the policy.
+            version: Number of the version.
+            why: What is wrong with it.
+
+        Returns:
+            A message for the user: what is wrong, what happens now, and how to repair it.
+        """
         directory = self.directory(policy, version)
         before = [number for number in self.versions(policy) if number < version]
         goes_on = f"the policy goes on from {policy}@{before[-1]}" if before else "no earlier version is left"
@@ -212,8 +256,14 @@ class AdapterStore:
         return reason
 
     def broken_newest(self, policy: str) -> dict[int, str]:
-        """Versions at the end of a policy's history that cannot be used and are not in quarantine yet, newest first:
-        number → what is wrong. Changes nothing; `quarantine` takes them out of use, in this order."""
+        """The newest versions of a policy that cannot be used and are not quarantined yet.
+
+        The search goes back from the newest version and ends at the first usable one. It changes nothing; the caller
+        quarantines the versions in the order of the result.
+
+        Returns:
+            Number → what is wrong, newest version first.
+        """
         broken = {}
         highest, versions = self._highest(policy), self.versions(policy)
         for number in sorted({*versions, *([highest] if highest >= 0 else [])}, reverse=True):

@@ -1,4 +1,4 @@
-"""What the ledger knows about one completion."""
+"""Completions, as the ledger records them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class CompletionStatus(StrEnum):
-    """How a completion ended. Only `complete` ones are ever trained."""
+    """How a completion ended. Only completions with status `complete` are trained."""
 
     complete = "complete"
-    aborted = "aborted"  # the client went away
-    failed = "failed"  # the engine died or answered without tokens
+    aborted = "aborted"
+    """The client disconnected."""
+    failed = "failed"
+    """The engine died, or answered without exact tokens."""
 
 
 class Sampling(BaseModel):
-    """The *effective* sampling parameters: after defaults and overrides, as the engine got them."""
+    """The *effective* sampling parameters, after defaults and overrides, as the engine got them."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -30,53 +32,63 @@ class Sampling(BaseModel):
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     max_tokens: int | None = None
+    """Limit of sampled tokens; None: the context length."""
     n: int = 1
     seed: int | None = None
-    """As asked for. Not forwarded to a CPU engine, which a seed can kill."""
+    """The seed in the request. It is not forwarded to vLLM on CPUs, which seeds can crash."""
 
 
 class Completion(BaseModel):
-    """One answer of a model, with the exact tokens of the place that sampled them."""
+    """One answer of a model, with exactly the tokens that the engine sampled."""
 
     id: str
     """Globally unique. Choice i > 0 of a request with n > 1 has the id `<id of the answer>.<i>`."""
     created: float
     """Unix time, seconds."""
     server_id: str
+    """Id of the server that recorded it."""
     base_model: str
+    """Name of the base model."""
     tokenizer: str
     """Fingerprint (sha256, hex) of tokenizer and chat template."""
     policy: str | None
-    """None: the base model itself, which is never trained."""
+    """Name of the policy; None: the base model itself, which is never trained."""
     version: int | None
+    """Version of the policy; None: the base model."""
     rollout: str | None = None
+    """Id of the rollout; None: the request belonged to none."""
     status: CompletionStatus
     finish_reason: str | None = None
+    """Why the answer ended: `stop`, `length` or `tool_calls`, for example; None where it did not end."""
     sampling: Sampling
     constrained: list[str] = Field(default_factory=list)
-    """Why the sampling log-probs are not the policy's: any of `grammar`, `top_p`, `top_k`, `min_p`, `penalties`,
-    `logit_bias`. Empty for plain sampling."""
+    """Reasons why the sampling log-probs are not the policy's own: any of `grammar`, `top_p`, `top_k`, `min_p`,
+    `penalties`, `logit_bias`. Empty for plain sampling."""
     dropped: list[str] = Field(default_factory=list)
-    """Parameters of the request that changed nothing about the answer, such as `user` or `verbosity`: the engine did
-    not get them."""
+    """Parameters of the request that the engine did not get, because they change nothing about the answer: `user` or
+    `verbosity`, for example."""
     prompt_token_ids: list[int] = Field(default_factory=list)
+    """Tokens of the prompt."""
     token_ids: list[int] = Field(default_factory=list)
     """Sampled tokens, the end-of-sequence token included when it was sampled."""
     logprobs: list[float] = Field(default_factory=list)
-    """One per sampled token: log-probability under the processed distribution (temperature applied).
-    Same length as token_ids."""
+    """Log-probability of each sampled token under the processed distribution (temperature applied). Same length as
+    token_ids."""
     request: dict[str, Any] = Field(default_factory=dict)
-    """messages, tools and tool_choice as the client sent them."""
+    """`messages`, `tools`, `tool_choice` and `stop`, as the client sent them."""
     message: dict[str, Any] | None = None
-    """The assistant message as answered."""
+    """The assistant message; None where the engine sent nothing."""
 
     @property
     def greedy(self) -> bool:
-        """Temperature 0: an evaluation, never trained."""
+        """Whether the temperature was 0, as in evaluations. Such completions are never trained."""
         return self.sampling.temperature == 0.0
 
     @property
     def truncated(self) -> bool:
-        """Cut by the limit of tokens. vLLM says `tool_calls` of a call that was cut, too."""
+        """Whether the limit of tokens cut the answer.
+
+        The finish reason alone does not tell: vLLM says `tool_calls` for a tool call that was cut, too.
+        """
         limit = self.sampling.max_tokens
         return self.finish_reason == "length" or (limit is not None and len(self.token_ids) >= limit)

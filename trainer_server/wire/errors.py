@@ -1,25 +1,25 @@
-"""The one tree of errors. A message says what was wrong, with which value, and what to do about it."""
+"""The errors of this project. A message says what is wrong, with the value, and what to do about it."""
 
 from __future__ import annotations
 
 
 class ARTError(Exception):
-    """Root of all errors that this project raises on purpose.
+    """Base class of all errors that this project raises on purpose.
 
     ARTError
     ├── ConfigError        a setting, a file or an argument of the user is wrong
     ├── ServerError        the trainer server answered with an error (carries its HTTP status)
     │   └── JobFailed      a training job ended in failure
-    ├── ServerUnreachable  nobody answers at the server's address
+    ├── ServerUnreachable  no server answers at the address
     ├── RolloutsFailed     every run of a gather, an evaluation or a step failed (art_langgraph)
     ├── Refusal            inside the server: a request is refused, and its client can do something about it
-    │   ├── NotFound       what it names does not exist (HTTP 404)
-    │   ├── Conflict       it cannot be done as things stand (HTTP 409)
-    │   ├── Unprocessable  its content cannot be used (HTTP 422)
-    │   └── NotStored      what it brings could not be written to disk (HTTP 507)
+    │   ├── NotFound       the request names something that does not exist (HTTP 404)
+    │   ├── Conflict       the current state does not allow the request (HTTP 409)
+    │   ├── Unprocessable  the content of the request cannot be used (HTTP 422)
+    │   └── NotStored      the content of the request could not be written to disk (HTTP 507)
     ├── EngineError        vLLM could not be installed, started, or asked
     ├── TrainingError      a step cannot be taken with these data
-    ├── LLMError           a model that we ask - a judge, a writer of scenarios - gave no usable answer
+    ├── LLMError           a language model - a judge, a writer of scenarios - gave no usable answer
     └── MCPError           an MCP server could not be reached or broke its protocol
     """
 
@@ -29,9 +29,12 @@ class ConfigError(ARTError):
 
 
 class ServerError(ARTError):
-    """The trainer server refused or failed a request.
+    """The trainer server answered a request with an error.
 
-    status: HTTP status. code: short machine-readable reason, as in OpenAI's error body.
+    Args:
+        message: The server's message.
+        status: HTTP status.
+        code: Short machine-readable reason, as in OpenAI's error body; None: the server gave none.
     """
 
     def __init__(self, message: str, *, status: int, code: str | None = None) -> None:
@@ -41,7 +44,12 @@ class ServerError(ARTError):
 
 
 class JobFailed(ServerError):
-    """A training job ended in failure; the policy stayed at the version it had."""
+    """A training job failed. The policy stays at the version that it had.
+
+    Args:
+        message: Why the job failed.
+        job_id: Id of the job.
+    """
 
     def __init__(self, message: str, *, job_id: str) -> None:
         super().__init__(message, status=500, code="job_failed")
@@ -49,7 +57,7 @@ class JobFailed(ServerError):
 
 
 class ServerUnreachable(ARTError):
-    """Nobody answers at the server's address."""
+    """No server answers at the address."""
 
 
 class Refusal(ARTError):
@@ -58,7 +66,7 @@ class Refusal(ARTError):
     Args:
         message: What is wrong, with the value, and what to do about it.
         code: Short machine-readable reason.
-        param: The field of the request that is to blame.
+        param: The field of the request that is wrong; None: no single field.
     """
 
     def __init__(self, message: str, *, code: str, param: str | None = None) -> None:
@@ -67,11 +75,11 @@ class Refusal(ARTError):
 
 
 class NotFound(Refusal):
-    """What a request names does not exist."""
+    """A request names something that does not exist."""
 
 
 class Conflict(Refusal):
-    """A request cannot be done as things stand."""
+    """The current state does not allow a request."""
 
 
 class Unprocessable(Refusal):
@@ -79,7 +87,7 @@ class Unprocessable(Refusal):
 
 
 class NotStored(Refusal):
-    """What a request brings could not be written to disk."""
+    """The content of a request could not be written to disk."""
 
 
 class EngineError(ARTError):
@@ -91,10 +99,12 @@ class TrainingError(ARTError):
 
 
 class LLMError(ARTError):
-    """A language model that we ask - a judge, a writer of scenarios - gave no usable answer.
+    """A language model - a judge, a writer of scenarios - gave no usable answer.
 
-    kind: auth, quota, missing (no such model), refused, too_long, bad_request, malformed, timeout, rate_limit, server,
-    or unreachable. The first six are never retried.
+    Args:
+        message: What went wrong.
+        kind: auth, quota, missing (no such model), refused, too_long, bad_request, malformed, timeout, rate_limit,
+            server, or unreachable. The first six are never retried.
     """
 
     def __init__(self, message: str, *, kind: str) -> None:
@@ -103,10 +113,13 @@ class LLMError(ARTError):
 
 
 class MCPError(ARTError):
-    """An MCP server could not be reached, or broke its protocol.
+    """An MCP server could not be reached, or broke the protocol.
 
-    failure: "closed" (could not be reached, or ended), "timeout", "protocol" (an error of JSON-RPC, or an answer that
-    is none) or "missing" (no answer in a cassette). code: of JSON-RPC, where the server gave one.
+    Args:
+        message: What went wrong.
+        failure: "closed" (the server could not be reached, or ended), "timeout", "protocol" (an error of JSON-RPC, or
+            an invalid answer) or "missing" (a cassette has no answer).
+        code: Error code of JSON-RPC; None: the server gave none.
     """
 
     def __init__(self, message: str, *, failure: str = "protocol", code: int | None = None) -> None:

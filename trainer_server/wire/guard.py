@@ -1,13 +1,14 @@
 """Runs a command that must not outlive its starter: `python guard.py [--low-priority] -- COMMAND …`, see `guarded`.
 
-Server and client both start processes and both need it, so it is here. It imports the standard library only and runs as
-a file of its own: a guard starts in milliseconds and costs a few MB.
+Server and client both start processes, so the guard is in this package. It imports the standard library only and runs
+as a script: it starts in milliseconds and takes a few MB.
 
-The guard leads a process group of its own, so that Ctrl-C in a terminal does not reach the command before the server
-has said so. When the starter dies, even by SIGKILL, or SIGTERM comes, the whole group is ended: TERM, then KILL. When
-the command dies, what it left behind in the group is ended too, and its exit status is passed on.
+The guard leads its own process group, so that Ctrl-C in a terminal does not reach the command; the server decides when
+it ends. The guard ends the whole group with TERM, then KILL, when the starter dies, even by SIGKILL, or when the guard
+gets SIGTERM. When the command ends, the guard ends the remaining processes of the group, and returns the command's exit
+status.
 
-With --low-priority the command gets what others leave of the processor, and all of it when they are idle.
+With --low-priority the command gets the processor time that other processes leave.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from types import FrameType
 GRACE = 10.0
 """Seconds between TERM and KILL."""
 _NICE = 15
+"""Niceness of a command with low priority."""
 
 
 def guarded(command: Sequence[str], *, low_priority: bool = False) -> list[str]:
@@ -32,29 +34,35 @@ def guarded(command: Sequence[str], *, low_priority: bool = False) -> list[str]:
 
     Args:
         command: The command and its arguments.
-        low_priority: Whether the command gets only what others leave of the processor.
+        low_priority: Whether the command gets only the processor time that other processes leave.
     """
     options = ["--low-priority"] if low_priority else []
     return [sys.executable, "-I", "-S", __file__, *options, "--", *command]
 
 
 def members(group: int) -> list[int]:
-    """Living processes of a process group, from /proc; zombies do not count."""
-    found = []
+    """Ids of the living processes of a process group, from /proc. Zombies do not count."""
+    pids = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
             state, _, pgrp = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
-        except OSError:  # gone meanwhile
+        except OSError:  # the process ended meanwhile
             continue
         if int(pgrp) == group and state != "Z":
-            found.append(int(entry.name))
-    return found
+            pids.append(int(entry.name))
+    return pids
 
 
 def end_group(group: int, *, keep: int | None = None, grace: float = GRACE) -> None:
-    """Ends every process of a group but `keep`: TERM, and KILL for those that are there after `grace` seconds."""
+    """Ends the processes of a group: with TERM, and after some time with KILL.
+
+    Args:
+        group: Id of the process group.
+        keep: Id of a process that is not ended; None: all are.
+        grace: Seconds between TERM and KILL.
+    """
     deadline = time.monotonic() + grace
     sign = signal.SIGTERM
     while rest := [pid for pid in members(group) if pid != keep]:
@@ -70,11 +78,20 @@ def end_group(group: int, *, keep: int | None = None, grace: float = GRACE) -> N
 
 def _low_priority() -> None:
     os.nice(_NICE)
-    with suppress(OSError):  # where each session is a group of its own for the scheduler, that is what is weighed
+    with suppress(OSError):  # where the scheduler groups processes by session, the group's niceness counts
         Path("/proc/self/autogroup").write_text(str(_NICE))
 
 
 def main(command: list[str], *, low_priority: bool = False) -> int:
+    """Runs a command under the guard, in this process.
+
+    Args:
+        command: The command and its arguments.
+        low_priority: See `guarded`.
+
+    Returns:
+        The command's exit status, 128 + n if signal n ended it; 0 if the guard ended it.
+    """
     starter = os.getppid()
     if os.getpgrp() != os.getpid():
         os.setsid()
@@ -98,7 +115,7 @@ def main(command: list[str], *, low_priority: bool = False) -> int:
     end_group(os.getpgrp(), keep=os.getpid())
     if status is None:
         return 0
-    return status if status >= 0 else 128 - status  # as shells have it: 137 is SIGKILL
+    return status if status >= 0 else 128 - status  # as shells do: 137 is SIGKILL
 
 
 if __name__ == "__main__":

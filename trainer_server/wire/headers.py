@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 ROLLOUT = "X-ART-Rollout"
-"""Id of the rollout that a completion belongs to: pins one policy version for all of its completions (a lease)."""
+"""Id of the rollout that a request belongs to. The server pins the rollout to one version of the policy (a lease)."""
 
 TEMPERATURE = "X-ART-Temperature"
-"""Overrides the sampling temperature that a graph hard-codes. The ledger records the effective one."""
+"""Sampling temperature that overrides the one in the request, which a graph may hard-code. The ledger records the
+effective temperature."""

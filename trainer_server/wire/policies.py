@@ -1,4 +1,4 @@
-"""Policies: named trainable LoRAs over the server's base model, and their versions."""
+"""Policies: named trainable LoRA adapters on the server's base model, and their versions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Linear layers that can get an adapter."""
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
 
@@ -18,64 +19,67 @@ class Fork(BaseModel):
     policy: str = Field(pattern=NAME_PATTERN)
     version: int = Field(ge=0)
     optimizer: bool = True
-    """Whether training goes on with the optimizer's moments of that version, or with fresh ones."""
+    """Whether training continues with the optimizer's moments of that version; else it starts with new moments."""
 
 
 class PolicySpec(BaseModel):
-    """What `POST /api/policies` takes. Creating a policy again with the same values answers the existing one."""
+    """Body of `POST /api/policies`. Creating a policy again with the same values returns the existing policy."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: str = Field(pattern=NAME_PATTERN, description="letters, digits, `.`, `_`, `-`; not the base model's name")
     rank: Literal[1, 8, 16, 32, 64, 128, 256] = 8
-    """LoRA rank r; the sizes that vLLM has slots for."""
+    """LoRA rank r, one of the sizes that vLLM supports."""
     alpha: float = Field(default=16.0, gt=0)
     """LoRA scale: the adapter adds (alpha / rank)·B·A."""
     targets: tuple[str, ...] = TARGETS
     """Names of the linear layers that get an adapter."""
     seed: int = 0
-    """Seeds the initial A matrices (B = 0)."""
+    """Seed of the initial A matrices (B = 0)."""
     temperature: float | None = Field(default=None, ge=0)
-    """Override for clients that send no header; many graphs hard-code temperature 0."""
-
+    """Sampling temperature that overrides the one in requests without the header `X-ART-Temperature`; None: no
+    override. Many graphs hard-code temperature 0."""
     fork_of: Fork | None = None
-    """Version 0 has the weights of another policy's version, instead of untrained ones. Rank, alpha, targets and seed
-    are then those of that policy."""
+    """The version of another policy whose weights version 0 gets; None: untrained weights. With a fork, rank, alpha,
+    targets and seed are those of the other policy."""
 
     @field_validator("targets")
     @classmethod
     def _known_targets(cls, targets: tuple[str, ...]) -> tuple[str, ...]:
         if not targets or set(targets) - set(TARGETS):
             raise ValueError(f"targets must be a non-empty subset of {', '.join(TARGETS)}")
-        return tuple(t for t in TARGETS if t in targets)
+        return tuple(target for target in TARGETS if target in targets)
 
 
 class Version(BaseModel):
-    """One immutable adapter of a policy. Version 0 is untrained (B = 0), or that of a fork's source."""
+    """One immutable adapter of a policy. Version 0 is untrained (B = 0), or a copy of a fork's source."""
 
     policy: str
     version: int
     created: float
+    """Unix time, seconds."""
     job_id: str | None = None
-    """The job that made it."""
+    """Id of the job that made it."""
     made_from: int | None = None
     """The version that it was trained from; None for version 0."""
     metrics: dict[str, Any] = Field(default_factory=dict)
+    """Metrics of the job that made it."""
     loaded: bool = False
-    """Whether the engine holds it right now."""
+    """Whether the engines hold it now."""
     score: float | None = None
-    """How good it is: what the best version is chosen by when old ones are deleted."""
+    """How good the version is; larger is better. The best version is kept when old versions are deleted."""
     scored_by: Literal["evaluation", "rollouts"] | None = None
-    """A client said so (`evaluation`), or it is the mean reward of the rollouts that the next step learnt from."""
+    """Where the score comes from: a client set it (`evaluation`), or it is the mean reward of the version's rollouts
+    from which the next step was trained (`rollouts`)."""
 
 
 class Score(BaseModel):
-    """What `PUT /api/policies/{name}/versions/{number}/score` takes."""
+    """Body of `PUT /api/policies/{name}/versions/{number}/score`."""
 
     model_config = ConfigDict(extra="forbid")
 
     score: float = Field(allow_inf_nan=False)
-    """Larger is better; comparable between the versions of one policy."""
+    """Larger is better. Scores are compared between the versions of one policy."""
 
 
 class Policy(BaseModel):
@@ -85,11 +89,13 @@ class Policy(BaseModel):
     spec: PolicySpec
     base_model: str
     created: float
+    """Unix time, seconds."""
     latest: int
-    """Newest version, the one that `name` alone means on the gateway."""
+    """The newest version, which `name` alone means on the gateway."""
     quarantined: dict[int, str] = Field(default_factory=dict)
-    """Versions that cannot be used - damaged, deleted by hand, refused by the engine - and why."""
+    """Versions that cannot be used - damaged, deleted by hand, refused by the engine: number → reason."""
 
 
 ExportFormat = Literal["peft", "merged", "gguf"]
-"""An adapter as PEFT and vLLM read it; base and adapter in one model; that model in one file for llama.cpp."""
+"""peft: the adapter in PEFT's format. merged: base model and adapter in one model. gguf: that model in one file for
+llama.cpp."""

@@ -13,7 +13,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class SFTConfig(BaseModel):
-    """Configuration of one warm start. Names follow TRL's `SFTConfig`; `learning_rate` is taken as `lr`."""
+    """Configuration of one warm start. Names follow TRL's `SFTConfig`; `learning_rate` is accepted for `lr`."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -22,10 +22,11 @@ class SFTConfig(BaseModel):
     per_device_train_batch_size: int = Field(default=8, ge=1, description="rows at once, padded to the longest")
     gradient_accumulation_steps: int = Field(default=1, ge=1, description="such batches in one optimizer update")
     max_length: int = Field(default=4096, ge=2)
-    """Tokens of a row, prompt and answer. An answer that ends beyond it is skipped, never cut: counted `too_long`."""
+    """Largest number of tokens in a row, prompt and answer together. A longer answer is skipped and counted as
+    `too_long`; it is never cut."""
     lr_scheduler_type: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
     warmup_steps: float = Field(default=0.05, ge=0)
-    """Updates until the peak learning rate; below 1, a share of all updates."""
+    """Updates until the peak learning rate; below 1: a fraction of all updates."""
     weight_decay: float = Field(default=0.0, ge=0)
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
     adam_beta2: float = Field(default=0.999, ge=0, lt=1)
@@ -35,7 +36,8 @@ class SFTConfig(BaseModel):
     train_on: Literal["all", "last"] = "all"
     """Which answers of a conversation are imitated: every assistant message, or only the last one."""
     min_reward: float | None = Field(default=None, allow_inf_nan=False)
-    """Only trajectories with at least this reward are imitated; None: all that are given. Conversations have none."""
+    """Only trajectories with at least this reward are imitated; None: all. Conversations have no reward and are always
+    imitated."""
 
     @model_validator(mode="before")
     @classmethod
@@ -52,12 +54,13 @@ class Conversation(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     messages: list[dict[str, Any]] = Field(min_length=1)
+    """Messages in OpenAI's format."""
     tools: list[dict[str, Any]] | None = None
-    """What the model may call: as in a chat request, and as the graph will give them."""
+    """Tools that the model may call, in the format of a chat request. Use the tools that the graph will send."""
     parallel_tool_calls: bool | None = None
-    """Part of OpenAI's format; changes nothing here."""
+    """Part of OpenAI's format. It has no effect here."""
     chat_template_kwargs: dict[str, Any] | None = None
-    """As in a chat request: set here what the graph will set."""
+    """As in a chat request. Use the values that the graph will send."""
 
     @field_validator("messages")
     @classmethod
@@ -79,23 +82,32 @@ class Conversation(BaseModel):
         return tools
 
     def answers(self, train_on: Literal["all", "last"]) -> list[int]:
-        """Places of the assistant messages that are imitated."""
-        found = [at for at, one in enumerate(self.messages) if one["role"] == "assistant" and one.get("weight") != 0]
-        return found if train_on == "all" else found[-1:]
+        """Indices of the assistant messages that are imitated.
+
+        Args:
+            train_on: See SFTConfig.
+        """
+        indices = [
+            index
+            for index, message in enumerate(self.messages)
+            if message["role"] == "assistant" and message.get("weight") != 0
+        ]
+        return indices if train_on == "all" else indices[-1:]
 
 
 class SFTRequest(BaseModel):
-    """What `POST /api/policies/{name}/sft` takes: at least one conversation or trajectory."""
+    """Body of `POST /api/policies/{name}/sft`: at least one conversation or trajectory."""
 
     model_config = ConfigDict(extra="forbid")
 
     conversations: list[Conversation] = Field(default_factory=list)
-    """Rendered by the engine's chat template: the tokens that the gateway would prompt with, and should get back."""
+    """Conversations, which the server renders with the engine's chat template."""
     trajectories: list[TrajectoryRef] = Field(default_factory=list)
-    """Completions of the ledger, with the tokens that were sampled. Of any policy, at any temperature."""
+    """Trajectories whose completions are imitated with the tokens that were sampled. They may come from any policy, at
+    any temperature."""
     config: SFTConfig = Field(default_factory=SFTConfig)
     idempotency_key: str | None = Field(default=None, max_length=200)
-    """As that of a step."""
+    """As in StepRequest."""
 
     @model_validator(mode="after")
     def _something(self) -> Self:
@@ -105,7 +117,7 @@ class SFTRequest(BaseModel):
 
 
 def _problem(message: dict[str, Any], *, first: bool) -> str | None:
-    """What is wrong with a message and what would be right, or None."""
+    """What is wrong with a message and what would be right; None: nothing."""
     role = message.get("role")
     if role not in ROLES:
         return f"role {role!r} is none of {', '.join(ROLES)}"
@@ -124,7 +136,7 @@ def _problem(message: dict[str, Any], *, first: bool) -> str | None:
     calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
         return "tool_calls must be a list"
-    return next((found for call in calls or () if (found := _call_problem(call))), None)
+    return next((problem for call in calls or () if (problem := _call_problem(call))), None)
 
 
 def _call_problem(call: object) -> str | None:
@@ -133,9 +145,9 @@ def _call_problem(call: object) -> str | None:
         return 'a tool call must be {"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}'
     arguments = function.get("arguments")
     try:
-        whole = isinstance(arguments, str) and isinstance(json.loads(arguments), dict)
+        is_object = isinstance(arguments, str) and isinstance(json.loads(arguments), dict)
     except ValueError:
-        whole = False
-    if not whole:
+        is_object = False
+    if not is_object:
         return f"arguments of {function['name']} must be a JSON object written as a text, not {arguments!r:.80}"
     return None

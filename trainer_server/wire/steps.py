@@ -17,18 +17,26 @@ _TRL_NAMES = LEARNING_RATE | {
 
 
 def renamed(given: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """The same with TRL's names replaced by ours. Raises ValueError where a value has both."""
+    """Replaces TRL's names by the names used here.
+
+    Args:
+        given: Values by either name.
+        names: TRL's name → the name used here.
+
+    Raises:
+        ValueError: A value is given under both names.
+    """
     if twice := next((name for name, own in names.items() if name in given and own in given), None):
         raise ValueError(f"{twice} and {names[twice]} are one value: give one of them")
     return {names.get(name, name): value for name, value in given.items()}
 
 
 class GRPOConfig(BaseModel):
-    """Configuration of one training step. Names and formulas follow TRL's `GRPOConfig`, whose longer names are taken
-    as well: `learning_rate`, `vllm_importance_sampling_*`, and `scale_rewards` as a bool.
+    """Configuration of one training step. Names and formulas follow TRL's `GRPOConfig`.
 
-    A sequence is a completion, one call of the model: that is the row which TRL's formulas average and clip by. Those
-    that are left out, for whatever reason, do not count in an average.
+    TRL's longer names are accepted as well: `learning_rate`, `vllm_importance_sampling_*`, and `scale_rewards` as a
+    bool. A sequence is a completion, one call of the model: TRL's formulas average and clip over these. Completions
+    that are left out do not count in an average.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -36,62 +44,75 @@ class GRPOConfig(BaseModel):
     lr: float = Field(default=1e-4, gt=0, description="learning rate of AdamW")
     loss_type: str = Field(default="dapo", min_length=1)
     """What is maximised at a token, and how tokens are averaged: grpo, dr_grpo, dapo, bnpo, cispo, sapo, or a loss that
-    `serve --loss` registered. The server refuses other names, and lists those that its trainer knows.
-    Clipped ratios: averaged per sequence, then over sequences (grpo), over all tokens of the batch (dapo, bnpo), over a
-    constant length (dr_grpo). Capped ratios as weights without a gradient, over all tokens (cispo). A sigmoid instead
-    of a clip, per sequence (sapo). GSPO is grpo with `importance_sampling_level="sequence"`."""
+    `serve --loss` registered. The server refuses other names, and its error lists the known ones.
+
+    - grpo: clipped ratios, averaged over each sequence, then over sequences.
+    - dapo, bnpo: clipped ratios, averaged over all tokens of the batch.
+    - dr_grpo: clipped ratios, divided by a constant length.
+    - cispo: capped ratios as weights without a gradient, averaged over all tokens.
+    - sapo: a sigmoid instead of a clip, averaged over each sequence.
+
+    GSPO is grpo with `importance_sampling_level="sequence"`."""
     max_completion_length: int = Field(default=1024, gt=0)
-    """The constant of dr_grpo, in tokens."""
+    """The constant length of dr_grpo, in tokens."""
     epsilon: float = Field(default=0.2, gt=0)
+    """Lower clip range of the ratio: it is clipped at 1 - epsilon."""
     epsilon_high: float | None = Field(default=0.28, gt=0)
-    """Upper clip range; None: the same as epsilon. Of cispo it is the cap of the ratio itself, 5 unless it is set."""
+    """Upper clip range; None: the same as epsilon. For cispo it is the cap of the ratio itself, by default 5."""
     delta: float | None = Field(default=None, gt=0)
     """Upper bound of the ratio in the unclipped term (two-sided clipping); None: off."""
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL penalty (k3) against the reference version."""
     reference_version: int = Field(default=0, ge=0)
-    """What the KL penalty holds the policy to: 0 is untrained; after a warm start, take the version that it made."""
+    """The version that the KL penalty compares with. 0 is untrained; after a warm start, use the version it made."""
     use_bias_correction_kl: bool = False
-    """Multiplies the KL penalty by the ratio, which makes its gradient unbiased."""
+    """Whether the KL penalty is multiplied by the ratio, which makes its gradient unbiased."""
     sapo_temperature_pos: float = Field(default=1.0, gt=0)
     """Steepness of sapo's sigmoid for tokens with a positive advantage."""
     sapo_temperature_neg: float = Field(default=1.05, gt=0)
-    """The same for all other tokens."""
+    """Steepness of sapo's sigmoid for all other tokens."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
+    """What divides the advantages: the standard deviation of the group's rewards, of the batch's, or nothing."""
     group_baseline: Literal["mean", "leave_one_out"] = "mean"
-    """What a reward is compared with: the mean of its group, or that of the others in it, as TRL's RLOOTrainer does."""
+    """What a reward is compared with: the mean of its group, or the mean of the other rewards in its group, as in TRL's
+    RLOOTrainer."""
     importance_sampling_level: Literal["token", "sequence"] = "token"
+    """Whether ratios are those of tokens or of whole sequences."""
     importance_sampling_cap: float | None = Field(default=2.0, gt=0)
-    """Upper bound of the weights that correct for what lies between the sampler's and the trainer's log-probs; None and
-    no floor: no correction. TRL's `vllm_importance_sampling_clip_max`; its `…_correction=False` sets both to None."""
+    """Upper bound of the importance weights, which correct for the difference between the sampler's and the trainer's
+    log-probs; None and no floor: no correction. TRL's `vllm_importance_sampling_clip_max`; TRL's
+    `vllm_importance_sampling_correction=False` sets cap and floor to None."""
     importance_sampling_floor: float | None = Field(default=None, gt=0)
-    """Lower bound; TRL's `vllm_importance_sampling_clip_min`."""
+    """Lower bound of the importance weights; None: none. TRL's `vllm_importance_sampling_clip_min`."""
     importance_sampling_mode: Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
         "token_truncate"
     )
-    """Whether a weight belongs to a token or to a completion, and is cut at its bounds or 0 beyond them."""
+    """Whether importance weights are those of tokens or of completions, and whether a weight outside the bounds is set
+    to the bound (truncate) or to 0 (mask)."""
     off_policy_mask_threshold: float | None = Field(default=None, gt=0)
     """Leaves out completions with a negative advantage whose mean log-prob has fallen by more than this since they were
     sampled, in nats per token."""
     max_staleness: int | None = Field(default=None, ge=0)
     """Completions sampled by a version more than this far behind the newest are skipped and counted; None: no limit."""
     max_logp_gap: float | None = Field(default=1.0, gt=0)
-    """The step fails when trainer and engine differ by more than this on completions of the newest version, on average,
-    in nats per token: then one of them has another adapter, temperature or template. About 0.02 is usual in bf16."""
+    """The step fails when the log-probs of trainer and engine differ by more than this on completions of the newest
+    version, on average, in nats per token; None: no check. A larger difference means that one of them has another
+    adapter, temperature or template. About 0.02 is usual in bf16."""
     mask_truncated_completions: bool = False
+    """Whether completions that were cut by the limit of tokens are left out."""
     num_iterations: int = Field(default=1, ge=1)
-    """Passes over the batch. From the second update on, ratios are against the version that the step began with."""
+    """Passes over the batch. From the second update on, ratios compare with the version that the step began with."""
     num_minibatches: int = Field(default=1, ge=1)
-    """Parts that a pass is divided into, each an optimizer update; whole groups while there are enough."""
+    """Minibatches of a pass, each one optimizer update. Groups stay whole if there are enough groups."""
     entropy_coef: float = 0.0
-    """Weight of the mean entropy, which is added to what is maximised."""
+    """Weight of the mean entropy in the objective that is maximised."""
     top_entropy_quantile: float = Field(default=1.0, ge=0, le=1)
-    """Share of the tokens, those with the highest entropy, that have a policy gradient."""
+    """Fraction of the tokens that have a policy gradient: those with the highest entropy."""
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate goes on after the warm-up: as it is, or down to 0 at `max_steps`."""
+    """The learning rate after the warm-up: constant, or falling to 0 at `max_steps`."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Optimizer updates over which the learning rate rises from 0. Counted, as `max_steps` is, from the first update of
-    the policy, or the first after a warm start."""
+    """Optimizer updates over which the learning rate rises from 0. They are counted, like `max_steps`, from the first
+    update of the policy, or from the first after a warm start."""
     max_steps: int | None = Field(default=None, gt=0)
     """Optimizer updates after which a falling learning rate is 0."""
     weight_decay: float = Field(default=0.0, ge=0)
@@ -100,8 +121,8 @@ class GRPOConfig(BaseModel):
     adam_epsilon: float = Field(default=1e-8, gt=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
     token_budget: int = Field(default=8192, gt=0)
-    """Unique tokens in one packed row; a larger batch is split into micro-batches of one optimizer step, which is what
-    TRL's `gradient_accumulation_steps` is for."""
+    """Unique tokens in one packed row. A larger batch is split into micro-batches of one optimizer step, as TRL does
+    with `gradient_accumulation_steps`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -131,7 +152,7 @@ class GRPOConfig(BaseModel):
     def _clip_range(self) -> Self:
         if self.loss_type == "cispo":
             if "epsilon_high" not in self.model_fields_set:
-                self.epsilon_high = 5.0  # ScaleRL's; the clip range of the others would scale the loss down
+                self.epsilon_high = 5.0  # ScaleRL's value; the other losses' clip range would scale the loss down
             if self.epsilon_high is None or self.epsilon_high < 1:
                 raise ValueError(f"epsilon_high={self.epsilon_high}: cispo caps the ratio itself there; give 1 or more")
         elif self.delta is not None and self.delta <= 1 + (self.epsilon_high or self.epsilon):
@@ -144,7 +165,7 @@ class TrajectoryRef(BaseModel):
 
     id: str
     reward: float | None
-    """None or not finite: never trained, counted."""
+    """None or not finite: the trajectory is not trained, but counted as skipped."""
     completions: list[str]
 
     @field_validator("reward")
@@ -154,13 +175,13 @@ class TrajectoryRef(BaseModel):
 
 
 class GroupRef(BaseModel):
-    """Trajectories of one scenario, compared with one another, or with a baseline."""
+    """Trajectories of one scenario. Their rewards are compared with one another, or with a baseline."""
 
     scenario_id: str
     trajectories: list[TrajectoryRef]
     baseline: float | None = Field(default=None, allow_inf_nan=False)
-    """What rewards are compared with instead of the group's mean: for single runs, which have no group. Their
-    advantages are not scaled by a deviation of the group."""
+    """What rewards are compared with; None: as `GRPOConfig.group_baseline` says. A baseline is for single runs, which
+    have no group. Their advantages are not divided by a standard deviation of the group."""
 
 
 class StepRequest(BaseModel):
@@ -171,17 +192,16 @@ class StepRequest(BaseModel):
     groups: list[GroupRef] = Field(min_length=1)
     config: GRPOConfig = Field(default_factory=GRPOConfig)
     idempotency_key: str | None = Field(default=None, max_length=200)
-    """Sent again with the same key, a step answers the job that the first one made. Or the header `Idempotency-Key`."""
+    """A request with the key of an earlier one is answered with the earlier job. The header `Idempotency-Key` does the
+    same."""
 
 
 class StepResult(BaseModel):
-    """What a step did.
-
-    version: the policy's newest version afterwards; unchanged when there was nothing to learn from, and then
-    `metrics["skipped"]` says why.
-    """
+    """What a step did."""
 
     version: int
+    """The policy's newest version after the step. It is unchanged when there was nothing to learn from; then
+    `metrics["skipped"]` says why."""
     metrics: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -190,15 +210,17 @@ JobKind = Literal["create", "step", "sft"]
 
 
 class JobStatus(StrEnum):
-    """queued → running → succeeded | failed, or queued → cancelled. A running job whose trainer process was killed is
-    taken up again."""
+    """State of a job: queued → running → succeeded | failed, or queued → cancelled.
+
+    A running job whose trainer process was killed is run again.
+    """
 
     queued = "queued"
     running = "running"
     succeeded = "succeeded"
     failed = "failed"
     cancelled = "cancelled"
-    """A client cancelled it before the trainer took it up; it changed nothing."""
+    """A client cancelled the job before the trainer started it. The job changed nothing."""
 
     @property
     def final(self) -> bool:
@@ -207,21 +229,25 @@ class JobStatus(StrEnum):
 
 
 class Job(BaseModel):
-    """A training request on its way."""
+    """A training request, its progress and its outcome."""
 
     id: str
-    """Sorts by time of acceptance."""
+    """Ids sort by time of acceptance."""
     kind: JobKind
     policy: str
     status: JobStatus
     created: float
+    """Unix time, seconds."""
     finished: float | None = None
+    """Unix time, seconds; None until the job is final."""
     error: str | None = None
+    """Why the job failed or was cancelled."""
     result: StepResult | None = None
+    """What the job made; None unless it succeeded."""
     progress: float | None = None
-    """Share of the trainer's work that is done, 0 to 1, while it runs and is known."""
+    """Fraction of the trainer's work that is done, 0 to 1; None where it is not known."""
     seconds: dict[str, float] = Field(default_factory=dict)
-    """Wall time by phase: `render` (sft only), `train`, `swap`."""
+    """Wall time of each phase, seconds: `render` (sft only), `train`, `swap`."""
 
 
 class JobList(BaseModel):

@@ -30,44 +30,45 @@ def command(
 
     Args:
         base: The model to serve.
-        home: The server's home: vLLM's environment is found through it.
-        port: Where vLLM listens.
-        max_loras: Adapters that it holds at once.
-        max_rank: Largest LoRA rank that it takes.
-        cpu: Whether it computes on the CPU.
-        extra: `--engine-args`. They come last, so that they win.
+        home: The server's home; vLLM's environment is in its cache.
+        port: Port that vLLM listens on.
+        max_loras: Adapters that vLLM holds at once.
+        max_rank: Largest LoRA rank that vLLM takes.
+        cpu: Whether vLLM computes on the CPU.
+        extra: `--engine-args`. They come last, so that they override the other flags.
         host: Address that vLLM listens on.
-        sleeps: Whether it must be able to sleep; see `environment`.
+        sleeps: Whether vLLM must be able to sleep; see `environment`.
 
     Raises:
         EngineError: vLLM is not installed.
     """
     return [
-        str(engine_python(home.cache)), "-m", "vllm.entrypoints.openai.api_server",
-        "--model", base.path, "--served-model-name", base.name,
-        "--host", host, "--port", str(port), "--api-server-count", "1",
-        "--enable-lora", "--max-loras", str(max_loras), "--max-cpu-loras", str(max_loras),
-        "--max-lora-rank", str(max_rank),
-        "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm",
-        "--uvicorn-log-level", "warning", "--middleware", "art_key.KeyOnly",
+        *(str(engine_python(home.cache)), "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", base.path, "--served-model-name", base.name),
+        *("--host", host, "--port", str(port), "--api-server-count", "1"),
+        *("--enable-lora", "--max-loras", str(max_loras), "--max-cpu-loras", str(max_loras)),
+        *("--max-lora-rank", str(max_rank)),
+        *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
+        *("--uvicorn-log-level", "warning", "--middleware", "art_key.KeyOnly"),
         *(("--enable-sleep-mode",) if sleeps else ()),
         *(("--max-model-len", "8192") if cpu and base.name == "SmolLM2-135M-Instruct" else ()),
-        *base.engine_args, *extra,
-    ]  # fmt: skip
+        *base.engine_args,
+        *extra,
+    ]
 
 
 def environment(
     base: ServedModel, api_key: str, *, kv_cache_gib: int, gpus: str | None = None, sleeps: bool = False
 ) -> dict[str, str]:
-    """Environment variables of a vLLM.
+    """Environment variables with which vLLM starts.
 
     Args:
         base: The model to serve.
-        api_key: Its key. It stays off the command line, where every user of the machine could read it.
+        api_key: Its key. It is not on the command line, which every user of the machine can read.
         kv_cache_gib: Memory for the KV cache on CPUs, GiB.
-        gpus: What CUDA_VISIBLE_DEVICES says, `0` or `2,3`; None: all that there are.
-        sleeps: Whether vLLM can be told to give its GPU memory away for a while. vLLM has that among its development
-            routes, which the plugin art_key.py guards.
+        gpus: Value of CUDA_VISIBLE_DEVICES, `0` or `2,3`; None: not set, so that all GPUs are used.
+        sleeps: Whether vLLM must be able to sleep, which frees its GPU memory. The routes for it are development
+            routes of vLLM; the plugin art_key.py protects them.
     """
     return {
         "VLLM_API_KEY": api_key,
@@ -75,7 +76,7 @@ def environment(
         "DO_NOT_TRACK": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
-        # vLLM keeps one core free for its own front end: of two cores, half the machine.
+        # vLLM reserves one core for its front end, which is too much on a small machine.
         **({"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"} if (os.cpu_count() or 1) <= 4 else {}),
         "PYTHONPATH": str(PLUGINS),
         **({"HF_HUB_OFFLINE": "1"} if base.local else {}),
@@ -85,7 +86,7 @@ def environment(
 
 
 def free_port() -> int:
-    """A port on the loopback interface that nobody uses right now."""
+    """A port on the loopback interface that no process uses now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

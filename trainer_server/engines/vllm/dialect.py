@@ -1,4 +1,4 @@
-"""vLLM's HTTP API, and nothing of an engine's life: models, adapters, chat, tokens, sleep, and its errors."""
+"""A client of vLLM's HTTP API: models, adapters, chat, tokens, sleep, and errors."""
 
 from __future__ import annotations
 
@@ -15,35 +15,38 @@ from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost,
 from trainer_server.wire import EngineError
 
 _LOAD_TIMEOUT = 120.0
+"""Seconds for loading or unloading an adapter."""
 _RENDER_TIMEOUT = 60.0
-"""Seconds for one text; vLLM tokenizes it in milliseconds."""
+"""Seconds for rendering or tokenizing one text, which takes vLLM milliseconds."""
 _SLEEP_TIMEOUT = 300.0
 """Seconds for moving an engine's weights between its GPU and main memory."""
 _LOOK_TIMEOUT = 30.0
+"""Seconds for a question about vLLM's state."""
 _AWAY = (502, 503, 504)
-"""Statuses of a proxy in front of vLLM, or of a vLLM that is starting."""
+"""HTTP statuses of a proxy in front of vLLM, or of a vLLM that is starting."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
-"""vLLM may say nothing for as long as a generation takes, so TCP must tell when its machine is gone: after 15 + 3 * 5 s
-on a quiet connection, or 30,000 ms with unconfirmed bytes. Options that a platform lacks are left out."""
+"""TCP options that detect when vLLM's machine is gone: after 15 + 3 * 5 s on a quiet connection, or after 30,000 ms
+with unconfirmed bytes. A read timeout cannot detect it: vLLM may send nothing until a generation ends. Options that a
+platform lacks are left out."""
 
 
 def _keepalive() -> list[tuple[int, int, int]]:
-    known = {getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)}
+    options = {getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)}
     return [
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        *((socket.IPPROTO_TCP, option, value) for option, value in known.items()),
+        *((socket.IPPROTO_TCP, option, value) for option, value in options.items()),
     ]
 
 
 class VLLMClient:
-    """Speaks with one vLLM.
+    """Client of one vLLM server.
 
-    Every method raises EngineLost when vLLM does not answer.
+    Every method but `healthy` and `close` raises EngineLost when vLLM does not answer.
 
     Args:
         url: Root of the vLLM server, without `/v1`.
-        api_key: Its key, if it has one.
-        base: The name by which it serves the base model.
+        api_key: The server's key; None: it has none.
+        base: The name under which it serves the base model.
         cpu: Whether it computes on the CPU.
     """
 
@@ -53,7 +56,7 @@ class VLLMClient:
         self.http = httpx.AsyncClient(
             base_url=url,
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            timeout=httpx.Timeout(None, connect=10.0),  # a generation takes as long as it takes; clients bound it
+            timeout=httpx.Timeout(None, connect=10.0),  # a generation may take any time; clients set a limit
             transport=httpx.AsyncHTTPTransport(
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
                 socket_options=_keepalive(),
@@ -65,23 +68,23 @@ class VLLMClient:
         await self.http.aclose()
 
     async def healthy(self) -> bool:
-        """Whether vLLM and the engine loop behind its front end are alive. Never raises."""
+        """Whether vLLM's front end and its engine loop are alive. Does not raise."""
         try:
             return (await self.http.get("/health", timeout=10)).status_code == 200
         except httpx.HTTPError:
             return False
 
     async def check(self, *, sleeps: bool) -> int | None:
-        """Looks whether this vLLM can serve the base model and its policies.
+        """Checks whether this vLLM can serve the base model and its policies.
 
         Args:
-            sleeps: Whether it must be able to sleep.
+            sleeps: Whether vLLM must be able to sleep.
 
         Returns:
-            Its context length, where it says so.
+            Context length in tokens; None if vLLM does not report it.
 
         Raises:
-            EngineError: It cannot; the message says how to start it instead.
+            EngineError: vLLM cannot serve them; the message says how to start it.
         """
         models = await self._models()
         served = [model["id"] for model in models if not model.get("parent")]
@@ -91,7 +94,7 @@ class VLLMClient:
                 f"{self._base}: start that vLLM on the same model with --served-model-name {self._base}, or take its "
                 "URL away"
             )
-        # vLLM refuses a body that names nothing, where the route exists.
+        # Where the route exists, vLLM refuses the empty body with another status than 404 and 405.
         if (await self._post("/v1/load_lora_adapter", {}, _LOOK_TIMEOUT)).status_code in (404, 405):
             raise EngineError(
                 f"the engine at {self.url} loads no adapters at run time: start that vLLM with --enable-lora and with "
@@ -105,11 +108,20 @@ class VLLMClient:
         return next((model["max_model_len"] for model in models if model.get("max_model_len")), None)
 
     async def adapters(self) -> dict[str, str]:
-        """Name and path of the adapters that vLLM holds. Raises EngineError for an answer that is no list of models."""
+        """The adapters that vLLM holds: name → path.
+
+        Raises:
+            EngineError: vLLM's answer is no list of models.
+        """
         return {model["id"]: str(model.get("root")) for model in await self._models() if model.get("parent")}
 
     async def load(self, name: str, path: Path) -> None:
-        """Loads an adapter. Raises AdapterRefused, or EngineError while vLLM is starting."""
+        """Loads an adapter. An adapter of the same name from another path is unloaded first.
+
+        Raises:
+            AdapterRefused: vLLM does not load the adapter.
+            EngineError: vLLM is starting.
+        """
         body = {"lora_name": name, "lora_path": str(path)}
         answer = await self._post("/v1/load_lora_adapter", body, _LOAD_TIMEOUT)
         if "already been loaded" in answer.text and (await self.adapters()).get(name) not in (None, str(path)):
@@ -122,17 +134,29 @@ class VLLMClient:
             raise AdapterRefused(f"vLLM at {self.url} refused adapter {name}: {answer.text[:500]}")
 
     async def unload(self, name: str) -> None:
-        """Unloads an adapter, if it is loaded. Raises EngineError when vLLM refuses."""
+        """Unloads an adapter, if it is loaded.
+
+        Raises:
+            EngineError: vLLM does not unload it.
+        """
         answer = await self._post("/v1/unload_lora_adapter", {"lora_name": name}, _LOAD_TIMEOUT)
         if answer.status_code not in (200, 404):
             raise EngineError(f"vLLM at {self.url} did not unload {name}: {answer.text[:500]}")
 
     async def sleep(self) -> None:
-        """Moves weights to main memory and drops the KV cache; aborts what is being generated. Raises EngineError."""
+        """Moves the weights to main memory and drops the KV cache. Running generations are aborted.
+
+        Raises:
+            EngineLost: vLLM does not answer, or answers with an error.
+        """
         await self._expect_success("/sleep", {"level": "1", "mode": "abort"})
 
     async def wake_up(self) -> None:
-        """Ends the sleep; an engine that is awake does not mind. Raises EngineError."""
+        """Ends the sleep. Does nothing to a vLLM that is awake.
+
+        Raises:
+            EngineLost: vLLM does not answer, or answers with an error.
+        """
         await self._expect_success("/wake_up", {})
 
     @asynccontextmanager
@@ -140,7 +164,7 @@ class VLLMClient:
         """See Engine.chat."""
         body = dict(request)
         if self._cpu:
-            body.pop("seed", None)  # with a seed for each request, vLLM on CPUs can die
+            body.pop("seed", None)  # vLLM on CPUs can crash when requests have seeds
         sent = self.http.build_request("POST", "/v1/chat/completions", json=body)
         response: httpx.Response | None = None
         refusal = b""
@@ -171,7 +195,7 @@ class VLLMClient:
         return str((await self._ask("/detokenize", {"tokens": list(tokens)}))["prompt"])
 
     async def _models(self) -> list[dict[str, Any]]:
-        """What vLLM serves: base models, and adapters, which have a `parent`."""
+        """The models that vLLM serves: base models, and adapters, which have a `parent`."""
         answer = await self._get("/v1/models")
         if answer.status_code in (401, 403):
             raise EngineError(
@@ -187,7 +211,7 @@ class VLLMClient:
             ) from None
 
     async def _raise_refusal(self, status: int, body: bytes, model: str) -> None:
-        """Raises what a chat request's error answer means."""
+        """Raises the error that fits an error answer to a chat request: AdapterLost, EngineLost or RequestRefused."""
         message = _message(body)
         if status == 404 and model != self._base:
             raise AdapterLost(f"{self.url} does not hold {model}: {message}")
@@ -200,7 +224,7 @@ class VLLMClient:
         )
 
     async def _ask(self, path: str, body: dict[str, Any]) -> Any:
-        """An answer of vLLM's tokenizer, which is the same for all adapters."""
+        """Asks vLLM's tokenizer, which is the same for all adapters."""
         answer = await self._post(path, {"model": self._base, **body}, _RENDER_TIMEOUT)
         if answer.status_code == 404:
             raise RequestRefused(f"{self.url}{path} is not found: the engine must be a vLLM that offers it", status=404)
@@ -235,21 +259,21 @@ class VLLMClient:
 
 
 class VLLMReply:
-    """An answer of vLLM whose headers were read; see Reply."""
+    """An answer of vLLM whose headers were received; see Reply."""
 
     def __init__(self, response: httpx.Response, url: str) -> None:
         self._response, self._url = response, url
 
     async def whole(self) -> dict[str, Any]:
         """See Reply.whole."""
-        with self._lost_at_errors():
+        with self._errors_as_lost():
             body: dict[str, Any] = json.loads(await self._response.aread())
             return body
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
         """See Reply.chunks."""
         begun = False
-        with self._lost_at_errors():
+        with self._errors_as_lost():
             async for line in self._response.aiter_lines():
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue
@@ -262,7 +286,8 @@ class VLLMReply:
             raise EngineLost("the stream ended before it began")
 
     @contextmanager
-    def _lost_at_errors(self) -> Iterator[None]:
+    def _errors_as_lost(self) -> Iterator[None]:
+        """Turns errors of the connection, and answers that are no JSON, into EngineLost."""
         try:
             yield
         except httpx.HTTPError as error:
@@ -272,7 +297,7 @@ class VLLMReply:
 
 
 def _message(body: bytes) -> str:
-    """The words of vLLM's error answer."""
+    """The message in vLLM's error answer; the beginning of the body where it has another form."""
     try:
         answer = json.loads(body)
         return str((answer.get("error") or answer).get("message") or answer)

@@ -1,4 +1,4 @@
-"""One life of a vLLM: launched and supervised here, or running elsewhere (`--engine-url`). Its HTTP is dialect.py's."""
+"""A vLLM as an Engine: started and supervised here, or running elsewhere (`--engine-url`)."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from trainer_server.wire import ConfigError, EngineError
 log = logging.getLogger("trainer_server")
 
 START_TIMEOUT = 900.0
-"""Seconds until vLLM must answer after its start; a large model on a cold disk takes minutes."""
+"""Seconds within which vLLM must answer after its start; a large model on a cold disk takes minutes."""
 _HEALTH_INTERVAL = 1.0
+"""Seconds between two health checks of an engine that is ready."""
 _BACKOFF = (0.0, 1.0, 5.0, 15.0, 60.0)
-"""Seconds before an engine that died again and again is started again."""
+"""Seconds before an engine is started again, by the number of failed tries."""
 _REMOTE_BACKOFF = 2.0
-"""Seconds between two looks at an engine elsewhere: asking costs it nothing."""
+"""Seconds between two checks of an engine elsewhere that is away."""
 _DRAIN = 300.0
-"""Seconds that an engine has for the answers that it is giving before it rests: a client that stopped reading must not
-keep the trainer from its work for ever."""
+"""Seconds that an engine has to finish its answers before it rests. Without a limit, a client that stopped reading
+could block the trainer for ever."""
 
 
 def vllm_engines(settings: EngineSettings) -> list[VLLMEngine]:
-    """One engine for each of `settings.urls`, or else one that is started here for each of `settings.gpus`.
+    """Makes an engine for each of `settings.urls`, or, without URLs, an engine to start for each of `settings.gpus`.
 
     Raises:
-        ConfigError: Settings that exclude each other, or a URL that is none.
+        ConfigError: Settings exclude each other, or a URL is invalid.
     """
     if settings.urls:
         if settings.args or settings.gpus:
@@ -63,12 +64,12 @@ def _root(url: str) -> str:
 
 
 class VLLMEngine:
-    """A vLLM server and the adapters that it should hold; see the protocol Engine.
+    """A vLLM server and the adapters that it must hold. See the protocol Engine for methods and attributes.
 
     Args:
-        client: Speaks with it.
-        child: Its process, if it is started here; None: others run it.
-        shares: Whether its GPUs are the trainer's too, by turns; see `rest`.
+        client: Client of the server.
+        child: The server's process, if it is started here; None: it runs elsewhere.
+        shares: Whether the trainer uses the same GPUs, by turns; see `rest`.
     """
 
     def __init__(self, client: VLLMClient, *, child: Child | None = None, shares: bool = False) -> None:
@@ -76,7 +77,7 @@ class VLLMEngine:
         self.url = client.url
         self.resting = False
         self._shares = shares
-        self._changing = asyncio.Lock()  # held while it is started, brought back, or resting
+        self._changing = asyncio.Lock()  # held while the engine is started, restarted, or rests
         self.wanted: dict[str, Path] = {}
         self.busy = 0
         self.restarts = 0
@@ -89,18 +90,18 @@ class VLLMEngine:
 
     @classmethod
     def at(cls, url: str, settings: EngineSettings) -> VLLMEngine:
-        """A vLLM that others run."""
+        """An engine for a vLLM that runs elsewhere."""
         client = VLLMClient(url, settings.api_key, base=settings.base.name, cpu=settings.cpu)
         return cls(client, shares=settings.share_gpu)
 
     @classmethod
     def launched(cls, settings: EngineSettings, *, name: str = "engine", gpus: str | None = None) -> VLLMEngine:
-        """A vLLM that this server starts on a private port.
+        """An engine for a vLLM that this server starts on a private port.
 
         Args:
-            settings: What the server was asked for.
-            name: Names its log.
-            gpus: What CUDA_VISIBLE_DEVICES says; None: all.
+            settings: Options of `serve`.
+            name: Name of the log file.
+            gpus: Value of CUDA_VISIBLE_DEVICES; None: not set, so that all GPUs are used.
         """
         base, sleeps = settings.base, settings.share_gpu
         port, key = free_port(), secrets.token_urlsafe(24)
@@ -125,11 +126,11 @@ class VLLMEngine:
 
     @property
     def failure(self) -> str | None:
-        """Why no request reaches the engine, where that is known."""
+        """Why the engine is not ready; None if that is not known, or it is ready."""
         return self._failure
 
     def describe(self) -> dict[str, Any]:
-        """Its state, as `GET /api/engines` shows it."""
+        """The engine's state, as `GET /api/engines` shows it."""
         return {
             "url": self.url,
             "ready": self.ready,
@@ -142,14 +143,20 @@ class VLLMEngine:
         }
 
     async def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
-        """Starts vLLM and waits until it answers. Where it does not, `failure` says what is amiss, with the end of its
-        log if it died; it is started again, or taken in when it answers, like one that goes away later."""
+        """Starts vLLM and waits until it is ready or has failed.
+
+        After a failure, `failure` says why, with the end of vLLM's log if it died. The supervisor then starts it again,
+        or waits until it answers, as for an engine that goes away later.
+
+        Args:
+            progress: Is called with lines to show to the user.
+        """
         started = time.monotonic()
         try:
             async with self._changing:
                 if self._child:
                     await self._child.start()
-                await self._take_in()
+                await self._make_ready()
             progress(f"vLLM at {self.url} is ready ({time.monotonic() - started:.0f} s)")
         except (EngineError, OSError) as error:
             self._failure = str(error)
@@ -157,6 +164,7 @@ class VLLMEngine:
         self._watch = asyncio.create_task(self._supervise(), name="engine-supervisor")
 
     async def stop(self) -> None:
+        """Ends the supervisor, the connections, and a vLLM that was started here."""
         if self._watch:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
@@ -166,7 +174,14 @@ class VLLMEngine:
             await self._child.stop()
 
     async def wait_ready(self, timeout: float) -> None:
-        """Waits for a starting or restarting engine, at most `timeout` seconds. Raises EngineError."""
+        """Waits until the engine is ready.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Raises:
+            EngineError: The engine is not ready after `timeout` seconds.
+        """
         try:
             await asyncio.wait_for(self._ready.wait(), timeout)
         except TimeoutError:
@@ -174,7 +189,7 @@ class VLLMEngine:
 
     @contextmanager
     def occupied(self) -> Iterator[None]:
-        """It has something to do for as long as the context lasts, and does not rest before that is over."""
+        """Counts as one request in `busy` while the context is open; see Engine.occupied."""
         self.busy += 1
         try:
             yield
@@ -183,10 +198,11 @@ class VLLMEngine:
 
     @asynccontextmanager
     async def rest(self) -> AsyncIterator[None]:
-        """Gives its GPU memory away for as long as the context lasts: weights to main memory, the cache dropped.
+        """Frees the engine's GPU memory while the context is open: vLLM sleeps; see VLLMClient.sleep.
 
-        It takes no new requests, which wait for it, and finishes those that it has. One that cannot sleep is ended; one
-        elsewhere is said to be awake. Waits for an engine that is being started. Afterwards its supervisor wakes it up.
+        An engine that is being started is waited for. New requests wait; running requests are finished first. If vLLM
+        fails to sleep, it is ended when it was started here, and otherwise stays awake, which is logged. After the
+        context, the supervisor wakes it up.
         """
         async with self._changing:
             self.resting = True
@@ -198,7 +214,12 @@ class VLLMEngine:
                 self.resting = False
 
     async def load(self, name: str, path: Path) -> None:
-        """Loads an adapter that is `wanted`. Raises AdapterRefused, or EngineError when vLLM goes away meanwhile."""
+        """Loads an adapter that is in `wanted`.
+
+        Raises:
+            AdapterRefused: vLLM is healthy and does not load the adapter.
+            EngineError: vLLM went away before the adapter was loaded.
+        """
         try:
             with self.occupied():
                 await self.client.load(name, path)
@@ -210,7 +231,11 @@ class VLLMEngine:
         self._held.add(name)
 
     async def unload(self, name: str) -> None:
-        """Raises EngineError when vLLM refuses; what a vanished engine held is gone anyway."""
+        """Unloads an adapter. An engine that is away does not hold it any more.
+
+        Raises:
+            EngineError: vLLM is healthy and does not unload the adapter.
+        """
         self._held.discard(name)
         try:
             with self.occupied():
@@ -237,13 +262,13 @@ class VLLMEngine:
             return await self.client.detokenize(tokens)
 
     def suspect(self, failure: str | None = None) -> None:
-        """Something went wrong with it: no more requests until it has been looked at."""
+        """Takes the engine out of service until the supervisor has checked it; see Engine.suspect."""
         if self._watch and not self._watch.done():
             self._ready.clear()
             self._failure = failure or self._failure
 
     async def check(self) -> None:
-        """Whether an engine that others run can serve this base model and its policies; see the protocol."""
+        """Checks whether vLLM can serve this base model and its policies; see Engine.check."""
         self.max_model_len = await self.client.check(sleeps=self._shares)
 
     @contextmanager
@@ -255,6 +280,7 @@ class VLLMEngine:
             raise
 
     def _remedy(self, path: Path) -> str:
+        """What to add to the message about a refused adapter."""
         if self._child:
             return f" (its files are in {path})"
         return (
@@ -262,8 +288,8 @@ class VLLMEngine:
             "path (a shared file system), --enable-lora, and a --max-lora-rank that is large enough"
         )
 
-    async def _sound(self) -> bool:
-        """Alive, and holding what was loaded: an engine that somebody restarted in between holds nothing."""
+    async def _healthy(self) -> bool:
+        """Whether vLLM is alive and holds the loaded adapters. If somebody restarted vLLM, it holds none."""
         if (self._child and not self._child.running) or not await self.client.healthy():
             return False
         held = set(self._held)
@@ -272,8 +298,12 @@ class VLLMEngine:
         except EngineError:
             return False
 
-    async def _take_in(self) -> None:
-        """Waits for a child to answer, checks, loads what it should hold, and lets requests in."""
+    async def _make_ready(self) -> None:
+        """Makes the engine ready: waits for its process to answer, checks it, and loads the wanted adapters.
+
+        Raises:
+            EngineError: vLLM does not answer, cannot serve the base model, or does not load an adapter.
+        """
         deadline = time.monotonic() + START_TIMEOUT
         while not await self.client.healthy():
             if not self._child:
@@ -287,7 +317,7 @@ class VLLMEngine:
         if self._shares:
             await self._wake_up()
         present = await self.client.adapters()
-        if self._child:  # what was given up while it could not be told
+        if self._child:  # adapters that were unloaded while vLLM was away
             for name in present.keys() - self.wanted.keys():
                 await self.unload(name)
         self._held = {name for name, path in self.wanted.items() if present.get(name) == str(path)}
@@ -297,7 +327,7 @@ class VLLMEngine:
                 await self.load(name, path)
             except AdapterRefused as error:
                 if not self._child and readable(path):
-                    raise  # there for us and not for it: it would answer with whatever it has instead
+                    raise  # without the adapter the engine would answer requests for it with other weights
                 log.error("%s", error)
                 self.wanted.pop(name, None)
         self._failure = None
@@ -320,7 +350,7 @@ class VLLMEngine:
                 log.error("the engine at %s does not sleep, and keeps its GPU memory: %s", self.url, error)
 
     async def _wake_up(self) -> None:
-        """Also said to one that is awake, which it does not mind."""
+        """Wakes vLLM up; does nothing if it is awake. Ends a process that does not wake up."""
         try:
             await self.client.wake_up()
         except EngineError as error:
@@ -332,15 +362,22 @@ class VLLMEngine:
         failures = 0
         while True:
             await asyncio.sleep(_HEALTH_INTERVAL if self.ready else 0.1)
-            if self.ready and await self._sound():
+            if self.ready and await self._healthy():
                 failures = 0
                 continue
             self._ready.clear()
-            async with self._changing:  # after a rest it is here that it is woken up
-                failures = await self._bring_back(failures)
+            async with self._changing:  # after a rest, this wakes vLLM up
+                failures = await self._recover(failures)
 
-    async def _bring_back(self, failures: int) -> int:
-        """One try, after so many failures; returns how many there are now."""
+    async def _recover(self, failures: int) -> int:
+        """Tries once to make the engine ready again.
+
+        Args:
+            failures: Failed tries before this one.
+
+        Returns:
+            Failed tries after it.
+        """
         try:
             if self._child and not (self._child.running and await self.client.healthy()):
                 log.warning("vLLM died (restart %d); its log is %s", self.restarts + 1, self._child.log)
@@ -348,7 +385,7 @@ class VLLMEngine:
                 await asyncio.sleep(_BACKOFF[min(failures, len(_BACKOFF) - 1)])
                 self.restarts += 1
                 await self._child.start()
-            await self._take_in()
+            await self._make_ready()
             log.info("vLLM at %s is back with %d adapters", self.url, len(self._held))
         except (EngineError, OSError) as error:
             failures += 1

