@@ -18,16 +18,16 @@ from trainer_server.wire import Connection
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
 
 _client = httpx.AsyncClient(transport=LoopTransport())
-"""Of all models: timeouts, addresses and keys come with each request."""
+"""Shared by all models: timeouts, addresses and keys come with each request."""
 
 
 class ChatART(ChatOpenAI):
     """A policy of the trainer server as a LangChain chat model.
 
-    Inside a rollout, all its completions come from one version of the policy.
+    Inside a rollout, all its completions come from the same version of the policy.
 
     Args:
-        policy: Name of a policy ("agent" is its newest version, "agent@3" a fixed one) or of the base model.
+        policy: Name of a policy ("agent" is its newest version, "agent@3" a fixed version) or of the base model.
         model: ChatOpenAI's name for the same: `ChatART(model="agent")` is `ChatART(policy="agent")`.
         base_url: Address of the trainer server; None: ART_BASE_URL, else the local server's.
         api_key: Its key; None: ART_API_KEY, else the local server's.
@@ -35,8 +35,8 @@ class ChatART(ChatOpenAI):
     All other arguments are ChatOpenAI's.
 
     Raises:
-        ValueError: No policy is named, or `policy` and `model` name different ones.
-        ConfigError: No key can be found.
+        ValueError: No policy is named, or `policy` and `model` differ.
+        ConfigError: There is no key.
     """
 
     policy: str
@@ -98,19 +98,19 @@ class ChatART(ChatOpenAI):
     def _convert_chunk_to_generation_chunk(
         self, chunk: dict[str, Any], default_chunk_class: type, base_generation_info: dict[str, Any] | None
     ) -> ChatGenerationChunk | None:
-        found: ChatGenerationChunk | None = super()._convert_chunk_to_generation_chunk(
+        generation: ChatGenerationChunk | None = super()._convert_chunk_to_generation_chunk(
             chunk, default_chunk_class, base_generation_info
         )
-        if found is None or not chunk.get("choices"):
-            return found
-        _keep_reasoning(found.message, chunk["choices"][0].get("delta") or {})
+        if generation is None or not chunk.get("choices"):
+            return generation
+        _keep_reasoning(generation.message, chunk["choices"][0].get("delta") or {})
         # Once, on the chunk that ends the text: merged chunks concatenate strings.
-        if (found.generation_info or {}).get("finish_reason"):
-            found.generation_info = {**(found.generation_info or {}), "id": chunk.get("id")}
-        return found
+        if (generation.generation_info or {}).get("finish_reason"):
+            generation.generation_info = {**(generation.generation_info or {}), "id": chunk.get("id")}
+        return generation
 
 
 def _keep_reasoning(message: BaseMessage, answered: Mapping[str, Any]) -> None:
-    """Keeps what ChatOpenAI drops, where LangChain's models of other reasoning providers have it."""
+    """Keeps the reasoning text, which ChatOpenAI drops, in the field that LangChain's reasoning models use."""
     if thought := answered.get("reasoning") or answered.get("reasoning_content"):
         message.additional_kwargs["reasoning_content"] = thought

@@ -1,4 +1,7 @@
-"""Which completions are trained, with which reward, compared with what: trajectories → groups of a request. Pure."""
+"""Credit assignment: turns trajectories into the groups of a training request. Pure functions.
+
+They decide which completions are trained, with which reward, and what each reward is compared with.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from art_langgraph.trajectory import CompletionCall, Place, Trajectory, Trajecto
 from trainer_server.wire import GroupRef, TrajectoryRef
 
 RetryCredit = Literal["drop", "train"]
-"""What becomes of a node's attempts before an error retry: left out, or trained with the run's reward. Leaving them out
+"""Attempts of a node before an error retry: "drop" leaves them out, "train" trains them with the run's reward. "drop"
 hides failures that the policy caused."""
 
 
@@ -24,40 +27,47 @@ def group_refs(
     nodes: Sequence[str] | None = None,
     retry_credit: RetryCredit = "drop",
 ) -> list[GroupRef]:
-    """Groups as a training step takes them.
+    """Groups of references to completions, as a training step takes them.
 
-    policy: only its completions; None: all of our gateway. nodes: patterns of node paths to train, as in `matches`.
-    A trajectory with one reward is compared with the others of its scenario. Rewards by node are compared per
-    (scenario, node), rewards of single completions per (scenario, node path).
+    A trajectory's reward is compared with those of the other trajectories of its scenario. Rewards by node are compared
+    per (scenario, node), rewards of single completions per (scenario, node path).
+
+    Args:
+        groups: Trajectories by scenario.
+        policy: Train only completions of this policy; None: all completions of the gateway.
+        nodes: Patterns of the node paths to train, as in `matches`; None: all.
+        retry_credit: Whether attempts of a node before an error retry are trained.
     """
-    found: dict[str, GroupRef] = {}
+    by_scenario: dict[str, GroupRef] = {}
 
     def put(scenario_id: str, reference: TrajectoryRef) -> None:
-        found.setdefault(scenario_id, GroupRef(scenario_id=scenario_id, trajectories=[])).trajectories.append(reference)
+        group = by_scenario.setdefault(scenario_id, GroupRef(scenario_id=scenario_id, trajectories=[]))
+        group.trajectories.append(reference)
 
     for group in groups:
         scenario = group.scenario.id
-        for one in group.trajectories:
-            calls = [call for call in one.completions if _counts(call, policy, nodes, retry_credit)]
-            if one.evaluation:
+        for trajectory in group.trajectories:
+            calls = [call for call in trajectory.completions if _counts(call, policy, nodes, retry_credit)]
+            if trajectory.evaluation:
                 calls = []
             annotated = [call for call in calls if call.reward is not None]
             for call in annotated:
                 where = f"{scenario}/{'/'.join(call.path)}/each"
-                put(where, TrajectoryRef(id=f"{one.id}/{call.id}", reward=call.reward, completions=_ids([call])))
+                put(where, TrajectoryRef(id=f"{trajectory.id}/{call.id}", reward=call.reward, completions=_ids([call])))
             rest = [call for call in calls if call.reward is None]
-            if one.node_rewards is None:
+            if trajectory.node_rewards is None:
                 if rest or not annotated:
-                    put(scenario, TrajectoryRef(id=one.id, reward=_finite(one), completions=_ids(rest)))
+                    put(scenario, TrajectoryRef(id=trajectory.id, reward=_finite(trajectory), completions=_ids(rest)))
                 continue
-            for pattern, reward in one.node_rewards.items():
-                mine = _ids(call for call in rest if matches(call, pattern))
-                put(f"{scenario}/{pattern}", TrajectoryRef(id=f"{one.id}/{pattern}", reward=reward, completions=mine))
-    return list(found.values())
+            for pattern, reward in trajectory.node_rewards.items():
+                ids = _ids(call for call in rest if matches(call, pattern))
+                reference = TrajectoryRef(id=f"{trajectory.id}/{pattern}", reward=reward, completions=ids)
+                put(f"{scenario}/{pattern}", reference)
+    return list(by_scenario.values())
 
 
 def matches(place: Place, pattern: str) -> bool:
-    """Whether a place in a graph is meant.
+    """Whether a pattern names a place in a graph.
 
     Args:
         place: A completion, tool call or node run.
@@ -85,23 +95,26 @@ def _ids(calls: Iterable[CompletionCall]) -> list[str]:
     return list(dict.fromkeys(call.id for call in calls if call.id))
 
 
-def _finite(one: Trajectory) -> float | None:
-    return one.reward if one.reward is not None and math.isfinite(one.reward) else None
+def _finite(trajectory: Trajectory) -> float | None:
+    return trajectory.reward if trajectory.reward is not None and math.isfinite(trajectory.reward) else None
 
 
 @dataclass(slots=True)
 class Comparison:
-    """groups: what to send. trained: the runs in them. Runs left out are counted by reason."""
+    """Runs that can be compared, as groups of a training request, and how many runs were left out."""
 
     groups: list[GroupRef] = field(default_factory=list)
+    """The groups to send."""
     trained: list[Trajectory] = field(default_factory=list)
+    """The runs in `groups`."""
     grouped: int = 0
-    """Runs compared with others of their scenario."""
+    """How many runs are compared with others of their scenario."""
     single: int = 0
-    """Runs compared with the running baseline."""
+    """How many runs are compared with the running baseline."""
     unscored: int = 0
+    """How many runs were left out because they have no reward."""
     no_baseline: int = 0
-    """Single runs, where the policy has no other scored run to make a baseline of."""
+    """How many single runs were left out because there is no other scored run to make a baseline of."""
 
 
 def compare(
@@ -114,29 +127,36 @@ def compare(
 ) -> Comparison:
     """Groups scored runs by scenario. A run alone in its scenario is compared with a running baseline of the policy.
 
-    The baseline is the mean reward of the other single runs and of `history`, the policy's earlier scored runs: without
-    the run itself, or its own reward would pull the baseline towards it.
+    The baseline is the mean reward of the other single runs and of `history`. It leaves out the run itself, whose
+    reward would pull the baseline towards it.
+
+    Args:
+        runs: Runs to train on; those without a reward are counted and left out.
+        policy: As that of `group_refs`.
+        history: Earlier scored runs of the policy, for the baseline.
+        nodes: As those of `group_refs`.
+        retry_credit: As that of `group_refs`.
     """
-    found = Comparison()
-    scored = [one for one in runs if one.reward is not None]
-    found.unscored = len(runs) - len(scored)
+    comparison = Comparison()
+    scored = [run for run in runs if run.reward is not None]
+    comparison.unscored = len(runs) - len(scored)
     by_scenario = TrajectoryGroup.by_scenario(scored)
     singles = [group.trajectories[0] for group in by_scenario if len(group.trajectories) == 1]
     for group in by_scenario:
         if len(group.trajectories) > 1:
-            found.groups += group_refs([group], policy=policy, nodes=nodes, retry_credit=retry_credit)
-            found.trained += group.trajectories
-            found.grouped += len(group.trajectories)
-    pool = {one.id: one.reward for one in [*history, *singles] if one.reward is not None}
-    for one in singles:
-        others = [reward for other, reward in pool.items() if other != one.id]
+            comparison.groups += group_refs([group], policy=policy, nodes=nodes, retry_credit=retry_credit)
+            comparison.trained += group.trajectories
+            comparison.grouped += len(group.trajectories)
+    pool = {run.id: run.reward for run in [*history, *singles] if run.reward is not None}
+    for run in singles:
+        others = [reward for other, reward in pool.items() if other != run.id]
         if not others:
-            found.no_baseline += 1
+            comparison.no_baseline += 1
             continue
-        alone = TrajectoryGroup(scenario=one.scenario, trajectories=[one])
+        alone = TrajectoryGroup(scenario=run.scenario, trajectories=[run])
         for reference in group_refs([alone], policy=policy, nodes=nodes, retry_credit=retry_credit):
             reference.baseline = statistics.fmean(others)
-            found.groups.append(reference)
-        found.trained.append(one)
-        found.single += 1
-    return found
+            comparison.groups.append(reference)
+        comparison.trained.append(run)
+        comparison.single += 1
+    return comparison

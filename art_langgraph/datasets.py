@@ -12,25 +12,41 @@ from art_langgraph.trajectory import Scenario
 
 
 def load_scenarios(path: str | Path) -> list[Scenario]:
-    """Scenarios from a JSONL file, one a line. Raises ConfigError with the line that cannot be read.
+    """Reads scenarios from a JSONL file with a scenario in each line.
 
     A line is a scenario (`input`, optional `id` and `metadata`), an example of a LangSmith dataset export (`inputs`,
     `outputs`, `metadata`; the outputs become `metadata["outputs"]`), a bare graph input, or a string: a user message.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigError: The file or a line cannot be read; the message names the line.
     """
     return list(read_jsonl(path, _scenario, what="scenario"))
 
 
 def save_scenarios(path: str | Path, scenarios: Iterable[Scenario]) -> None:
-    """Writes scenarios as JSONL, for people to edit and `load_scenarios` to read."""
+    """Writes scenarios as JSONL, which `load_scenarios` reads.
+
+    Args:
+        path: The file.
+        scenarios: The scenarios.
+    """
     write_jsonl(path, scenarios)
 
 
 def stored_scenarios(store: TrajectoryStore, **filters: Any) -> list[Scenario]:
-    """The scenarios of past runs, each once, newest first. filters: see `store.Filter`."""
-    found: dict[str, Scenario] = {}
-    for one in store.list(**filters):
-        found.setdefault(one.scenario.id, one.scenario)
-    return list(found.values())
+    """The scenarios of past runs, each once, newest first.
+
+    Args:
+        store: Where the runs are.
+        filters: Fields of `store.Filter`.
+    """
+    scenarios: dict[str, Scenario] = {}
+    for trajectory in store.list(**filters):
+        scenarios.setdefault(trajectory.scenario.id, trajectory.scenario)
+    return list(scenarios.values())
 
 
 def _scenario(line: Any) -> Scenario:

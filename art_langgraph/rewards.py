@@ -1,4 +1,4 @@
-"""Reward functions, of one run or of a group: what they may return, what becomes of one that fails, sums of them."""
+"""Reward functions of single runs and of groups: their types, how they are called, and weighted sums of them."""
 
 from __future__ import annotations
 
@@ -20,36 +20,41 @@ class NodeRewards(dict[str, float]):
 
     Keys are names of nodes, or shell patterns for their paths. A completion is trained with the reward of its node and
     compared with the completions of the same node; those of other nodes are not trained. The sum is the trajectory's
-    reward. Single completions may get one of their own: the reward function sets `completion.reward`.
+    reward. A reward function can also reward a single completion: it sets `completion.reward`.
     """
 
 
 Parts = float | Mapping[str, float]
-"""A reward, or named parts whose sum is the reward; the parts are kept as metrics. Or NodeRewards."""
+"""What a reward function returns: a number, named parts whose sum is the reward and which become metrics, or
+`NodeRewards`."""
 RewardFunction = Callable[[Trajectory], Parts | Awaitable[Parts | None] | None]
 """The reward of a run, or None where the function cannot decide: see `when_undecided`."""
 GroupReward = Callable[[TrajectoryGroup], TrajectoryGroup | Awaitable[TrajectoryGroup]]
-"""Scores the runs of one scenario together: the group → the same runs with their rewards. `Ruler` is one."""
+"""Scores the runs of a scenario together: takes a group, returns it with rewards. `Ruler` is a group reward."""
 UNDECIDED = "the reward function could not decide"
 """`reward_error` of a run for which a reward function returned None."""
 
 
 async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
-    """Sets reward and metrics of a trajectory, also of one whose graph raised: a failure may deserve a reward.
+    """Calls a reward function on a trajectory, and sets its `reward` and `metrics`.
 
-    A function that raises, or returns something that is not a finite number, leaves the reward None and says why in
-    `reward_error`; such a trajectory is never trained on.
+    A run whose graph raised is scored as well. When the reward function raises, or returns something that is not a
+    finite number, `reward` is None and `reward_error` has the reason. Such a trajectory is never trained on.
+
+    Args:
+        trajectory: The run; it is changed in place.
+        reward: The reward function.
     """
     trajectory.reward = trajectory.reward_error = trajectory.node_rewards = None
     try:
-        found = reward(trajectory)
-        if inspect.isawaitable(found):
-            found = await found
-        if found is None:
+        result = reward(trajectory)
+        if inspect.isawaitable(result):
+            result = await result
+        if result is None:
             trajectory.reward_error = UNDECIDED
             return
-        parts = {str(k): float(v) for k, v in found.items()} if isinstance(found, Mapping) else {}
-        total = math.fsum(parts.values()) if isinstance(found, Mapping) else float(found)
+        parts = {str(k): float(v) for k, v in result.items()} if isinstance(result, Mapping) else {}
+        total = math.fsum(parts.values()) if isinstance(result, Mapping) else float(result)
     except Exception as error:  # the user's code, at the edge of a run: recorded, and the run is kept
         trajectory.reward_error = f"{type(error).__name__}: {error}"
         return
@@ -60,31 +65,46 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
         for call in trajectory.completions:
             call.reward = None
         return
-    if isinstance(found, NodeRewards):
+    if isinstance(result, NodeRewards):
         trajectory.node_rewards = parts
     trajectory.reward = total
     trajectory.metrics.update(parts)
 
 
 async def score_group(group: TrajectoryGroup, reward: GroupReward) -> TrajectoryGroup:
-    """A group as its reward function scores it. One that raises, loses runs or gives a reward that is not finite leaves
-    the whole group unscored, with the reason in each `reward_error`."""
+    """Calls a group reward on a group.
+
+    When the function raises, loses runs, or gives a reward that is not finite, the whole group stays unscored, with the
+    reason in each `reward_error`.
+
+    Args:
+        group: The runs of a scenario.
+        reward: The group reward.
+
+    Returns:
+        The scored group.
+    """
     try:
-        found = reward(group)
-        if inspect.isawaitable(found):
-            found = await found
-        if [one.id for one in found.trajectories] != [one.id for one in group.trajectories]:
+        scored = reward(group)
+        if inspect.isawaitable(scored):
+            scored = await scored
+        if [run.id for run in scored.trajectories] != [run.id for run in group.trajectories]:
             raise ValueError("the group reward did not return the trajectories that it was given, in their order")
-        if wrong := [one for one in found.rewards if one is not None and not math.isfinite(one)]:
+        if wrong := [value for value in scored.rewards if value is not None and not math.isfinite(value)]:
             raise ValueError(f"the reward is {wrong[0]}, not a finite number")
     except Exception as error:  # the user's code, at the edge of a group: recorded, and the runs are kept
         log.warning("the scenario %s stays unscored: %s: %s", group.scenario.id, type(error).__name__, error)
         return unscored(group, f"{type(error).__name__}: {error}")
-    return found
+    return scored
 
 
 def unscored(group: TrajectoryGroup, why: str) -> TrajectoryGroup:
-    """A group whose runs have no reward, with the reason: never trained on."""
+    """Copies a group without its rewards. Its runs are never trained on.
+
+    Args:
+        group: The group.
+        why: The reason, for each `reward_error`.
+    """
     count = len(group.trajectories)
     return regrouped(group, [None] * count, errors=[why] * count)
 
@@ -97,25 +117,32 @@ def regrouped(
     metrics: Sequence[Mapping[str, float]] | None = None,
     metadata: Sequence[Mapping[str, Any]] | None = None,
 ) -> TrajectoryGroup:
-    """A group's runs with other rewards, in their order: copies, so that the group that was given stays as it was.
+    """Copies a group with other rewards. The group itself is not changed.
 
-    errors: why a reward is None. metrics, metadata: added to each run's. The reward that a run had is kept in
-    `metrics["independent_reward"]`, why it had none in `metadata["independent_reward_error"]`; rewards by node and of
-    single completions go, as they would be trained in place of the new one.
+    The earlier reward of a run is kept in `metrics["independent_reward"]`, its earlier `reward_error` in
+    `metadata["independent_reward_error"]`. Rewards by node and of single completions are removed, because training
+    would take them in place of the new reward.
+
+    Args:
+        group: The group.
+        rewards: The reward of each trajectory, in their order; None: no reward.
+        errors: Why a reward is None, for each trajectory.
+        metrics: Metrics to add, for each trajectory.
+        metadata: Metadata to add, for each trajectory.
     """
     copies = []
-    for at, (one, reward) in enumerate(zip(group.trajectories, rewards, strict=True)):
-        before = {} if one.reward is None else {"independent_reward": one.reward}
-        why = {} if one.reward_error is None else {"independent_reward_error": one.reward_error}
+    for at, (trajectory, reward) in enumerate(zip(group.trajectories, rewards, strict=True)):
+        before = {} if trajectory.reward is None else {"independent_reward": trajectory.reward}
+        why = {} if trajectory.reward_error is None else {"independent_reward_error": trajectory.reward_error}
         copies.append(
-            one.model_copy(
+            trajectory.model_copy(
                 update={
                     "reward": reward,
                     "reward_error": errors[at] if errors and reward is None else None,
                     "node_rewards": None,
-                    "completions": [call.model_copy(update={"reward": None}) for call in one.completions],
-                    "metrics": {**before, **one.metrics, **(metrics[at] if metrics else {})},
-                    "metadata": {**why, **one.metadata, **(metadata[at] if metadata else {})},
+                    "completions": [call.model_copy(update={"reward": None}) for call in trajectory.completions],
+                    "metrics": {**before, **trajectory.metrics, **(metrics[at] if metrics else {})},
+                    "metadata": {**why, **trajectory.metadata, **(metadata[at] if metadata else {})},
                 }
             )
         )
@@ -125,14 +152,20 @@ def regrouped(
 def weighted(**parts: tuple[float, RewardFunction]) -> RewardFunction:
     """A reward function that is a weighted sum: `weighted(correct=(1.0, exact), brief=(0.2, brevity))`.
 
-    The weighted parts are kept as metrics under their names; what a part gives as named parts is summed. A part that
-    raises, decides nothing, or is not finite leaves the run unscored, with the part's name in `reward_error`: it never
-    counts as 0. Raises ConfigError for no parts, and for a weight that is not finite.
+    The weighted parts become metrics under their names. Where a part returns named parts itself, their sum counts.
+    A part that raises, returns None, or is not finite leaves the run unscored, with the part's name in `reward_error`.
+    It never counts as 0.
+
+    Args:
+        parts: Weight and reward function of each part, by name.
+
+    Raises:
+        ConfigError: There are no parts, or a weight is not finite.
     """
     _check(parts)
 
     async def reward(trajectory: Trajectory) -> dict[str, float]:
-        found = {}
+        weighted_parts = {}
         for name, (weight, function) in parts.items():
             try:
                 value = function(trajectory)
@@ -146,8 +179,8 @@ def weighted(**parts: tuple[float, RewardFunction]) -> RewardFunction:
                     raise ValueError(f"the reward is {total}, not a finite number")
             except Exception as error:  # the user's code: named, and recorded by `score`
                 raise RuntimeError(f"the part {name!r} failed: {type(error).__name__}: {error}") from error
-            found[name] = weight * total
-        return found
+            weighted_parts[name] = weight * total
+        return weighted_parts
 
     return reward
 
@@ -155,8 +188,14 @@ def weighted(**parts: tuple[float, RewardFunction]) -> RewardFunction:
 def group_sum(**parts: tuple[float, GroupReward]) -> GroupReward:
     """Adds weighted group rewards to the reward that each run has: `group_sum(style=(0.3, Ruler("provider/name")))`.
 
-    A run without a reward function begins at 0; one whose reward function failed stays unscored, and so does a run
-    that a part could not score. The weighted parts are kept as metrics under their names. Raises ConfigError.
+    A run without a reward function begins at 0. A run whose reward function failed, or that a part could not score,
+    stays unscored. The weighted parts become metrics under their names.
+
+    Args:
+        parts: Weight and group reward of each part, by name.
+
+    Raises:
+        ConfigError: There are no parts, or a weight is not finite.
     """
     _check(parts)
 
@@ -166,33 +205,37 @@ def group_sum(**parts: tuple[float, GroupReward]) -> GroupReward:
         errors: list[str | None] = []
         metrics: list[dict[str, float]] = []
         metadata: list[dict[str, object]] = []
-        for at, one in enumerate(group.trajectories):
-            mine = {name: found.trajectories[at] for name, found in zip(parts, scored, strict=True)}
-            failed = [f"the part {name!r}: {run.reward_error}" for name, run in mine.items() if run.reward is None]
-            error = one.reward_error or next(iter(failed), None)
-            sums = {name: parts[name][0] * run.reward for name, run in mine.items() if run.reward is not None}
-            rewards.append(None if error else math.fsum([one.reward or 0.0, *sums.values()]))
+        for at, trajectory in enumerate(group.trajectories):
+            by_part = {name: result.trajectories[at] for name, result in zip(parts, scored, strict=True)}
+            failed = [f"the part {name!r}: {run.reward_error}" for name, run in by_part.items() if run.reward is None]
+            error = trajectory.reward_error or next(iter(failed), None)
+            sums = {name: parts[name][0] * run.reward for name, run in by_part.items() if run.reward is not None}
+            rewards.append(None if error else math.fsum([trajectory.reward or 0.0, *sums.values()]))
             errors.append(error)
-            metrics.append({**{k: v for run in mine.values() for k, v in run.metrics.items()}, **sums})
-            metadata.append({k: v for run in mine.values() for k, v in run.metadata.items()})
+            metrics.append({**{k: v for run in by_part.values() for k, v in run.metrics.items()}, **sums})
+            metadata.append({k: v for run in by_part.values() for k, v in run.metadata.items()})
         return regrouped(group, rewards, errors=errors, metrics=metrics, metadata=metadata)
 
     return reward
 
 
 def when_undecided(judge: GroupReward) -> GroupReward:
-    """Verifier first: only runs for which the reward function returned None get their reward from a judge.
+    """A group reward that asks a judge only about runs for which the reward function returned None.
 
-    A group in which all is decided costs no call. In others the judge sees all runs, which it needs to compare, and
-    what was decided stays. A run whose reward function failed is not undecided: it stays unscored.
+    Where the reward function decided all runs of a group, the judge is not called. Otherwise the judge sees all runs of
+    the group, because it compares them, and decided runs keep their reward. A run whose reward function failed stays
+    unscored.
+
+    Args:
+        judge: Scores the undecided runs, such as `Ruler`.
     """
 
     async def reward(group: TrajectoryGroup) -> TrajectoryGroup:
-        open_ones = [one.reward is None and one.reward_error in (None, UNDECIDED) for one in group.trajectories]
-        if not any(open_ones):
+        undecided = [run.reward is None and run.reward_error in (None, UNDECIDED) for run in group.trajectories]
+        if not any(undecided):
             return group
         judged = await score_group(group, judge)
-        mixed = zip(open_ones, judged.trajectories, group.trajectories, strict=True)
+        mixed = zip(undecided, judged.trajectories, group.trajectories, strict=True)
         return group.model_copy(update={"trajectories": [new if chosen else old for chosen, new, old in mixed]})
 
     return reward

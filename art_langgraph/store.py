@@ -1,7 +1,7 @@
-"""TrajectoryStore: every recorded run, in SQLite (WAL). Append-only; several processes may write at once.
+"""TrajectoryStore: every recorded run, in SQLite (WAL). Several processes may write at once.
 
-What is learnt about a run later is a row of its own - a score, a resume that made part of it void - and is laid over
-the run when it is read.
+The record of a finished run is never changed. What becomes known later, such as a score or a resume that voids some of
+its calls, is a row of another table. `TrajectoryStore` merges these rows into the trajectory when it reads it.
 """
 
 from __future__ import annotations
@@ -58,32 +58,45 @@ SELECT json_extract(record, '$.evaluation') = 1 OR EXISTS (
     SELECT 1 FROM json_each(record, '$.completions') WHERE json_extract(value, '$.id') IS NOT NULL
 ) FROM trajectories WHERE id = ?
 """
-"""Whether a run has completions of our gateway, or is an evaluation, which needs none."""
+"""1 for a run that has completions of the gateway, and for an evaluation, which needs none; else 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which trajectories to read; None: all. since, until: Unix time. error: only runs that raised, or only others."""
+    """Which trajectories to read. None in a field does not restrict."""
 
     scenario: str | None = None
+    """Id of the scenario."""
     graph: str | None = None
+    """Name of the graph."""
     thread: str | None = None
+    """Id of LangGraph's thread."""
     run: str | None = None
+    """Id of LangGraph's run."""
     since: float | None = None
+    """Earliest start, as Unix time."""
     until: float | None = None
+    """Starts before this Unix time."""
     min_reward: float | None = None
+    """Least reward; runs without a reward are left out."""
     max_reward: float | None = None
+    """Greatest reward; runs without a reward are left out."""
     error: bool | None = None
+    """True: only runs that raised. False: only runs that did not."""
 
-    def admits(self, one: Trajectory) -> bool:
-        """The part that depends on what was learnt after the run."""
-        if self.min_reward is not None and (one.reward is None or one.reward < self.min_reward):
+    def admits(self, trajectory: Trajectory) -> bool:
+        """Whether the reward is within bounds. SQL checks all other fields; rewards are stored after the run."""
+        if self.min_reward is not None and (trajectory.reward is None or trajectory.reward < self.min_reward):
             return False
-        return self.max_reward is None or (one.reward is not None and one.reward <= self.max_reward)
+        return self.max_reward is None or (trajectory.reward is not None and trajectory.reward <= self.max_reward)
 
 
 class TrajectoryStore:
-    """A file of trajectories; by default `trajectories.sqlite` under ART_HOME."""
+    """A SQLite file of trajectories.
+
+    Args:
+        path: The file, created if it is missing; None: `trajectories.sqlite` under ART_HOME.
+    """
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = Path(path) if path is not None else Home.find().store
@@ -94,14 +107,18 @@ class TrajectoryStore:
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """An open connection, for somebody who writes often; of one thread."""
+        """Opens a connection for several batches of writes. Use it in the thread that opened it."""
         with closing(self._open()) as db:
             yield Session(db)
 
     def add(self, trajectory: Trajectory) -> None:
-        """Appends a finished run; when this returns, a kill of the process cannot lose it.
+        """Appends a finished run. When this returns, the run survives a kill of the process.
 
-        Raises sqlite3.IntegrityError for an id that is there already.
+        Args:
+            trajectory: The run.
+
+        Raises:
+            sqlite3.IntegrityError: The store has a run with this id.
         """
         with self.session() as session, session.batch() as batch:
             batch.add(trajectory)
@@ -115,7 +132,18 @@ class TrajectoryStore:
         error: str | None = None,
         source: str = "feedback",
     ) -> None:
-        """Gives a stored run a reward; the newest one counts. error: why there is none. Raises KeyError."""
+        """Gives a stored run a reward. When a run is scored several times, the newest score counts.
+
+        Args:
+            trajectory_id: Id of the trajectory.
+            reward: The reward; None: the run could not be scored.
+            parts: Parts of the reward, added to the trajectory's metrics.
+            error: Why there is no reward.
+            source: Origin of the reward, read back as `Trajectory.reward_source`.
+
+        Raises:
+            KeyError: The store has no finished run with this id.
+        """
         with closing(self._open()) as db, db:
             if not (stored := db.execute(_TRAINABLE, (trajectory_id,)).fetchone()):
                 raise KeyError(trajectory_id)
@@ -129,39 +157,53 @@ class TrajectoryStore:
             db.execute("INSERT INTO scores VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def score_group(self, group: TrajectoryGroup, source: str = "group") -> None:
-        """Keeps the rewards of a group that was scored together, or why there are none. Raises KeyError."""
-        for one in group.trajectories:
-            self.score(one.id, one.reward, one.metrics, error=one.reward_error, source=source)
+        """Stores the reward of each trajectory of a group, or why it has none.
+
+        Args:
+            group: Trajectories that were scored together.
+            source: As that of `score`.
+
+        Raises:
+            KeyError: The store lacks a trajectory of the group.
+        """
+        for run in group.trajectories:
+            self.score(run.id, run.reward, run.metrics, error=run.reward_error, source=source)
 
     def mark_trained(self, trajectory_ids: Iterable[str], policy: str, version: int) -> None:
-        """Notes that a step which made `version` was given these runs."""
+        """Records that runs were used by a training step.
+
+        Args:
+            trajectory_ids: Ids of the runs.
+            policy: Name of the trained policy.
+            version: The version that the step made.
+        """
         with closing(self._open()) as db, db:
-            rows = [(one, policy, version) for one in trajectory_ids]
+            rows = [(trajectory_id, policy, version) for trajectory_id in trajectory_ids]
             db.executemany("INSERT OR IGNORE INTO trained VALUES (?, ?, ?)", rows)
 
     def trained(self, policy: str) -> set[str]:
-        """Ids of the runs that a step of `policy` was given."""
+        """Ids of the runs that training steps of `policy` used; see `mark_trained`."""
         with closing(self._open()) as db:
-            return {one for (one,) in db.execute("SELECT trajectory FROM trained WHERE policy = ?", (policy,))}
+            rows = db.execute("SELECT trajectory FROM trained WHERE policy = ?", (policy,))
+            return {trajectory_id for (trajectory_id,) in rows}
 
     def get(self, trajectory_id: str) -> Trajectory | None:
-        """A run by its id, finished or not."""
+        """A run by its id, finished or not; None where the store has no such run."""
         with closing(self._open()) as db:
-            found = db.execute("SELECT record FROM trajectories WHERE id = ?", (trajectory_id,)).fetchone()
-            if found:
-                return _read(db, found[0])
+            row = db.execute("SELECT record FROM trajectories WHERE id = ?", (trajectory_id,)).fetchone()
+            if row:
+                return _read(db, row[0])
             begun = db.execute("SELECT record FROM begun WHERE id = ?", (trajectory_id,)).fetchone()
             return _unfinished(db, begun[0]) if begun else None
 
     def find(self, run_id: str) -> Trajectory | None:
-        """A run by its id, or by the run id that LangGraph or its server gave it; the newest one."""
-        if found := self.get(run_id):
-            return found
+        """The newest run with an id: the trajectory's, or that of LangGraph's run. None where no run has this id."""
+        if trajectory := self.get(run_id):
+            return trajectory
         return next(iter(self.list(run=run_id, limit=1)), None)
 
     def ids_with_prefix(self, prefix: str) -> list[str]:
-        """Ids of trajectories, and of LangGraph's runs, that begin with `prefix`, sorted: for a user who types the
-        beginning of an id."""
+        """Ids of trajectories and of LangGraph's runs that begin with `prefix`, sorted."""
         query = """
             SELECT id FROM trajectories WHERE id >= :low AND id < :high
             UNION SELECT run FROM trajectories WHERE run >= :low AND run < :high
@@ -169,19 +211,27 @@ class TrajectoryStore:
         """
         bounds = {"low": prefix, "high": prefix + chr(0x10FFFF)}
         with closing(self._open()) as db:
-            return [found for (found,) in db.execute(query, bounds)]
+            return [known_id for (known_id,) in db.execute(query, bounds)]
 
     def list(self, *, limit: int | None = None, **filters: Any) -> list[Trajectory]:
-        """Finished runs, newest first. filters: see `Filter`."""
-        found: list[Trajectory] = []
-        for one in self._select(Filter(**filters)):
-            if limit is not None and len(found) >= limit:
+        """Finished runs, newest first.
+
+        Args:
+            limit: How many at most; None: all.
+            filters: Fields of `Filter`.
+        """
+        trajectories: list[Trajectory] = []
+        for trajectory in self._select(Filter(**filters)):
+            if limit is not None and len(trajectories) >= limit:
                 break
-            found.append(one)
-        return found
+            trajectories.append(trajectory)
+        return trajectories
 
     def unfinished(self) -> Sequence[Trajectory]:
-        """Runs that have begun and not ended - still under way, or cut off by a kill - with what they did until now."""
+        """Runs that have begun and not ended: they still run, or their process was killed. Newest first.
+
+        Each has the completions that were recorded until now.
+        """
         query = "SELECT record FROM begun WHERE id NOT IN (SELECT id FROM trajectories) ORDER BY started DESC"
         with closing(self._open()) as db:
             return [_unfinished(db, record) for (record,) in db.execute(query).fetchall()]
@@ -208,22 +258,22 @@ class TrajectoryStore:
         query = f"SELECT record FROM trajectories WHERE {' AND '.join(clauses)} ORDER BY started DESC"
         with closing(self._open()) as db:
             for (record,) in db.execute(query, values):
-                if wanted.admits(one := _read(db, record)):
-                    yield one
+                if wanted.admits(trajectory := _read(db, record)):
+                    yield trajectory
 
     def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path, timeout=30)
 
 
 class Session:
-    """A connection that is held open."""
+    """An open connection to the store."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
     @contextmanager
     def batch(self) -> Iterator[Batch]:
-        """Several writes in one transaction: all of them are kept when the block is left, or none."""
+        """Several writes in one transaction, committed when the block ends. An exception rolls all of them back."""
         with self._db:
             yield Batch(self._db)
 
@@ -235,67 +285,79 @@ class Batch:
         self._db = db
 
     def begin(self, trajectory: Trajectory) -> None:
-        """A run has begun: its scenario and metadata are kept in case it never ends."""
+        """Stores a run that has begun, so that its scenario and metadata survive a kill of the process."""
         row = (trajectory.id, trajectory.started, _json(trajectory))
         self._db.execute("INSERT OR IGNORE INTO begun VALUES (?, ?, ?)", row)
 
     def completion(self, trajectory_id: str, call: CompletionCall) -> None:
-        """A run that has begun got an answer of a model."""
+        """Stores a model's answer in a run that has begun."""
         self._db.execute("INSERT INTO completions VALUES (?, ?)", (trajectory_id, _json(call)))
 
     def add(self, trajectory: Trajectory) -> None:
-        """A run has ended: this record takes the place of what was kept while it was under way."""
-        one = trajectory
-        error = None if one.error is None else one.error.encode(errors="replace").decode()
-        row = (one.id, one.started, one.scenario.id, one.graph_id, one.thread_id, one.run_id, error)
+        """Stores a run that has ended. Its record replaces what `begin` and `completion` stored."""
+        error = None if trajectory.error is None else trajectory.error.encode(errors="replace").decode()
+        row = (
+            trajectory.id,
+            trajectory.started,
+            trajectory.scenario.id,
+            trajectory.graph_id,
+            trajectory.thread_id,
+            trajectory.run_id,
+            error,
+        )
         self._db.execute("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, _json(trajectory)))
-        self._db.execute("DELETE FROM begun WHERE id = ?", (one.id,))
-        self._db.execute("DELETE FROM completions WHERE trajectory = ?", (one.id,))
-        if one.thread_id is not None:
-            self._link(one, one.thread_id)
+        self._db.execute("DELETE FROM begun WHERE id = ?", (trajectory.id,))
+        self._db.execute("DELETE FROM completions WHERE trajectory = ?", (trajectory.id,))
+        if trajectory.thread_id is not None:
+            self._link(trajectory, trajectory.thread_id)
 
-    def _link(self, one: Trajectory, thread: str) -> None:
-        """A node that an interrupt ended runs again when its thread is resumed: what it did before is void."""
+    def _link(self, run: Trajectory, thread: str) -> None:
+        """Marks the attempts that this run repeats.
+
+        When a thread is resumed, its interrupted nodes run again from their beginning. The calls of the first attempt
+        then do not count.
+        """
         earlier = self._db.execute(
             "SELECT namespace, trajectory, attempt FROM interrupted WHERE thread = ?", (thread,)
         ).fetchall()
-        mine = {node.namespace for node in one.nodes}
+        namespaces = {node.namespace for node in run.nodes}
         self._db.executemany(
             "INSERT OR IGNORE INTO resumed VALUES (?, ?)",
-            [(attempt, trajectory) for namespace, trajectory, attempt in earlier if namespace in mine],
+            [(attempt, earlier_id) for namespace, earlier_id, attempt in earlier if namespace in namespaces],
         )
         self._db.executemany(
             "INSERT OR IGNORE INTO interrupted VALUES (?, ?, ?, ?)",
-            [(thread, node.namespace, one.id, node.attempt) for node in one.nodes if node.interrupted],
+            [(thread, node.namespace, run.id, node.attempt) for node in run.nodes if node.interrupted],
         )
 
 
 def _json(record: BaseModel) -> str:
     try:
         return record.model_dump_json()
-    except PydanticSerializationError:  # half a surrogate pair, which models do emit: escaped, as JSON allows
+    except PydanticSerializationError:  # a model wrote half a surrogate pair: JSON can escape it
         return json.dumps(plain(record))
 
 
 def _read(db: sqlite3.Connection, record: str) -> Trajectory:
-    one = Trajectory.model_validate(json.loads(record))
-    resumed = {attempt for (attempt,) in db.execute("SELECT attempt FROM resumed WHERE trajectory = ?", (one.id,))}
-    for call in one.completions:
+    trajectory = Trajectory.model_validate(json.loads(record))
+    rows = db.execute("SELECT attempt FROM resumed WHERE trajectory = ?", (trajectory.id,))
+    resumed = {attempt for (attempt,) in rows}
+    for call in trajectory.completions:
         if call.attempt in resumed and call.superseded is None:
             call.superseded = "resume"
     query = (
         "SELECT reward, error, parts, source FROM scores WHERE trajectory = ? ORDER BY time DESC, rowid DESC LIMIT 1"
     )
-    if score := db.execute(query, (one.id,)).fetchone():
-        one.reward, one.reward_error = score[0], score[1]
-        one.metrics |= json.loads(score[2])
-        one.reward_source = score[3]
-    return one
+    if score := db.execute(query, (trajectory.id,)).fetchone():
+        trajectory.reward, trajectory.reward_error = score[0], score[1]
+        trajectory.metrics |= json.loads(score[2])
+        trajectory.reward_source = score[3]
+    return trajectory
 
 
 def _unfinished(db: sqlite3.Connection, record: str) -> Trajectory:
-    one = Trajectory.model_validate(json.loads(record))
-    rows: Iterable[tuple[str]] = db.execute("SELECT record FROM completions WHERE trajectory = ?", (one.id,))
-    one.completions = [CompletionCall.model_validate_json(row) for (row,) in rows]
-    one.error = "the run has not ended"
-    return one
+    trajectory = Trajectory.model_validate(json.loads(record))
+    rows: Iterable[tuple[str]] = db.execute("SELECT record FROM completions WHERE trajectory = ?", (trajectory.id,))
+    trajectory.completions = [CompletionCall.model_validate_json(row) for (row,) in rows]
+    trajectory.error = "the run has not ended"
+    return trajectory

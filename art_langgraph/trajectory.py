@@ -1,4 +1,4 @@
-"""What one run of a graph did, and groups of such runs to be compared with one another."""
+"""Trajectories: the records of a graph's runs, and groups of them to compare."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from art_langgraph.messages import final_text, from_openai, messages_of, plain, 
 
 
 class Scenario(BaseModel):
-    """One task that a graph can be run on.
+    """A task that a graph can be run on.
 
     Args:
-        input: What the graph is invoked with. A text is what a user says: a graph that takes messages gets it as the
-            first one, a graph that takes a plain text as it is.
+        input: What the graph is invoked with. A text is a user's message: a graph that takes messages gets it as the
+            first message, a graph that takes a plain text gets the text.
         metadata: Whatever a reward function needs to know, such as the right answer.
         id: Identifies the scenario across runs; by default a hash of the input.
     """
@@ -42,7 +42,7 @@ class Scenario(BaseModel):
     def of(cls, given: Any) -> Scenario:
         """A scenario from itself, from a dict with `id` and `input` (and `metadata`), or from an input of the graph.
 
-        Any other dict is the graph's input, also `{"input": "hello"}`. A text is what a user says; `rollout` makes it
+        Any other dict is the graph's input, also `{"input": "hello"}`. A text is a user's message; `rollout` makes it
         the first message of a graph that takes messages.
         """
         if isinstance(given, Scenario):
@@ -62,89 +62,93 @@ class Place(BaseModel):
     """Names of the nodes from the outermost graph inwards. The name of an agent stands before its nodes, unless the
     node that holds the agent has that name already: `["supervisor", "tools", "researcher", "model"]`."""
     namespace: str = ""
-    """LangGraph's checkpoint namespace: tells branches apart."""
+    """LangGraph's checkpoint namespace, which differs between branches."""
     step: int | None = None
     branch: int | None = None
     """Index among the branches of a `Send` fan-out, or among the tasks of an entrypoint."""
     attempt: str | None = None
-    """Id of the node's run: a retried or resumed node has another one."""
+    """Id of the node's run. A retry or a resume of the node gets another id."""
     parent: str | None = None
     """Id of the run of the enclosing graph's node, inside a subgraph."""
 
 
 class CompletionCall(Place):
-    """One answer of a chat model."""
+    """A call of a chat model, with its answer."""
 
     id: str | None
-    """Of our gateway; None for other models, whose answers are context and never trained."""
+    """Id of the completion at the gateway; None for other models, whose answers are never trained."""
     model: str | None = None
-    """What the graph asked for: a policy, one of its versions (`name@3`), or another model."""
+    """What the graph asked for: a policy (`agent`), a version (`agent@3`), or another model."""
     version: int | None = None
-    """Which version of the policy answered; None for the base model and for models that are not our gateway's."""
+    """Version of the policy that answered; None for the base model and for models of other servers."""
     message: dict[str, Any] | None = None
-    """The answer: role, content, tool_calls, as OpenAI has them."""
+    """The answer, with role, content and tool_calls in OpenAI's format; None when the call failed."""
     messages: list[dict[str, Any]] = Field(default_factory=list)
-    """What the model was given."""
+    """The request's messages, in OpenAI's format."""
     error: str | None = None
+    """What the call raised."""
     superseded: Literal["retry", "resume"] | None = None
-    """Why the node was run again, if it was: after an error or an interrupt. Then this call does not count."""
+    """Why the node ran again: a retry after an error, or a resume after an interrupt. A superseded call does not
+    count. None: the node did not run again."""
     cached: bool = False
-    """Answered from LangChain's cache: trained where it was sampled, not here."""
+    """The answer came from LangChain's cache. It is trained in the run that sampled it, not here."""
     reward: float | None = None
-    """A reward of its own, set by a reward function; None: the trajectory's, or its node's."""
+    """Reward of this completion alone, set by a reward function; None: it has its node's or the trajectory's reward."""
     started: float
+    """Unix time."""
     seconds: float = 0.0
 
     @property
     def policy(self) -> str | None:
-        """Name of the policy without its version, for answers of our gateway."""
+        """Name of the policy without its version; None for models of other servers."""
         return self.model.partition("@")[0] if self.id is not None and self.model else None
 
     @property
     def trainable(self) -> bool:
+        """Whether a training step can take it: the gateway answered, and the call was not superseded or cached."""
         return self.id is not None and self.superseded is None and self.error is None and not self.cached
 
 
 class ToolCall(Place):
-    """One tool invocation that really happened."""
+    """A tool call that was made."""
 
     tool: str
     arguments: dict[str, Any] = Field(default_factory=dict)
     result: str | None = None
     """Text of the result, or of the error."""
     structured: Any = None
-    """Structured content, where an MCP server gave some."""
+    """Structured content of an MCP server's answer, if any."""
     content: list[dict[str, Any]] = Field(default_factory=list)
-    """What an MCP server answered besides text: `type`, and of binary content `mimeType`, `bytes` and `sha256`."""
+    """Content of an MCP server's answer besides text: `type`, and for binary content `mimeType`, `bytes`, `sha256`."""
     is_error: bool = False
     failure: str | None = None
     """Why an MCP server gave no answer: `closed`, `timeout`, `protocol` or `missing`, as in `MCPError`; `cancelled`:
-    nobody waited for it."""
+    the caller stopped waiting."""
     progress: list[dict[str, Any]] = Field(default_factory=list)
-    """What an MCP server said while it worked: `progress`, `total`, `message`. The first hundred."""
+    """Progress notifications of the MCP server: `progress`, `total`, `message`. The first hundred."""
     tool_call_id: str | None = None
     """Id of the model's tool call that this answers."""
     server: str | None = None
-    """Name of the MCP server, when it went to one."""
+    """Name of the MCP server that was called, if any."""
     server_version: str | None = None
     started: float
     seconds: float = 0.0
 
 
 class NodeRun(Place):
-    """One run of a node."""
+    """A run of a node."""
 
     error: str | None = None
     interrupted: bool = False
-    """Ended by an interrupt: when the run is resumed, the node runs again from its beginning."""
+    """An interrupt ended it. When the run is resumed, the node runs again from its beginning."""
     started: float
     seconds: float = 0.0
 
 
 class Trajectory(BaseModel):
-    """What one run of a graph did.
+    """The record of a graph's run.
 
-    What this package knows about the run has a field of its own; `metadata` belongs to the user.
+    This package writes its facts into the other fields; `metadata` belongs to the user.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -155,35 +159,37 @@ class Trajectory(BaseModel):
     tool_calls: list[ToolCall] = Field(default_factory=list)
     nodes: list[NodeRun] = Field(default_factory=list)
     output: Any = None
-    """The graph's final state; None when it raised. What is no message is plain data in a stored run."""
+    """The graph's final state; None when it raised. A stored run has its messages, and plain data for the rest."""
     error: str | None = None
-    """What the graph raised. All that happened until then is kept."""
+    """What the graph raised. The record has everything that happened until then."""
     reward: float | None = None
-    """None: not scored, or scoring failed; then it is never trained on."""
+    """None: not scored, or scoring failed. Runs without a reward are never trained on."""
     reward_error: str | None = None
+    """Why the run could not be scored."""
     node_rewards: dict[str, float] | None = None
-    """Rewards by node, where the reward function gave some."""
+    """Rewards by node, where the reward function returned `NodeRewards`."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """The parts of the reward."""
     reward_source: str | None = None
-    """Who gave a stored run its newest reward: "feedback", "judge", …; None: the run's own reward function."""
+    """Origin of the newest reward of a stored run, such as "feedback"; None: the reward function of the rollout."""
     evaluation: bool = False
-    """The run measures a version: no training step takes it."""
+    """The run evaluates a version. No training step takes it."""
     temperature: float | None = None
-    """Temperature that the rollout asked for; None: what the graph or its policy says."""
+    """Temperature that the rollout asked for; None: that of the graph or the policy."""
     requested_version: int | dict[str, int] | None = None
-    """Version that the rollout asked for, of all policies or by name; None: the newest. See `versions`."""
+    """Version that the rollout asked for, for all policies or by policy; None: the newest. See `versions`."""
     rollout_id: str | None = None
     """Name of the run at the gateway: the completions' `rollout` in the ledger."""
     graph_id: str | None = None
-    """Name of the graph, as a LangGraph server or the graph itself has it."""
+    """Name of the graph, by the LangGraph server or by the graph itself."""
     assistant_id: str | None = None
-    """LangGraph server's id of the assistant."""
+    """Id of the assistant on a LangGraph server."""
     thread_id: str | None = None
+    """Id of LangGraph's thread."""
     run_id: str | None = None
     """LangGraph's id of the root run; on a LangGraph server, the id of the run."""
     metadata: dict[str, Any] = Field(default_factory=dict)
-    """The user's facts: those given to `rollout`, or the metadata of the run's config under `install`."""
+    """The user's data: the `metadata` of `rollout`, or under `install` the metadata of the run's config."""
     started: float = Field(default_factory=time.time)
     seconds: float = 0.0
 
@@ -200,8 +206,8 @@ class Trajectory(BaseModel):
     def messages(self) -> list[BaseMessage]:
         """The conversation: the `messages` of the final state.
 
-        Of a run without a final state (it raised, or has not ended), what its last answered model call was given, and
-        that answer. Empty where there is neither. The same for live, stored and imported runs.
+        For a run without a final state (it raised, or has not ended), the messages of its last answered model call, and
+        the answer. Empty where there is neither. The same for live, stored and imported runs.
         """
         if self.output is not None:
             return messages_of(self.output)
@@ -219,7 +225,8 @@ class Trajectory(BaseModel):
     def versions(self) -> dict[str, list[int]]:
         """Versions that answered, by policy: `{"agent": [3]}`.
 
-        A rollout gets one version of each policy. Other runs may get several, when a policy is trained meanwhile.
+        A rollout gets the same version of a policy in all its calls. Other runs may get several, when the policy is
+        trained meanwhile.
         """
         answered: dict[str, set[int]] = {}
         for call in self.completions:
@@ -229,12 +236,12 @@ class Trajectory(BaseModel):
 
     @property
     def completion_ids(self) -> list[str]:
-        """Ids of what can be trained, each once."""
-        return list(dict.fromkeys(one.id for one in self.completions if one.trainable and one.id))
+        """Ids of the completions that can be trained, without duplicates."""
+        return list(dict.fromkeys(call.id for call in self.completions if call.trainable and call.id))
 
 
 class TrajectoryGroup(BaseModel):
-    """Trajectories of one scenario, compared with one another."""
+    """Trajectories of a scenario, which are compared with each other."""
 
     scenario: Scenario
     trajectories: list[Trajectory] = Field(default_factory=list)
@@ -243,10 +250,11 @@ class TrajectoryGroup(BaseModel):
     def by_scenario(cls, trajectories: list[Trajectory]) -> list[Self]:
         """Groups trajectories by their scenario's id, in order of first appearance."""
         groups: dict[str, Self] = {}
-        for one in trajectories:
-            groups.setdefault(one.scenario.id, cls(scenario=one.scenario)).trajectories.append(one)
+        for trajectory in trajectories:
+            groups.setdefault(trajectory.scenario.id, cls(scenario=trajectory.scenario)).trajectories.append(trajectory)
         return list(groups.values())
 
     @property
     def rewards(self) -> list[float | None]:
-        return [one.reward for one in self.trajectories]
+        """The reward of each trajectory, in their order; None where it has none."""
+        return [trajectory.reward for trajectory in self.trajectories]

@@ -1,4 +1,4 @@
-"""AutoRL: from the description of a task to a better policy. A model invents scenarios and judges the runs."""
+"""AutoRL: trains a policy from a description of its task. A model invents scenarios and judges the runs."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ _RUBRIC = "What the agent is for:\n{task}\n\n{rubric}"
 
 @dataclass(slots=True, kw_only=True)
 class AutoRLReport:
-    """What `autorl` did."""
+    """Result of `autorl`."""
 
     task: str
-    """The description that it was given."""
+    """The description of the task."""
     training: list[Scenario]
     """Scenarios that the policy was trained on."""
     validation: list[Scenario]
     """Held-out scenarios, on which versions were compared."""
     comparison: VersionComparison
-    """First and last version on the held-out scenarios."""
+    """The first and the last version on the held-out scenarios."""
     steps: list[StepRecord]
-    """One record per training step."""
+    """A record for each training step."""
     usage: dict[str, Usage]
-    """What was asked of the `judge`, and of the `writer` where it is another model."""
+    """Calls, tokens and cost of the `judge`, and of the `writer` where it is another model."""
     seconds: dict[str, float]
     """Wall time by stage."""
     notes: list[str] = field(default_factory=list)
+    """Remarks for the report, such as how many scenarios were invented."""
 
     @property
     def model(self) -> str:
@@ -47,11 +48,11 @@ class AutoRLReport:
 
     @property
     def cost(self) -> float | None:
-        """USD; None where the price of an answer is unknown."""
+        """Cost in USD; None where the price of an answer is unknown."""
         return total_cost(self.usage.values())
 
     def markdown(self) -> str:
-        """The report for people."""
+        """The report as Markdown."""
         learnt = sum(not record.result.metrics.get("skipped") for record in self.steps)
         lines = [
             f"# {self.model}",
@@ -121,19 +122,19 @@ async def autorl(
         n: Runs per scenario in a step.
         votes: How often the judge is asked about a scenario.
         config: Settings of every step, or a function of its number.
-        temperature: Of the runs to train on.
+        temperature: Sampling temperature of the runs to train on.
         max_concurrency: Runs at once.
-        seed: Of the scenarios, their split and their order.
+        seed: Seeds the invented scenarios, their split and their order.
         progress: Show bars on the terminal.
         on_stage: Called with the name of each stage when it begins.
 
     Returns:
-        What was done, with the comparison of the first and the last version.
+        A report, with the comparison of the first and the last version.
 
     Raises:
         ConfigError: There are too few scenarios.
         LLMError: The writer gave no usable scenario.
-        RolloutsFailed: In a step no run could be scored, or none asked the policy. The versions made until then stay.
+        RolloutsFailed: In a step, no run could be scored, or none asked the policy. Versions made until then are kept.
     """
     judging = LLM.of(judge)
     writing = judging if writer is None else LLM.of(writer)
@@ -207,7 +208,7 @@ async def autorl(
 def _split(
     scenarios: Sequence[Scenario], share: float, groups_per_step: int, seed: int
 ) -> tuple[list[Scenario], list[Scenario]]:
-    """Training and held-out scenarios, by the seed alone. Raises ConfigError when either would be too few."""
+    """Splits scenarios into training and held-out scenarios. Raises ConfigError when too few are left to train on."""
     order = random.Random(f"split-{seed}").sample(list(scenarios), len(scenarios))
     count = max(round(share * len(order)), 1)
     training, held_out = order[count:], order[:count]

@@ -1,4 +1,4 @@
-"""Which texts say nearly the same."""
+"""Detects texts that are nearly equal."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import re
 from collections.abc import Iterable
 
 _ALIKE = 0.8
-"""Share of common three-letter pieces (Jaccard) from which two texts count as the same."""
+"""Jaccard similarity of the three-letter pieces from which two texts count as the same."""
 
 
 class Seen:
-    """Texts that were met. Two are alike when they have the same numbers and nearly the same letters."""
+    """A set of texts. Two texts are alike when they have the same numbers and nearly the same letters.
+
+    Args:
+        texts: The first texts.
+    """
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._pieces: dict[tuple[str, ...], list[frozenset[str]]] = {}
@@ -18,7 +22,7 @@ class Seen:
             self.add(text)
 
     def add(self, text: str) -> bool:
-        """Whether the text is new; then it is remembered."""
+        """Adds a text, unless a text like it is there. Returns whether it was added."""
         plain = " ".join(re.findall(r"\w+", text.casefold()))
         numbers = tuple(re.findall(r"\d+", plain))  # "17 + 5" and "18 + 5" are different tasks
         pieces = frozenset(plain[at : at + 3] for at in range(max(len(plain) - 2, 1)))

@@ -1,4 +1,4 @@
-"""Inputs for a graph, written by a language model: varied, checked against the graph's schema, none twice."""
+"""Inputs for a graph that a language model writes: varied, valid by the graph's schema, without duplicates."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from art_langgraph.trajectory import Scenario
 from trainer_server.wire import ConfigError
 
 _BATCH = 8
-"""Inputs of one answer: more make a model repeat itself."""
+"""Inputs that a request asks for. With more of them, models repeat themselves."""
 _SHOWN = 30
-"""Inputs that are there already, of which a model is told."""
+"""Known inputs that a request shows to the model, so that it writes others."""
 _LEVELS = ("very easy", "easy", "of middling difficulty", "hard", "very hard")
 
 _SYSTEM = """\
@@ -50,12 +50,14 @@ class Objects(BaseModel):
 
 @dataclass(slots=True)
 class Invented:
-    """scenarios: at most as many as were asked for. repeated: inputs left out because one like them was there.
-    rounds: how often the model was asked for what was missing."""
+    """Scenarios that a model wrote."""
 
     scenarios: list[Scenario] = field(default_factory=list)
+    """The scenarios; at most as many as were asked for."""
     repeated: int = 0
+    """How many inputs were left out because they resemble another input."""
     rounds: int = 0
+    """How often the model was asked for the missing inputs."""
 
 
 async def invent(
@@ -70,39 +72,60 @@ async def invent(
     rounds: int = 4,
     progress: bool = True,
 ) -> Invented:
-    """Up to `n` inputs for an agent that does `task`; fewer when the model keeps repeating itself for `rounds` rounds.
+    """Lets a model write up to `n` inputs for an agent; fewer when the model repeats itself too often.
 
-    schema: JSON schema of an input; None: messages of a user. examples: inputs to write more of, none of which is
-    repeated. instructions: what else the model should heed. Raises LLMError when the model gives no usable answer.
+    Args:
+        task: What the agent is for.
+        n: How many inputs.
+        llm: The model that writes them.
+        schema: JSON schema of an input; None: messages of a user.
+        examples: Scenarios to write more of. None of them is repeated.
+        instructions: Further instructions to the model.
+        seed: Seeds which known inputs each request shows.
+        rounds: How often the model is asked for missing inputs, at most.
+        progress: Shows a bar on the terminal.
+
+    Raises:
+        LLMError: The model gave no usable answer.
     """
-    found, seen = Invented(), Seen(_text(one.input) for one in examples)
+    invented, seen = Invented(), Seen(_text(scenario.input) for scenario in examples)
     rng = random.Random(f"inputs-{seed}")
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), transient=True, disable=not progress
     ) as bar:
         shown = bar.add_task("inputs", total=n)
-        while len(found.scenarios) < n and found.rounds < rounds:
-            known = [_text(one.input) for one in (*examples, *found.scenarios)]
+        while len(invented.scenarios) < n and invented.rounds < rounds:
+            known = [_text(scenario.input) for scenario in (*examples, *invented.scenarios)]
             calls = []
-            for at in range(-(-(n - len(found.scenarios)) // _BATCH)):
-                prompt = _prompt(task, _LEVELS[(at + found.rounds) % len(_LEVELS)], schema, instructions)
+            for at in range(-(-(n - len(invented.scenarios)) // _BATCH)):
+                prompt = _prompt(task, _LEVELS[(at + invented.rounds) % len(_LEVELS)], schema, instructions)
                 others = rng.sample(known, min(_SHOWN, len(known)))
                 calls.append(_ask(llm, prompt, others, schema, sample=rng.randrange(2**32)))
             for answer in await asyncio.gather(*calls):
-                for one in answer:
-                    if not seen.add(_text(one)):
-                        found.repeated += 1
-                    elif len(found.scenarios) < n:
-                        found.scenarios.append(Scenario.of(one) if schema is None else Scenario(input=one))
-            found.rounds += 1
-            bar.update(shown, completed=len(found.scenarios))
-    return found
+                for given in answer:
+                    if not seen.add(_text(given)):
+                        invented.repeated += 1
+                    elif len(invented.scenarios) < n:
+                        invented.scenarios.append(Scenario.of(given) if schema is None else Scenario(input=given))
+            invented.rounds += 1
+            bar.update(shown, completed=len(invented.scenarios))
+    return invented
 
 
 def input_schema(graph: Graph) -> dict[str, Any] | None:
-    """The JSON schema of a graph's input, or None for one that takes messages. Raises ConfigError if unknown."""
+    """The JSON schema of a graph's input.
+
+    Args:
+        graph: A compiled graph, or a factory.
+
+    Returns:
+        The schema; None for a graph that takes messages, and for a factory.
+
+    Raises:
+        ConfigError: The graph does not tell what it takes.
+    """
     if not isinstance(graph, Runnable):
-        return None  # a factory of graphs: asked for one only inside a rollout
+        return None  # a factory is called only inside a rollout
     try:
         schema: dict[str, Any] = graph.get_input_jsonschema()
     except (PydanticUserError, TypeError, ValueError) as error:
@@ -113,15 +136,15 @@ def input_schema(graph: Graph) -> dict[str, Any] | None:
 async def _ask(
     llm: LLM, prompt: str, others: Sequence[str], schema: dict[str, Any] | None, sample: int
 ) -> Sequence[str | dict[str, Any]]:
-    user = "Write them." if not others else "Write others than these:\n" + "\n".join(f"- {one}" for one in others)
+    user = "Write them." if not others else "Write others than these:\n" + "\n".join(f"- {text}" for text in others)
     messages = [{"role": "system", "content": prompt}, {"role": "user", "content": user}]
     if schema is None:
         return (await llm.ask(messages, Texts, check=_not_empty, sample=sample)).inputs
 
     def fits(answer: Objects) -> None:
-        for at, one in enumerate(answer.inputs):
+        for at, given in enumerate(answer.inputs):
             try:
-                jsonschema.validate(one, schema)
+                jsonschema.validate(given, schema)
             except jsonschema.ValidationError as error:
                 raise ValueError(f"input {at} does not fit the schema: {error.message}") from None
 
@@ -129,7 +152,7 @@ async def _ask(
 
 
 def _not_empty(answer: Texts) -> None:
-    if not all(one.strip() for one in answer.inputs):
+    if not all(text.strip() for text in answer.inputs):
         raise ValueError("an input is empty")
 
 
@@ -140,7 +163,7 @@ def _prompt(task: str, level: str, schema: dict[str, Any] | None, instructions: 
 
 
 def _text(given: Any) -> str:
-    """An input as one line: the user's message, or JSON."""
+    """An input as text: the user's message, or JSON."""
     if isinstance(given, dict) and len(messages := given.get("messages") or []) == 1 and len(given) == 1:
         given = messages[0]["content"] if isinstance(messages[0], dict) else messages[0][1]
     return given if isinstance(given, str) else json.dumps(given, sort_keys=True, ensure_ascii=False, default=str)

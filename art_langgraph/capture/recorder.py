@@ -1,4 +1,4 @@
-"""What has happened so far in one run of a graph. Filled from several threads."""
+"""Collects what happens in a run of a graph. Several threads may write to it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from uuid import UUID
 from art_langgraph.trajectory import CompletionCall, NodeRun, Place, ToolCall
 
 _OF_THE_TOOL = frozenset({"tool", "arguments", "tool_call_id", "started", "seconds"})
-"""Fields of a tool call that LangChain knows, not the MCP server."""
+"""Fields of a tool call that come from LangChain, not from the MCP server."""
 
 
 class Recorder:
-    """What has happened so far in one run of a graph."""
+    """Collects what happens in a run of a graph: model calls, tool calls and node runs, in their order."""
 
     def __init__(self) -> None:
         self.completions: list[CompletionCall] = []
@@ -26,26 +26,29 @@ class Recorder:
         self._lock = threading.Lock()
 
     def completion(self, call: CompletionCall) -> None:
+        """Adds a model call. A completion that is known already came from a cache, and is marked as cached."""
         with self._lock:
-            if call.id is not None and any(one.id == call.id for one in self.completions):
+            if call.id is not None and any(earlier.id == call.id for earlier in self.completions):
                 call.cached = True
             self.completions.append(call)
         if self.on_completion:
             self.on_completion(call)
 
     def tool_started(self, call: ToolCall, run_id: UUID) -> None:
+        """Adds a tool call that has started. run_id: LangChain's id of the tool's run."""
         with self._lock:
             self.tool_calls.append(call)
             self._open_tools[run_id] = call
 
     def tool_ended(self, run_id: UUID) -> None:
+        """Notes that a tool's run has ended: calls over MCP no longer belong to it."""
         with self._lock:
             self._open_tools.pop(run_id, None)
 
     def tool_refused(self, call: ToolCall) -> None:
-        """Adds a call that the model made and no tool answered, with the model's arguments; unless it is known."""
+        """Adds a tool call of the model that no tool answered, with the model's arguments, unless it is recorded."""
         with self._lock:
-            if any(one.tool_call_id == call.tool_call_id for one in self.tool_calls):
+            if any(known.tool_call_id == call.tool_call_id for known in self.tool_calls):
                 return
             for completion in self.completions:
                 for asked in (completion.message or {}).get("tool_calls") or ():
@@ -55,9 +58,13 @@ class Recorder:
             self.tool_calls.append(call)
 
     def mcp_call(self, call: ToolCall, run_id: UUID | None = None) -> None:
-        """Adds what is known of a call over MCP to the LangChain tool call that made it, or as a call of its own.
+        """Records a call over MCP, in the LangChain tool call that made it or as a call of its own.
 
-        run_id: of the tool that makes it. A tool of another name may make several; they get its place and id.
+        A LangChain tool with another name may make several calls. They get its place and its tool call id.
+
+        Args:
+            call: The call, as the MCP client saw it.
+            run_id: LangChain's id of the run of the tool that made it; None: unknown.
         """
         with self._lock:
             above = self._open_tools.get(run_id) if run_id else None
@@ -72,20 +79,26 @@ class Recorder:
             self.tool_calls.append(call)
 
     def node(self, run: NodeRun) -> None:
+        """Adds a run of a node."""
         with self._lock:
             self.nodes.append(run)
 
     def supersede(self, attempts: Collection[str | None], why: Literal["retry", "resume"]) -> None:
-        """Node runs were done again: what happened in them does not count."""
+        """Marks the completions of node runs that were repeated: they do not count.
+
+        Args:
+            attempts: Ids of the node runs.
+            why: Why the nodes ran again.
+        """
         with self._lock:
-            for one in self.completions:
-                if one.attempt in attempts and one.superseded is None:
-                    one.superseded = why
+            for completion in self.completions:
+                if completion.attempt in attempts and completion.superseded is None:
+                    completion.superseded = why
 
 
 def _arguments(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        arguments = json.loads(text)
     except ValueError:
-        found = text
-    return found if isinstance(found, dict) else {"input": found}
+        arguments = text
+    return arguments if isinstance(arguments, dict) else {"input": arguments}

@@ -1,1 +1,1 @@
-"""The command `art-langgraph`, one file for each group of commands."""
+"""The command `art-langgraph`, a file for each group of commands."""

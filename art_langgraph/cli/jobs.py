@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from art_langgraph.client.client import TrainerClient
 
 _SEARCHED = 1000
-"""Newest jobs among which the beginning of an id is looked for."""
+"""How many of the newest jobs are searched for the first characters of an id."""
 
 app = typer.Typer(help="Training steps and warm starts on the trainer server: list, cancel.", no_args_is_help=True)
 
@@ -38,17 +38,17 @@ def list_command(
         async with TrainerClient() as trainer:
             return await trainer.jobs(limit=limit, status=status)
 
-    found = asyncio.run(jobs())
+    listed = asyncio.run(jobs())
     if as_json:
-        print_json([job.model_dump(mode="json") for job in found])
+        print_json([job.model_dump(mode="json") for job in listed])
     else:
-        print_table([_row(job) for job in found], ["id", "time", "kind", "policy", "status", "seconds", "outcome"])
+        print_table([_row(job) for job in listed], ["id", "time", "kind", "policy", "status", "seconds", "outcome"])
 
 
 @app.command("cancel")
 def cancel_command(
     job: Annotated[
-        str, typer.Argument(metavar="JOB", help="Id of a job. The first characters suffice where they fit one.")
+        str, typer.Argument(metavar="JOB", help="Id of a job. The first characters suffice if they are unique.")
     ],
 ) -> None:
     """Cancel a job that the trainer has not taken up yet. The policy stays as it is.
@@ -67,7 +67,7 @@ def cancel_command(
 
 
 async def _find_job(trainer: TrainerClient, prefix: str) -> str:
-    """The id of the one job that `prefix` names. Raises ConfigError."""
+    """The id of the job whose id begins with `prefix`. Raises ConfigError for no job, and for several."""
     ids = [job.id for job in await trainer.jobs(limit=_SEARCHED) if job.id.startswith(prefix)]
     if len(ids) == 1 or prefix in ids:
         return prefix if prefix in ids else ids[0]

@@ -25,7 +25,7 @@ def version_command() -> None:
 
 
 def build() -> typer.Typer:
-    """The whole command line. A package whose extra is not installed is named when one of its commands is asked for."""
+    """Builds the command line. A command whose extra is not installed names the missing package when it is called."""
     app = typer.Typer(
         name="art-langgraph",
         help="Reinforcement learning under any LangGraph agent. Start with `art-langgraph quickstart`.",
@@ -54,7 +54,7 @@ def _explain_missing(app: typer.Typer, name: str, error: ImportError) -> None:
 
 
 def main() -> None:
-    """Entry point. An error that we raised on purpose is one clean line; anything else keeps its traceback."""
+    """Entry point. An ARTError is printed as a single line; any other error keeps its traceback."""
     try:
         build()()
     except ARTError as error:

@@ -22,7 +22,7 @@ RunArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="Id of a trajectory, or of LangGraph's run. The first characters suffice where they fit one.",
+        help="Id of a trajectory, or of LangGraph's run. The first characters suffice if they are unique.",
     ),
 ]
 StoreOption = Annotated[Path | None, typer.Option("--store", help="Store file; default: under ART_HOME.")]
@@ -83,7 +83,7 @@ def filters(
 
 
 def moment(text: str) -> float:
-    """`30m`, `2h`, `7d` ago, or an ISO date, as Unix time. Raises ConfigError."""
+    """The Unix time of `30m`, `2h` or `7d` ago, or of an ISO date. Raises ConfigError for other texts."""
     units = {"m": "minutes", "h": "hours", "d": "days"}
     try:
         if text[-1:] in units:
@@ -94,7 +94,7 @@ def moment(text: str) -> float:
 
 
 def load_object(name: str) -> Any:
-    """Imports what `module:attribute` names; the current directory is searched too. Raises ConfigError."""
+    """Imports the object that `module:attribute` names; searches the current directory too. Raises ConfigError."""
     module, colon, attribute = name.partition(":")
     if not colon:
         raise ConfigError(f"{name}: expected module:attribute, such as my_agent:graph")
@@ -106,11 +106,11 @@ def load_object(name: str) -> Any:
 
 
 def find_trajectory(store: TrajectoryStore, run: str) -> Trajectory:
-    """A recorded run by one of its ids, or by the beginning of one.
+    """A recorded run, by an id or by the first characters of an id.
 
     Args:
         store: Where to look.
-        run: Id of the trajectory, id of LangGraph's run, or the first characters of one.
+        run: Id of the trajectory or of LangGraph's run, or the first characters of either.
 
     Raises:
         ConfigError: No run has such an id, or several have.
@@ -125,7 +125,7 @@ def find_trajectory(store: TrajectoryStore, run: str) -> Trajectory:
 
 
 def several(prefix: str, ids: list[str]) -> str:
-    """What to say where the beginning of an id fits several."""
+    """The message for a prefix that several ids begin with."""
     rest = f", and {len(ids) - 5} more" if len(ids) > 5 else ""
     return f"{len(ids)} ids begin with {prefix!r}: {', '.join(ids[:5])}{rest}. Give more characters"
 
@@ -147,7 +147,7 @@ def make_ruler(judge: str, url: str | None, rubric: str | None, votes: int) -> R
 
 
 def rubric_text(rubric: str | None) -> str | None:
-    """The text, or what is in the file that `@FILE` names. Raises ConfigError."""
+    """The rubric: a text, or the content of the file that `@FILE` names. Raises ConfigError."""
     if rubric is None or not rubric.startswith("@"):
         return rubric
     try:

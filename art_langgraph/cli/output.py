@@ -1,4 +1,4 @@
-"""How commands print lists: as a table in which no id is cut, or as JSON."""
+"""Prints lists: as a table in which no id is cut, or as JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.measure import Measurement
 from rich.table import Table
 
 _LONGEST = 40
-"""Characters of a text in one line of a table; longer texts go on in the next line."""
+"""Characters of a text in a line of a table. Longer texts continue in the next line."""
 
 
 def print_json(value: Any) -> None:
-    """JSON on standard output, whatever the width of the terminal."""
+    """Prints JSON on standard output, without regard to the width of the terminal."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
@@ -26,8 +26,8 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, wh
     Args:
         rows: Values by the name of their column; None is printed as nothing, a float with three decimals.
         columns: Which columns, in their order.
-        whole: Columns that are never cut or folded, because people copy what is in them. Where the terminal is too
-            narrow for them the table is wider than the terminal.
+        whole: Columns that are never cut or folded, because people copy their content. Where the terminal is too narrow
+            for them, the table is wider than the terminal.
     """
     whole = set(whole)
     table = Table()
@@ -56,6 +56,6 @@ def cell(value: Any) -> str:
 
 
 def shortened(text: str, length: int = 60) -> str:
-    """A text in one line of at most `length` characters."""
+    """A text as a single line of at most `length` characters."""
     line = " ".join(text.split())
     return line if len(line) <= length else line[: length - 1] + "…"

@@ -1,4 +1,4 @@
-"""`art-langgraph policies`: what the server has. `export`, `fork`, `score-version`: what to do with a version."""
+"""`art-langgraph policies | export | fork | score-version`: policies of the server and their versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from art_langgraph.client.client import TrainerClient
 
 _VersionArgument = Annotated[
-    str, typer.Argument(metavar="POLICY[@N]", help="A version, such as agent@3; without @N the newest one.")
+    str, typer.Argument(metavar="POLICY[@N]", help="A version, such as agent@3; without @N the newest version.")
 ]
 
 
@@ -65,7 +65,7 @@ def export_command(
     output: Annotated[Path | None, typer.Option(help="Directory to write; default: POLICY-N-FORMAT.")] = None,
     format: Annotated[
         ExportFormat,
-        typer.Option(help="peft: the adapter. merged: base and adapter in one model. gguf: that for llama.cpp."),
+        typer.Option(help="peft: the adapter. merged: adapter and base in one model. gguf: that model for llama.cpp."),
     ] = "peft",
     force: Annotated[bool, typer.Option("--force", help="Write into a directory that has files already.")] = False,
 ) -> None:
@@ -89,10 +89,10 @@ def fork_command(
     version: _VersionArgument,
     name: Annotated[str, typer.Argument(help="The new policy.")],
     optimizer: Annotated[
-        bool, typer.Option(help="Go on with that version's optimizer, or with a fresh one (--no-optimizer).")
+        bool, typer.Option(help="Continue with that version's optimizer, or with a new one (--no-optimizer).")
     ] = True,
 ) -> None:
-    """Create a policy from a version of another one. From then on each is trained and served on its own.
+    """Create a policy from a version of another policy. From then on, each is trained and served on its own.
 
     Example: art-langgraph fork agent@3 agent-brief
     """
@@ -109,7 +109,7 @@ def fork_command(
 
 
 def score_command(version: _VersionArgument, score: Annotated[float, typer.Argument(help="Larger is better.")]) -> None:
-    """Note how good a version is. A server with --keep-versions never deletes the best one.
+    """Record how good a version is. A server with --keep-versions never deletes the best version.
 
     Example: art-langgraph score-version agent@3 0.82
     """

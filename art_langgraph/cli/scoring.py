@@ -1,4 +1,4 @@
-"""`art-langgraph feedback` and `score`: how good recorded runs were."""
+"""`art-langgraph feedback | score`: rewards for recorded runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def feedback_command(
     value: Annotated[float, typer.Option("--score", help="The reward; larger is better.")],
     store: StoreOption = None,
 ) -> None:
-    """Give one recorded run a reward.
+    """Give a recorded run a reward.
 
     Example: art-langgraph feedback tr-4f2a --score 1
     """
@@ -104,9 +104,9 @@ async def judge_runs(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: 
 
     Args:
         store: Where the scores are kept.
-        runs: Runs to score; those of one scenario are compared with one another.
+        runs: Runs to score. Runs of the same scenario are compared.
         ruler: The judge.
-        source: Named in the store as the origin of the scores.
+        source: Origin of the scores, for the store.
 
     Returns:
         Copies of the runs, with their scores.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from art_langgraph.trajectory import Trajectory
 
 _HISTORY = 200
-"""Earlier scored runs that make the running baseline."""
+"""How many earlier scored runs the running baseline is made of."""
 _SFT = SFTConfig()
 
 
@@ -59,9 +59,9 @@ def train_command(
     since: SinceOption = None,
     error: ErrorOption = None,
 ) -> None:
-    """Make one training step from recorded runs.
+    """Make a training step from recorded runs.
 
-    Runs of the same scenario are compared with one another. A run alone in its scenario is compared with a running
+    Runs of the same scenario are compared with each other. A run alone in its scenario is compared with a running
     baseline, the mean reward of the policy's other runs; or, with --replay N, its scenario is run N times anew.
     Runs without a reward are left out: score them first (`feedback`, `score`), or with --judge MODEL, which compares
     the runs of each scenario. A run is used once, unless --again is given.
@@ -117,7 +117,7 @@ async def _replay(
 
 
 async def _judge(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: Ruler) -> list[Trajectory]:
-    """The same runs; those without a reward get one from the judge."""
+    """Lets the judge score the runs without a reward. Returns all runs."""
     from art_langgraph.cli.scoring import judge_runs
 
     unscored = [trajectory for trajectory in runs if trajectory.reward is None]
@@ -133,7 +133,7 @@ async def _train(
     lr: float,
     nodes: list[str] | None,
 ) -> None:
-    """Compares runs, makes one step of them, and notes that they were used."""
+    """Compares runs, takes a training step on them, and records that they were used."""
     from art_langgraph.client.client import TrainerClient
     from art_langgraph.credit import compare
 
@@ -167,10 +167,10 @@ def _tell(comparison: Comparison) -> None:
 
 def sft_command(
     policy: Annotated[str, typer.Argument(help="Policy to start warm.")],
-    file: Annotated[Path, typer.Argument(help="JSONL, one a line: {'messages': [...], 'tools': [...]}.")],
+    file: Annotated[Path, typer.Argument(help="JSONL, a conversation per line: {'messages': [...], 'tools': [...]}.")],
     lr: Annotated[float, typer.Option(help="Peak learning rate.", min=0.0)] = _SFT.lr,
     epochs: Annotated[int, typer.Option(help="Passes over the file.", min=1)] = _SFT.num_train_epochs,
-    batch_size: Annotated[int, typer.Option(help="Rows of one update.", min=1)] = _SFT.per_device_train_batch_size,
+    batch_size: Annotated[int, typer.Option(help="Rows of an update.", min=1)] = _SFT.per_device_train_batch_size,
     max_length: Annotated[int, typer.Option(help="Tokens; longer answers are skipped.", min=2)] = _SFT.max_length,
     seed: Annotated[int, typer.Option(help="Order of the rows.", min=0)] = _SFT.seed,
     train_on: Annotated[

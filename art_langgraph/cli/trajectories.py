@@ -1,4 +1,4 @@
-"""`art-langgraph trajectories …`: what was recorded."""
+"""`art-langgraph trajectories …`: lists, shows, exports and imports recorded runs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def list_command(
 
 
 def _facts(trajectory: Trajectory) -> dict[str, Any]:
-    """A run in short, as `list --json` prints it."""
+    """The facts of a run that `list` prints."""
     from art_langgraph.cli.tree import answered_by, question
 
     return {
@@ -99,7 +99,7 @@ def _facts(trajectory: Trajectory) -> dict[str, Any]:
 
 @app.command("show")
 def show_command(run: RunArgument, store: StoreOption = None) -> None:
-    """Show one run as a tree: question, policy versions, nodes, messages, tools, rewards.
+    """Show a run as a tree: question, policy versions, nodes, messages, tools, rewards.
 
     Example: art-langgraph trajectories show tr-4f2a
     """

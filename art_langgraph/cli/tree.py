@@ -1,4 +1,4 @@
-"""One recorded run for people to read: its question, and a tree of nodes, messages and tools."""
+"""Prints a recorded run: its question, and a tree of nodes, messages and tools."""
 
 from __future__ import annotations
 

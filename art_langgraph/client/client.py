@@ -42,18 +42,22 @@ from trainer_server.wire import (
 )
 
 _WAIT = 20
-"""Seconds of one long poll for a job."""
+"""Seconds of a long poll for a job."""
 _GLANCE = 1.0
-"""The same while a progress bar is shown."""
+"""Seconds of a long poll while a progress bar is shown."""
 _RETRY_FOR = 60.0
-"""Seconds for which a server that does not answer is asked again: it may be restarting."""
+"""Seconds during which a request is retried when the server does not answer: it may be restarting."""
 
 
 class TrainerClient:
     """Policies, steps, versions and completions of a trainer server. Use as `async with TrainerClient() as trainer:`.
 
-    Address and key: arguments, else ART_BASE_URL / ART_API_KEY, else the local server's files.
-    Methods raise ServerError (what the server refused, with its HTTP status) and ServerUnreachable.
+    All methods that send a request raise ServerError when the server refuses it (with its HTTP status), and
+    ServerUnreachable when the server does not answer.
+
+    Args:
+        base_url: Address of the server; None: ART_BASE_URL, else the local server's file.
+        api_key: Its key; None: ART_API_KEY, else the local server's file.
     """
 
     def __init__(self, base_url: str | None = None, api_key: str | None = None) -> None:
@@ -74,8 +78,8 @@ class TrainerClient:
 
     async def health(self) -> dict[str, Any]:
         """`{"ready", "trainer", "error"}`: whether completions can be answered now."""
-        found: dict[str, Any] = (await self._ask("GET", "/health")).json()
-        return found
+        health: dict[str, Any] = (await self._ask("GET", "/health")).json()
+        return health
 
     async def create_policy(
         self,
@@ -90,8 +94,8 @@ class TrainerClient:
     ) -> Policy:
         """Creates a policy, a LoRA on the server's base model, or returns the existing one of that name.
 
-        What is left out takes its default, or in a fork the value of the source. An existing policy must have the same
-        values.
+        A value that is None takes its default, or in a fork the value of the source. An existing policy must have the
+        same values.
 
         Args:
             name: Letters, digits, `.`, `_` and `-`; not the base model's name.
@@ -99,7 +103,8 @@ class TrainerClient:
             alpha: LoRA scale; the adapter adds (alpha / rank)·B·A (default 16).
             targets: Names of the linear layers that get an adapter (default: all of attention and MLP).
             seed: Seeds the initial A matrices; B starts at 0 (default 0).
-            temperature: Sampling temperature for clients that send none in a header, over what a graph hard-codes.
+            temperature: Sampling temperature of requests without a temperature header. It overrides what a graph
+                hard-codes.
             fork_of: Start from a version of another policy, whose rank, alpha, targets and seed it takes; see `fork`.
 
         Raises:
@@ -122,7 +127,7 @@ class TrainerClient:
         return Policy.model_validate_json((await self._ask("POST", "/api/policies", json=body, timeout=600)).content)
 
     async def fork(self, policy: str, version: int, name: str, *, optimizer: bool = True) -> Policy:
-        """Creates a policy whose version 0 is a version of another one. Sent again, it answers the same policy.
+        """Creates a policy whose version 0 is a version of another policy. Calling it again returns the same policy.
 
         Args:
             policy: The policy to start from.
@@ -136,29 +141,38 @@ class TrainerClient:
         return await self.create_policy(name, fork_of=Fork(policy=policy, version=version, optimizer=optimizer))
 
     async def policies(self) -> list[Policy]:
-        found = (await self._ask("GET", "/api/policies")).json()["policies"]
-        return [Policy.model_validate(one) for one in found]
+        """All policies of the server."""
+        records = (await self._ask("GET", "/api/policies")).json()["policies"]
+        return [Policy.model_validate(record) for record in records]
 
     async def policy(self, name: str) -> Policy:
-        """One policy. Raises ServerError 404."""
+        """A policy by its name. Raises ServerError 404 where there is none."""
         return Policy.model_validate_json((await self._ask("GET", f"/api/policies/{name}")).content)
 
     async def versions(self, policy: str) -> list[Version]:
-        """Oldest first."""
-        found = (await self._ask("GET", f"/api/policies/{policy}/versions")).json()["versions"]
-        return [Version.model_validate(one) for one in found]
+        """Versions of a policy, oldest first. Raises ServerError 404 where there is no such policy."""
+        records = (await self._ask("GET", f"/api/policies/{policy}/versions")).json()["versions"]
+        return [Version.model_validate(record) for record in records]
 
     async def delete_version(self, policy: str, version: int) -> None:
-        """Raises ServerError 409 for the newest version and for one in use."""
+        """Deletes a version. Raises ServerError 409 for the newest version and for a version in use."""
         await self._ask("DELETE", f"/api/policies/{policy}/versions/{version}")
 
     async def score_version(self, policy: str, version: int, score: float) -> None:
-        """Notes how good a version is, by an evaluation of your own. A server with `--keep-versions` never deletes the
-        best one; before any is scored, that is the one whose rollouts had the highest mean reward."""
+        """Records how good a version is, by an evaluation of your own.
+
+        A server with `--keep-versions` never deletes the best version. While no version has a score, the best version
+        is that whose rollouts had the highest mean reward.
+
+        Args:
+            policy: Name of the policy.
+            version: Its version.
+            score: Larger is better.
+        """
         await self._ask("PUT", f"/api/policies/{policy}/versions/{version}/score", json={"score": score})
 
     async def completion(self, completion_id: str) -> Completion:
-        """What the ledger knows about a completion: exact tokens, log-probabilities, version."""
+        """The ledger's record of a completion: exact tokens, log-probabilities, version."""
         return Completion.model_validate_json((await self._ask("GET", f"/api/completions/{completion_id}")).content)
 
     async def submit(
@@ -171,7 +185,7 @@ class TrainerClient:
         retry_credit: RetryCredit = "drop",
         idempotency_key: str | None = None,
     ) -> Job:
-        """Queues one training step and returns at once. Sent again with the same key, it answers the same job.
+        """Queues a training step and returns at once. Calling it again with the same key returns the same job.
 
         Args:
             policy: The policy to train.
@@ -179,7 +193,7 @@ class TrainerClient:
             config: As that of `train_step`.
             nodes: As those of `train_step`.
             retry_credit: As that of `train_step`.
-            idempotency_key: Names the step, so that it is taken once however often it is sent; None: a new name.
+            idempotency_key: Names the step. The server takes a step once, however often it is sent. None: a new key.
         """
         refs = [group for group in groups if isinstance(group, GroupRef)]
         whole = [group for group in groups if isinstance(group, TrajectoryGroup)]
@@ -193,19 +207,33 @@ class TrainerClient:
         )
 
     async def find_step(self, policy: str, idempotency_key: str) -> Job | None:
-        """The job that was accepted under a key, or None: after a crash, whether a step needs to be sent at all."""
+        """The job of a step that the server has accepted: after a crash, tells whether the step must be sent again.
+
+        Args:
+            policy: Name of the policy.
+            idempotency_key: The key that the step was sent with.
+
+        Returns:
+            The job; None where no step was accepted under this key.
+        """
         try:
-            found = await self._ask("GET", f"/api/policies/{policy}/steps", params={"idempotency_key": idempotency_key})
+            params = {"idempotency_key": idempotency_key}
+            answer = await self._ask("GET", f"/api/policies/{policy}/steps", params=params)
         except ServerError as error:
             if error.status == 404:
                 return None
             raise
-        return Job.model_validate_json(found.content)
+        return Job.model_validate_json(answer.content)
 
     async def job(self, job_id: str, *, wait: float = 0.0) -> Job:
-        """A job as it stands, or as soon as it is final, waiting at most `wait` seconds (≤ 60)."""
-        found = await self._ask("GET", f"/api/jobs/{job_id}", params={"wait": wait}, timeout=wait + 30)
-        return Job.model_validate_json(found.content)
+        """A job by its id.
+
+        Args:
+            job_id: Id of the job.
+            wait: Seconds to wait for the job to end, 60 at most; 0 returns its present state at once.
+        """
+        answer = await self._ask("GET", f"/api/jobs/{job_id}", params={"wait": wait}, timeout=wait + 30)
+        return Job.model_validate_json(answer.content)
 
     async def jobs(self, *, limit: int = 100, status: JobStatus | None = None) -> list[Job]:
         """Jobs of all policies, newest first.
@@ -218,7 +246,7 @@ class TrainerClient:
         return JobList.model_validate_json((await self._ask("GET", "/api/jobs", params=params)).content).jobs
 
     async def cancel(self, job_id: str) -> Job:
-        """Cancels a queued job; cancelling it again answers the same.
+        """Cancels a queued job. Cancelling it again returns the same job.
 
         Returns:
             The cancelled job.
@@ -229,7 +257,18 @@ class TrainerClient:
         return Job.model_validate_json((await self._ask("POST", f"/api/jobs/{job_id}/cancel")).content)
 
     async def wait(self, job: Job, *, progress: str | None = None) -> Job:
-        """Waits until a job is final. progress: label of a bar on the terminal; None: no bar. Raises JobFailed."""
+        """Waits until a job has ended.
+
+        Args:
+            job: The job.
+            progress: Label of a progress bar on the terminal; None: no bar.
+
+        Returns:
+            The job in its final state.
+
+        Raises:
+            JobFailed: The job failed or was cancelled.
+        """
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
         with Progress(*columns, transient=True, disable=progress is None) as bar:
             task = bar.add_task(progress or "", total=1.0)
@@ -251,14 +290,12 @@ class TrainerClient:
         retry_credit: RetryCredit = "drop",
         idempotency_key: str | None = None,
     ) -> StepResult:
-        """Takes one training step on the policy's own completions.
-
-        It returns when the gateway serves the new version.
+        """Takes a training step on the policy's own completions. Returns when the gateway serves the new version.
 
         Args:
             policy: The policy to train.
-            groups: Runs to be compared with one another: those of `gather`, or references to completions.
-            config: Learning rate, loss and all else of a step; None: the defaults.
+            groups: Runs to compare: groups of `gather`, or references to completions.
+            config: Learning rate, loss and other settings of the step; None: the defaults.
             nodes: Patterns of the node paths to train ("planner", "worker/*"); None: all.
             retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
             idempotency_key: As that of `submit`.
@@ -287,13 +324,14 @@ class TrainerClient:
     ) -> StepResult:
         """Warm start: the next version of a policy imitates demonstrations, by supervised fine-tuning.
 
-        Only what assistants said is learnt.
+        Only the assistants' messages are trained.
 
         Args:
             policy: The policy to train.
             demonstrations: A JSONL file in OpenAI's fine-tuning format (`{"messages": […], "tools": […]}` a line),
-                conversations of that form, or trajectories. Of trajectories it takes the very tokens that were sampled.
-            config: Learning rate, epochs and all else; with `min_reward`, only runs with at least that reward count.
+                conversations of that form, or trajectories. For trajectories, the sampled tokens are trained.
+            config: Learning rate, epochs and other settings. With `min_reward`, only runs with at least that reward
+                are used.
             nodes: Patterns of the node paths whose completions are imitated; None: all.
             idempotency_key: As that of `submit`.
             progress: Shows a bar on a terminal.
@@ -311,7 +349,18 @@ class TrainerClient:
         return await self.result(Job.model_validate_json(answer.content), progress=label)
 
     async def result(self, job: Job, *, progress: str | None = None) -> StepResult:
-        """Waits for a submitted step or warm start. Returns and raises as `train_step`; progress: as that of `wait`."""
+        """Waits for a submitted step or warm start.
+
+        Args:
+            job: The job.
+            progress: As that of `wait`.
+
+        Returns:
+            As `train_step`.
+
+        Raises:
+            JobFailed: The step failed; the policy stays at the version it had.
+        """
         job = await self.wait(job, progress=progress)
         assert job.result is not None
         job.result.metrics["job"] = {"id": job.id, "seconds": job.seconds}
@@ -336,7 +385,7 @@ class TrainerClient:
             version: Its version.
             directory: Where to write; made if it is missing.
             format: `peft`: the adapter in PEFT's format. `merged`: merged into the base model, for transformers and
-                vLLM. `gguf`: the same as one file for llama.cpp.
+                vLLM. `gguf`: the merged model as a single file for llama.cpp.
             force: Write into a directory that has files already; files of the same names are replaced.
             progress: Show a bar on the terminal.
 
@@ -356,7 +405,10 @@ class TrainerClient:
         return await fetch(self._http, path, {"format": format}, directory, refused=_error, progress=progress)
 
     async def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """One request. Asking again is safe: steps carry a key, everything else is idempotent."""
+        """Sends a request, and retries it while the server does not answer.
+
+        Retrying is safe: steps carry an idempotency key, and all other requests are idempotent.
+        """
         deadline = time.monotonic() + _RETRY_FOR
         delay = 0.1
         while True:
@@ -378,8 +430,8 @@ class TrainerClient:
 
 def _error(answer: httpx.Response) -> ServerError:
     try:
-        found = answer.json()["error"]
-        message, code = str(found["message"]), found.get("code")
+        problem = answer.json()["error"]
+        message, code = str(problem["message"]), problem.get("code")
     except (ValueError, KeyError, TypeError):
         message, code = answer.text[:500], None
     return ServerError(f"{message} (HTTP {answer.status_code})", status=answer.status_code, code=code)

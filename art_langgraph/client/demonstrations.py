@@ -14,11 +14,12 @@ from art_langgraph.trajectory import Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError, Conversation, SFTConfig, SFTRequest, TrajectoryRef
 
 Demonstration = Conversation | Mapping[str, Any] | Trajectory | TrajectoryGroup
-"""A conversation, as `{"messages": […], "tools": […]}` or checked already; or a run, whose completions are imitated."""
+"""A conversation, as a dict `{"messages": […], "tools": […]}` or a `Conversation`; or runs, whose completions are
+imitated."""
 
 
 def load_conversations(path: str | Path) -> list[Conversation]:
-    """Conversations from a JSONL file in OpenAI's fine-tuning format, one a line.
+    """Reads conversations from a JSONL file in OpenAI's fine-tuning format, with a conversation in each line.
 
     Args:
         path: The file.
@@ -26,10 +27,10 @@ def load_conversations(path: str | Path) -> list[Conversation]:
     Raises:
         ConfigError: The file cannot be read or is empty, or a line is no conversation; the message names the line.
     """
-    found = list(read_jsonl(path, Conversation.model_validate, what="conversation"))
-    if not found:
+    conversations = list(read_jsonl(path, Conversation.model_validate, what="conversation"))
+    if not conversations:
         raise ConfigError(f"{path} has no conversations: expected one a line, as {{'messages': […], 'tools': […]}}")
-    return found
+    return conversations
 
 
 def sft_request(
@@ -39,28 +40,39 @@ def sft_request(
     nodes: Sequence[str] | None = None,
     idempotency_key: str | None = None,
 ) -> SFTRequest:
-    """What a warm start sends. Of runs, what a training step would take: no evaluations, no superseded attempts.
+    """The request of a warm start. Of runs it has what a training step takes: no evaluations, no superseded attempts.
 
-    nodes: patterns of the node paths whose completions are imitated; None: all. Raises ConfigError.
+    Args:
+        demonstrations: As those of `TrainerClient.sft`.
+        config: As that of `TrainerClient.sft`.
+        nodes: Patterns of the node paths whose completions are imitated; None: all.
+        idempotency_key: As that of `TrainerClient.submit`.
+
+    Raises:
+        ConfigError: A demonstration is no conversation, or there are none.
     """
     if isinstance(demonstrations, (str, Path)):
         demonstrations = load_conversations(demonstrations)
     conversations: list[Conversation] = []
     trajectories: list[TrajectoryRef] = []
-    for number, one in enumerate(demonstrations):
-        if isinstance(one, Conversation):
-            conversations.append(one)
-        elif isinstance(one, (Trajectory, TrajectoryGroup)):
-            group = TrajectoryGroup(scenario=one.scenario, trajectories=[one]) if isinstance(one, Trajectory) else one
+    for number, demonstration in enumerate(demonstrations):
+        if isinstance(demonstration, Conversation):
+            conversations.append(demonstration)
+        elif isinstance(demonstration, (Trajectory, TrajectoryGroup)):
+            group = demonstration
+            if isinstance(group, Trajectory):
+                group = TrajectoryGroup(scenario=group.scenario, trajectories=[group])
             trajectories += [ref for refs in group_refs([group], nodes=nodes) for ref in refs.trajectories]
         else:
             try:
-                conversations.append(Conversation.model_validate(one))
+                conversations.append(Conversation.model_validate(demonstration))
             except ValidationError as error:
                 raise ConfigError(f"demonstration {number} (counted from 0): {explain(error)}") from None
     if not conversations and not trajectories:
         raise ConfigError("there is nothing to imitate: the demonstrations are empty")
     return SFTRequest(
-        conversations=conversations, trajectories=trajectories, config=config or SFTConfig(),
+        conversations=conversations,
+        trajectories=trajectories,
+        config=config or SFTConfig(),
         idempotency_key=idempotency_key,
-    )  # fmt: skip
+    )

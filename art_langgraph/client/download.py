@@ -1,4 +1,4 @@
-"""A directory from the server, as a stream in tar format: whole or not at all."""
+"""Downloads a directory from the server as a tar stream. Either all files arrive, or none."""
 
 from __future__ import annotations
 
@@ -16,15 +16,36 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from trainer_server.wire import ConfigError, ServerError, ServerUnreachable
 
 _PATIENCE = 3600.0
-"""Seconds until the first byte: a large model is merged before it is sent."""
+"""Seconds to wait for the first byte: the server merges a model before it sends it."""
 
 
 async def fetch(
-    http: httpx.AsyncClient, path: str, params: Mapping[str, str], directory: Path, *,
-    refused: Callable[[httpx.Response], ServerError], progress: bool,
-) -> Path:  # fmt: skip
-    """Puts the files that `path` answers into `directory`, which is made. Raises what `refused` makes of an error
-    answer, ServerUnreachable for a connection that breaks, ConfigError for a directory that cannot be written."""
+    http: httpx.AsyncClient,
+    path: str,
+    params: Mapping[str, str],
+    directory: Path,
+    *,
+    refused: Callable[[httpx.Response], ServerError],
+    progress: bool,
+) -> Path:
+    """Downloads a tar stream and unpacks it into a directory.
+
+    Args:
+        http: Client of the server.
+        path: Path of the request.
+        params: Query parameters of the request.
+        directory: Where the files go; created if it is missing. It gets all the files or none.
+        refused: Makes an exception of an error response.
+        progress: Shows a bar on the terminal.
+
+    Returns:
+        The directory.
+
+    Raises:
+        ServerError: The server refused; made by `refused`.
+        ServerUnreachable: The connection broke.
+        ConfigError: The directory cannot be written.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Connections that belong to the event loop they were opened in."""
+"""An httpx transport with a connection pool per event loop."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import httpx
 
 
 class LoopTransport(httpx.AsyncBaseTransport):
-    """A pool of connections per event loop.
+    """An httpx transport that keeps a connection pool for each event loop.
 
-    LangChain shares one client between all models of a process, and a pool keeps connections of loops that have ended:
-    the second `asyncio.run` of a script would meet them.
+    All ChatART models of a process share a client. An ordinary pool would keep connections of event loops that have
+    ended, and the second `asyncio.run` of a script would fail on them.
     """
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""RULER: a judge model compares the runs of one scenario."""
+"""RULER: a judge model compares the runs of a scenario."""

@@ -1,4 +1,4 @@
-"""RULER: runs of one scenario scored against one another by a judge (the idea: OpenPipe ART's RULER)."""
+"""RULER: a judge compares the runs of a scenario and scores them (an idea of OpenPipe ART)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from trainer_server.wire import ConfigError, LLMError
 log = logging.getLogger("art_langgraph")
 
 JudgeFunction = Callable[[Sequence[Trajectory]], Sequence[float] | Awaitable[Sequence[float]]]
-"""Trajectories of one scenario → a score between 0 and 1 for each, in their order."""
+"""A judge that is a function: takes the trajectories of a scenario, returns a score from 0 to 1 for each, in their
+order."""
 
 RUBRIC = """\
 - A run that does what its task asks for scores clearly higher than one that does not.
@@ -55,19 +56,33 @@ class Score(BaseModel):
 
 
 class Ruler:
-    """Scores whole groups: `await Ruler("provider/name")(group)`, or `gather(…, group_reward=Ruler("provider/name"))`.
+    """A group reward: a judge compares the runs of a scenario.
 
-    judge: a model's name or an LLM (our own server's too), or a function of trajectories. rubric: what is good, or a
-    function that says it for a scenario. votes: how often the judge is asked, in another order each time; the score is
-    the mean. seed: of the orders. budget: how much of tool results and messages the judge sees.
+    Use it as `await Ruler("provider/name")(group)`, or as `gather(…, group_reward=Ruler("provider/name"))`.
 
-    Of each trajectory, the result has `reward` (0 to 1) and the metrics `ruler_score`, `ruler_disagreement` (standard
-    deviation of the votes, with two or more) and `independent_reward` (the reward it had, if any); what the judge said
-    is in `metadata["ruler_reason"]`. All else is kept; rewards by node and of single completions are replaced. Runs
-    that read the same are judged once; where all do, each gets 0.5 without a call, and there is nothing to learn. A run
-    that is alone has nothing to be compared with. It, and a group whose judge fails, is left unscored: `reward` is
-    None, `reward_error` says why, and it is never trained on. The group that was given is not changed.
-    Raises ConfigError for votes below 1.
+    Each trajectory of the result has:
+
+    - `reward`: the score, from 0 to 1.
+    - `metrics["ruler_score"]`: the same.
+    - `metrics["ruler_disagreement"]`: standard deviation of the votes, where there are two or more.
+    - `metrics["independent_reward"]`: the reward that the trajectory had before, if any.
+    - `metadata["ruler_reason"]`: the judge's reasons.
+
+    Rewards by node and of single completions are removed. Runs whose transcripts are equal are judged once. When all
+    are equal, each gets 0.5 without a call, and there is nothing to learn. A single run cannot be compared. It stays
+    unscored, and so does a group whose judge fails: `reward` is None, `reward_error` has the reason, and no training
+    step takes it. The group that was passed is not changed.
+
+    Args:
+        judge: A model's name as litellm has it ("provider/name"), or that of our own server ("art/agent@3"); a
+            LangChain chat model; an `LLM`; or a function of trajectories.
+        rubric: What a good run is, or a function that returns this text for a scenario.
+        votes: How often the judge is asked, with the runs in another order each time. The score is the mean.
+        seed: Seeds the orders.
+        budget: How much of tool results and messages the judge sees; None: the defaults.
+
+    Raises:
+        ConfigError: `votes` is below 1.
     """
 
     def __init__(
@@ -86,11 +101,11 @@ class Ruler:
 
     @property
     def usage(self) -> Usage:
-        """Calls, tokens and cost until now; of a judge that is a function, nothing."""
+        """Calls, tokens and cost until now; all 0 for a judge that is a function."""
         return self.judge.usage if isinstance(self.judge, LLM) else Usage()
 
     async def __call__(self, group: TrajectoryGroup) -> TrajectoryGroup:
-        """The group, scored, or unscored with the reason."""
+        """Scores a group. When the judge fails, returns the group unscored, with the reason."""
         try:
             return await self.score(group)
         except LLMError as error:
@@ -98,7 +113,17 @@ class Ruler:
             return unscored(group, f"RULER: {error}")
 
     async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
-        """The same; raises LLMError where the judge fails or there is nothing to compare."""
+        """Scores a group.
+
+        Args:
+            group: Two or more runs of a scenario.
+
+        Returns:
+            A scored copy of the group.
+
+        Raises:
+            LLMError: The judge failed, or the group has fewer than two runs.
+        """
         runs = group.trajectories
         if len(runs) < 2:
             raise LLMError(
@@ -111,15 +136,15 @@ class Ruler:
         else:
             votes = [await _call(self.judge, runs) for _ in range(self.votes)]
         metrics, facts = [], []
-        for given in zip(*votes, strict=True):
-            values = [one.score for one in given]
+        for scores in zip(*votes, strict=True):
+            values = [score.score for score in scores]
             spread = {"ruler_disagreement": statistics.pstdev(values)} if len(values) > 1 else {}
             metrics.append({"ruler_score": statistics.fmean(values), **spread})
-            facts.append({"ruler_reason": " / ".join(one.reason for one in given)} if given[0].reason else {})
-        return regrouped(group, [one["ruler_score"] for one in metrics], metrics=metrics, metadata=facts)
+            facts.append({"ruler_reason": " / ".join(score.reason for score in scores)} if scores[0].reason else {})
+        return regrouped(group, [values["ruler_score"] for values in metrics], metrics=metrics, metadata=facts)
 
     async def _ask(self, llm: LLM, group: TrajectoryGroup) -> list[list[Score]]:
-        """Per vote, a score of each run."""
+        """Scores of all runs, in their order, for each vote."""
         shared, texts = transcripts(group.trajectories, self.budget)
         distinct = list(dict.fromkeys(texts))
         if len(distinct) == 1:
@@ -146,8 +171,20 @@ async def ruler_score_group(
     *,
     swallow_exceptions: bool = False,
 ) -> TrajectoryGroup | None:
-    """`ruler` under ART's name, with ART's outcomes: the scored group; a failing judge raises LLMError, or gives None
-    with `swallow_exceptions`."""
+    """`Ruler` under the name that OpenPipe ART has for it, with the same outcomes.
+
+    Args:
+        group: Two or more runs of a scenario.
+        judge_model: As `judge` of `Ruler`.
+        rubric: As that of `Ruler`.
+        swallow_exceptions: Return None when the judge fails.
+
+    Returns:
+        A scored copy of the group, or None.
+
+    Raises:
+        LLMError: The judge failed, or the group has fewer than two runs, and `swallow_exceptions` is off.
+    """
     try:
         return await Ruler(judge_model, rubric).score(group)
     except LLMError:
@@ -157,7 +194,7 @@ async def ruler_score_group(
 
 
 def _prompt(rubric: str, shared: str, candidates: Sequence[str]) -> list[Message]:
-    """The fence is a digest of what it encloses: nobody can write a text that holds its own digest."""
+    """Messages to the judge. The fence is a digest of the text that it encloses, so that no run can forge it."""
     whole = "\0".join([shared, *candidates])
     fence = hashlib.sha256(whole.encode()).hexdigest()[:16]
     parts = [f"#{fence} what all candidates begin with\n{shared}"]
@@ -171,21 +208,21 @@ def _prompt(rubric: str, shared: str, candidates: Sequence[str]) -> list[Message
 
 
 def _answer(count: int) -> type[BaseModel]:
-    """What a judge answers: a score under each candidate's own name, so that a grammar made of it leaves none out."""
+    """Class of a judge's answer: a field for each candidate, so that structured output cannot leave a candidate out."""
     fields: dict[str, Any] = {f"candidate_{number}": (Score, ...) for number in range(1, count + 1)}
     return create_model("Scores", __config__=ConfigDict(extra="forbid"), **fields)
 
 
 async def _call(judge: JudgeFunction, runs: Sequence[Trajectory]) -> list[Score]:
-    """A function's scores. Raises LLMError for what it raises, and for what are no scores."""
+    """Scores of a judge function. Raises LLMError when it raises, or returns anything else than scores."""
     try:
         with apart():
-            given = judge(runs)
-            given = list(await given if inspect.isawaitable(given) else given)
-        if len(given) != len(runs):
-            raise ValueError(f"{len(given)} scores for {len(runs)} trajectories")
-        if wrong := [one for one in given if not (math.isfinite(one) and 0 <= one <= 1)]:
+            scores = judge(runs)
+            scores = list(await scores if inspect.isawaitable(scores) else scores)
+        if len(scores) != len(runs):
+            raise ValueError(f"{len(scores)} scores for {len(runs)} trajectories")
+        if wrong := [score for score in scores if not (math.isfinite(score) and 0 <= score <= 1)]:
             raise ValueError(f"{wrong[0]} is no score between 0 and 1")
     except Exception as error:  # the user's code, at the edge of a judgement: the group is left unscored with this
         raise LLMError(f"the judge function failed: {type(error).__name__}: {error}", kind="malformed") from error
-    return [Score(reason="", score=float(one)) for one in given]
+    return [Score(reason="", score=float(score)) for score in scores]

@@ -1,4 +1,4 @@
-"""Trajectories as text for a judge: what each run did, as a tree where it branched; what all runs share, once."""
+"""Trajectories as text for a judge. What all runs begin with is written once; a run that branched is a tree."""
 
 from __future__ import annotations
 
@@ -11,46 +11,55 @@ from art_langgraph.messages import plain
 from art_langgraph.trajectory import CompletionCall, Trajectory
 
 _BYTES_PER_TOKEN = 4
-"""A rough measure that needs no tokenizer: judges differ in theirs."""
+"""An estimate: each judge model has a tokenizer of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most tokens, of about four bytes, that one tool result or one other message may take."""
+    """Limits on the text that a judge sees, in tokens of about four bytes."""
 
     tool: int = 500
+    """Most tokens of a tool result."""
     message: int = 4000
+    """Most tokens of any other message."""
 
 
 @dataclass(slots=True)
 class _Turn:
-    """A message and what followed it: one thing in a conversation, several where a run branched."""
+    """A message and the messages that followed it: a single one in a conversation, several where a run branched."""
 
     node: str | None = None
     after: dict[str, _Turn] = field(default_factory=dict)
 
 
 def transcripts(trajectories: Sequence[Trajectory], budget: Budget | None = None) -> tuple[str, list[str]]:
-    """What all runs begin with, and what each did from there on. Both may be empty.
+    """Writes trajectories of a scenario as text.
 
-    Messages that the runs' models saw and said form a tree by common beginnings, as tokens do in training: branches,
-    subgraphs and rewritten histories need no special case. Attempts that a retry or a resume made void are left out.
-    Tool results and messages over the budget lose their middle, and say so.
+    The messages that the models received and answered form a prefix tree, as tokens do in training. Branches, subgraphs
+    and rewritten histories need no special case. Superseded attempts are left out. Tool results and messages over the
+    budget lose their middle, and a note says how much.
+
+    Args:
+        trajectories: Runs of the same scenario.
+        budget: Limits on the text; None: the defaults.
+
+    Returns:
+        The text that all runs begin with, which may be empty, and the rest of each run.
     """
     budget = budget or Budget()
-    trees = [_tree(one, budget) for one in trajectories]
+    trees = [_tree(trajectory, budget) for trajectory in trajectories]
     shared: list[str] = []
     at = [tree for tree in trees if tree.after]
     while at and all(len(turn.after) == 1 for turn in at) and len({next(iter(turn.after)) for turn in at}) == 1:
         shared.append(next(iter(at[0].after)))
         at = [turn.after[shared[-1]] for turn in at]
     texts = []
-    for one, tree in zip(trajectories, trees, strict=True):
+    for trajectory, tree in zip(trajectories, trees, strict=True):
         for turn in shared if tree.after else ():
             tree = tree.after[turn]
-        texts.append("\n".join([*_lines(tree, ""), *_ending(one, budget)]) or "(nothing more happened)")
+        texts.append("\n".join([*_lines(tree, ""), *_ending(trajectory, budget)]) or "(nothing more happened)")
     if not shared:
-        shared = [_entry("task", _json(plain(one.scenario.input), budget.message)) for one in trajectories[:1]]
+        shared = [_entry("task", _json(plain(run.scenario.input), budget.message)) for run in trajectories[:1]]
     return "\n".join(shared), texts
 
 
@@ -65,9 +74,10 @@ def cut(text: str, tokens: int) -> str:
     return f"{head}\n[… {len(text) - len(head) - len(end)} characters are left out here …]\n{end}"
 
 
-def _tree(one: Trajectory, budget: Budget) -> _Turn:
+def _tree(trajectory: Trajectory, budget: Budget) -> _Turn:
     root = _Turn()
-    for call in sorted((c for c in one.completions if c.superseded is None), key=lambda call: call.started):
+    calls = [call for call in trajectory.completions if call.superseded is None]
+    for call in sorted(calls, key=lambda call: call.started):
         at = root
         for message in call.messages:
             at = at.after.setdefault(_message(message, budget), _Turn())
@@ -76,16 +86,16 @@ def _tree(one: Trajectory, budget: Budget) -> _Turn:
 
 
 def _lines(turn: _Turn, indent: str) -> list[str]:
-    found: list[str] = []
+    lines: list[str] = []
     while len(turn.after) == 1:
         ((text, turn),) = turn.after.items()
-        found += [indent + line for line in text.splitlines()]
+        lines += [indent + line for line in text.splitlines()]
     for number, (text, following) in enumerate(turn.after.items(), start=1):
         node = _first_node(following)
-        found.append(f"{indent}── branch {number} of {len(turn.after)}{f' (node {node})' if node else ''} ──")
-        found += [f"{indent}│ {line}" for line in text.splitlines()]
-        found += _lines(following, f"{indent}│ ")
-    return found
+        lines.append(f"{indent}── branch {number} of {len(turn.after)}{f' (node {node})' if node else ''} ──")
+        lines += [f"{indent}│ {line}" for line in text.splitlines()]
+        lines += _lines(following, f"{indent}│ ")
+    return lines
 
 
 def _first_node(turn: _Turn) -> str | None:
@@ -95,8 +105,8 @@ def _first_node(turn: _Turn) -> str | None:
 
 
 def _entry(label: str, text: str) -> str:
-    """One thing that happened. Only our labels stand at the beginning of a line: a run that writes "[tool result] all
-    is well" into its answer has not made one."""
+    """An entry with its label. Further lines are indented, so that a run which writes "[tool result] all is well" into
+    its answer cannot fake a label."""
     return f"[{label}] " + "\n  ".join(text.splitlines())
 
 
@@ -127,38 +137,38 @@ def _content(content: Any) -> str:
     return "" if content is None else str(content)
 
 
-def _ending(one: Trajectory, budget: Budget) -> list[str]:
-    """What no model saw: results of the last tools, the state that the graph ended in, what it raised."""
-    calls = [call for call in one.completions if call.superseded is None]
+def _ending(trajectory: Trajectory, budget: Budget) -> list[str]:
+    """What no model received: results of the last tool calls, the final state of the graph, and its error."""
+    calls = [call for call in trajectory.completions if call.superseded is None]
     seen = {str(m["tool_call_id"]) for call in calls for m in call.messages if m.get("tool_call_id")}
     asked = {str(t["id"]) for call in calls for t in (call.message or {}).get("tool_calls") or ()}
     entries = []
-    for tool in one.tool_calls:
+    for tool in trajectory.tool_calls:
         if tool.tool_call_id in seen:
             continue
         shown = "" if tool.tool_call_id in asked else f"({_json(plain(tool.arguments), budget.tool)})"
         result = f"{tool.tool}{shown} gave {cut(tool.result or 'nothing', budget.tool)}"
         entries.append(_entry("tool error" if tool.is_error else "tool result", result))
     said = {_content((call.message or {}).get("content")) for call in calls}
-    if state := _state(one, said):
+    if state := _state(trajectory, said):
         entries.append(_entry("final state", _json(state, budget.message)))
-    if one.error:
-        entries.append(_entry("the run ended with an error", cut(one.error, budget.message)))
+    if trajectory.error:
+        entries.append(_entry("the run ended with an error", cut(trajectory.error, budget.message)))
     return entries
 
 
-def _state(one: Trajectory, said: set[str]) -> Any:
-    """The graph's output, less its conversation and what it was given, unless a model said it already."""
-    output = one.output
+def _state(trajectory: Trajectory, said: set[str]) -> Any:
+    """The graph's output without its messages and its input; None where it repeats what a model said."""
+    output = trajectory.output
     if not isinstance(output, dict):
         return None if output is None or str(output) in said else plain(output)
-    given = one.scenario.input if isinstance(one.scenario.input, dict) else {}
-    found = {key: value for key, value in output.items() if key != "messages" and given.get(key) != value}
+    given = trajectory.scenario.input if isinstance(trajectory.scenario.input, dict) else {}
+    state = {key: value for key, value in output.items() if key != "messages" and given.get(key) != value}
     last = (output.get("messages") or [None])[-1]
     text = _content(last.get("content") if isinstance(last, dict) else getattr(last, "content", None))
     if text and text not in said:
-        found["last message"] = text
-    return plain(found)
+        state["last message"] = text
+    return plain(state)
 
 
 def _json(value: Any, tokens: int) -> str:

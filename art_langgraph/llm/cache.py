@@ -1,4 +1,4 @@
-"""Answers of language models on disk: the same question is paid for once."""
+"""A cache on disk for answers of language models, so that the same question is paid for once."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ _SCHEMA = (
 
 
 class AnswerCache:
-    """A file of answers by the digest of their question; by default `llm.sqlite` in the cache under ART_HOME.
+    """A SQLite file of answers, by the digest of their question.
 
-    Several processes may use it at once. Deleting it costs money, nothing else.
+    Several processes may use it at once. When it is deleted, answers are asked and paid for again.
+
+    Args:
+        path: The file, created if it is missing; None: `llm.sqlite` in the cache folder under ART_HOME.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -32,13 +35,13 @@ class AnswerCache:
             db.execute(_SCHEMA)
 
     def get(self, digest: str) -> str | None:
-        """The answer's JSON, or None."""
+        """The JSON of an answer; None where the question is new. digest: see `question`."""
         with closing(self._open()) as db:
-            found = db.execute("SELECT answer FROM answers WHERE digest = ?", (digest,)).fetchone()
-        return None if found is None else str(found[0])
+            row = db.execute("SELECT answer FROM answers WHERE digest = ?", (digest,)).fetchone()
+        return None if row is None else str(row[0])
 
     def put(self, digest: str, answer: str) -> None:
-        """Keeps an answer's JSON; a later one for the same question takes its place."""
+        """Stores the JSON of an answer. It replaces an earlier answer to the same question."""
         with closing(self._open()) as db, db:
             db.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (digest, time.time(), answer))
 
@@ -47,5 +50,5 @@ class AnswerCache:
 
 
 def question(facts: Mapping[str, Any]) -> str:
-    """The digest of everything that an answer depends on."""
+    """SHA-256 digest of a question. facts: everything that the answer depends on."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""A model that is given as a LangChain chat model: asked by its own structured output."""
+"""A LangChain chat model as a target of `LLM`, asked through its own structured output."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from art_langgraph.llm.modes import Message, Mode, request
 from art_langgraph.llm.target import Reply, load_litellm
 
 _METHODS = {"schema": "json_schema", "tool": "function_calling"}
-"""Names that `with_structured_output` has for our ways of asking."""
+"""Methods of `with_structured_output`, by mode."""
 _FINISH_REASONS = {"max_tokens": "length", "refusal": "content_filter", "safety": "content_filter"}
-"""Words of other providers for OpenAI's."""
+"""OpenAI's finish reasons, by those of other providers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ChatModel:
 
     @property
     def identity(self) -> Mapping[str, Any] | None:
-        """Settings of the model as LangChain writes them, keys left out; None for a class that cannot be written."""
+        """Settings of the model as LangChain serialises them, without keys; None where LangChain cannot."""
         return {"langchain": dumps(self.model)} if self.model.is_lc_serializable() else None
 
     @property
@@ -48,7 +48,7 @@ class ChatModel:
             if mode == "text":
                 message = await self.model.ainvoke(request(mode, messages, answer)["messages"])
             else:
-                # As a dict: with a class the openai package parses the answer itself and loses one that does not fit.
+                # As a dict: with a class, the openai package parses the answer itself and drops a malformed answer.
                 structured: Runnable[LanguageModelInput, Any] = self.model.with_structured_output(
                     answer.model_json_schema(), method=_METHODS[mode], include_raw=True
                 )
@@ -67,7 +67,7 @@ class ChatModel:
         )
 
     async def _price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
-        """USD by litellm's price list; our own server bills nobody."""
+        """USD by litellm's price list; 0 for our own server, None for a model that is not in the list."""
         from art_langgraph.chat_model import ChatART
 
         if isinstance(self.model, ChatART):
@@ -79,7 +79,7 @@ class ChatModel:
 
 
 def _said(message: AIMessage) -> str:
-    """What a message says: the arguments of its tool call, or its text."""
+    """The answer in a message: the arguments of its tool call, or its text."""
     for call in message.tool_calls:
         return json.dumps(call["args"])
     for broken in message.invalid_tool_calls:

@@ -1,4 +1,4 @@
-"""What went wrong when a model was asked: whether to ask again, when, and how to say it."""
+"""Errors of model calls: their kind, whether and when to retry, and the remedy."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ CUT_OFF = "the answer was cut off at the length limit: raise max_tokens=…"
 
 
 class Fault(Exception):
-    """A question to a model that got no usable answer. Never leaves this package: `LLM` raises LLMError.
+    """A question to a model got no usable answer. Internal to this package: `LLM` raises LLMError.
 
     Args:
         kind: See LLMError.
         message: What happened.
         again: Whether the same question may succeed later.
-        other_mode: Whether another way of asking may succeed.
+        other_mode: Whether another mode may succeed.
         wait: Seconds that the server asked to wait for; None: it did not say.
     """
 
@@ -46,10 +46,10 @@ class Fault(Exception):
 
 
 def fault_of(error: Exception) -> Fault:
-    """Reads what litellm, a LangChain chat model or a provider's package raised.
+    """Translates an error of litellm, a LangChain chat model or a provider's package.
 
-    Their classes share names (openai's, which litellm and others took over) and carry the HTTP status and headers, so
-    that none of the packages is imported here.
+    The packages use the names of openai's error classes, and the errors have the HTTP status and headers. Therefore
+    none of the packages is imported here.
     """
     message = re.sub(r"^litellm\..*?Exception - ", "", str(error)) or type(error).__name__  # litellm's own preface
     status = getattr(error, "status_code", None) or getattr(getattr(error, "response", None), "status_code", None)
@@ -78,7 +78,7 @@ def fault_of(error: Exception) -> Fault:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those it came from: litellm calls a refused connection a server's error."""
+    """An error and its causes: litellm reports a refused connection as an error of the server."""
     for _ in range(10):
         if error is None:
             return
@@ -87,7 +87,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _retry_after(error: Exception) -> float | None:
-    """Seconds from the header Retry-After, which holds a number or a date."""
+    """Seconds in the Retry-After header, which has a number or a date; None without it."""
     response = getattr(error, "response", None)
     headers: Any = getattr(error, "litellm_response_headers", None) or getattr(response, "headers", None) or {}
     text = headers.get("retry-after")

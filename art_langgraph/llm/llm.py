@@ -1,4 +1,4 @@
-"""LLM: typed answers of a chat model behind litellm, an OpenAI-compatible endpoint, our own gateway, or LangChain."""
+"""LLM: typed answers of a model from litellm, an OpenAI-compatible endpoint, our own gateway, or LangChain."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from trainer_server.wire import ConfigError, LLMError
 log = logging.getLogger("art_langgraph")
 
 _works: dict[str, Mode] = {}
-"""The way of asking that last gave an answer, by endpoint."""
+"""The mode that last gave an answer, by endpoint."""
 _TIMES_PER_MODE = 2
-"""Malformed answers before a model is asked in another way."""
+"""How many malformed answers a mode may give before the next mode is tried."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """What was asked of a model, and what it cost."""
+    """Calls, tokens and cost of a model."""
 
     calls: int = 0
     """Requests sent."""
     retries: int = 0
     """Requests that followed a failure."""
     cached: int = 0
-    """Answers from disk."""
+    """Answers from the cache."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = 0.0
-    """USD; None as soon as the price of one answer is unknown."""
+    """USD; None as soon as the price of an answer is unknown."""
 
     def __str__(self) -> str:
         cost = "cost unknown" if self.cost is None else f"{self.cost:.4f} USD"
@@ -56,14 +56,14 @@ class Usage:
         return f"{self.calls} calls ({self.retries} retries, {self.cached} from the cache), {tokens}, {cost}"
 
     def add(self, reply: Reply) -> None:
-        """Counts one answer."""
+        """Adds the tokens and the price of an answer."""
         self.prompt_tokens += reply.prompt_tokens
         self.completion_tokens += reply.completion_tokens
         self.cost = None if reply.price is None or self.cost is None else self.cost + reply.price
 
 
 def total_cost(usages: Iterable[Usage]) -> float | None:
-    """USD of all of them together; None where the price of an answer is unknown."""
+    """Sum of costs in USD; None where the price of an answer is unknown."""
     prices = [usage.cost for usage in usages]
     return None if None in prices else sum(price for price in prices if price is not None)
 
@@ -71,25 +71,26 @@ def total_cost(usages: Iterable[Usage]) -> float | None:
 class LLM:
     """A chat model that answers with values of pydantic models.
 
-    What is asked here belongs to no rollout: no trajectory records it.
+    Its calls belong to no rollout, and no trajectory records them.
 
     Args:
         model: "provider/name" as litellm has it; any name with `base_url`, an OpenAI-compatible endpoint;
             "art/agent@3", "art/agent", "art/base" for a policy version, a policy or the base model of our own server,
-            whose address and key are found as TrainerClient's; or a LangChain chat model, whose own retries come
-            before those here.
+            whose address and key are those of TrainerClient; or a LangChain chat model, whose own retries come before
+            those here.
         base_url: Address of an OpenAI-compatible endpoint.
         api_key: Key; None: the provider's environment variable. An address that you name gets no key from the
             environment.
-        temperature: Of the answers; None: the provider's default.
-        max_tokens: Of an answer; None: the provider's default.
-        timeout: Seconds for one request.
-        retries: After malformed answers, 429, 5xx, timeouts and lost connections.
-        backoff: Seconds before the first retry, doubled each time; half of it up to all of it is waited.
+        temperature: Sampling temperature; None: the provider's default.
+        max_tokens: Most tokens of an answer; None: the provider's default.
+        timeout: Seconds for a request.
+        retries: How often a request is repeated after malformed answers, 429, 5xx, timeouts and lost connections.
+        backoff: Seconds before the first retry, doubled for each further retry. The actual wait is a random time
+            between half of it and all of it.
         max_wait: Longest wait in seconds, also when a server's Retry-After asks for more.
         max_concurrency: Requests at once.
-        cache: A file; True: the one under ART_HOME; None: no cache. What a policy's newest version says is never kept,
-            nor what a chat model says that LangChain cannot serialise.
+        cache: A file; True: the file under ART_HOME; None: no cache. Answers of a policy's newest version are never
+            cached, nor those of a chat model that LangChain cannot serialise.
 
     Raises:
         ConfigError: A number is out of range, or an option is given that must be set on the chat model itself.
@@ -131,25 +132,26 @@ class LLM:
 
     @classmethod
     def of(cls, model: Model) -> LLM:
-        """An LLM as it is; a litellm name or a LangChain chat model with the default options."""
+        """An LLM for a litellm name or a LangChain chat model, with default options; an LLM is returned as it is."""
         return model if isinstance(model, LLM) else cls(model)
 
     async def ask(
         self, messages: Sequence[Message], answer: type[T], *, check: Callable[[T], None] | None = None, sample: int = 0
     ) -> T:
-        """Asks for one answer.
+        """Asks the model, and parses its answer.
 
         Args:
-            messages: The conversation, as OpenAI has it.
+            messages: The conversation, in OpenAI's format.
             answer: Class of the answer.
             check: Raises ValueError for a value that cannot be used; the model is told why and asked again.
-            sample: Tells several answers to one question apart in the cache.
+            sample: Number of the answer. The cache keeps an answer for each number, so that a question can have
+                several.
 
         Returns:
             The answer, as a value of `answer`.
 
         Raises:
-            LLMError: No usable answer came; its `kind` says why.
+            LLMError: There was no usable answer; its `kind` says why.
             ConfigError: No provider is known for the model's name.
         """
         if (target := self._target) is None:
@@ -198,7 +200,7 @@ class LLM:
         return fault.wait is not None and fault.wait > self._max_wait
 
     def _wait(self, state: RetryCallState) -> float:
-        """As long as the server asked for, else a random part of a time that doubles; none after a malformed answer."""
+        """Seconds before a retry: what the server asked for, else a random backoff; 0 after a malformed answer."""
         fault = _fault(state)
         if fault.wait is not None:
             return fault.wait
@@ -212,12 +214,12 @@ class LLM:
 
 
 Model = str | LLM | BaseChatModel
-"""Whatever names a language model: a litellm name ("provider/name"), an LLM, or a LangChain chat model."""
+"""A language model: a litellm name ("provider/name"), an LLM, or a LangChain chat model."""
 
 
 @dataclass(slots=True)
 class _Dialogue(Generic[T]):
-    """One question with what was answered to it until now."""
+    """A question, with the state of its retries."""
 
     target: Target
     messages: list[Message]
@@ -227,14 +229,14 @@ class _Dialogue(Generic[T]):
     usage: Usage
     malformed: int = 0
     correction: list[Message] = field(default_factory=list)
-    """The last answer, and what was wrong with it."""
+    """Messages with the last malformed answer, and what was wrong with it."""
     mode: Mode = MODES[0]
 
     def __post_init__(self) -> None:
         self.mode = _works.get(self.target.endpoint, self.mode)
 
     async def ask_once(self) -> T:
-        """A good answer. Raises Fault; where the endpoint does not take a way of asking, the others are tried first."""
+        """Asks until the endpoint accepts a mode, and returns a valid answer. Raises Fault."""
         while True:
             try:
                 text = await self._request()
@@ -253,7 +255,7 @@ class _Dialogue(Generic[T]):
         return value
 
     async def _request(self) -> str:
-        """What the model says to one request. Raises Fault."""
+        """Sends a request and returns the text of the answer. Raises Fault."""
         await load_litellm()  # asks, or knows the price; its import must not count against the timeout
         self.usage.calls += 1
         try:
@@ -261,7 +263,7 @@ class _Dialogue(Generic[T]):
                 reply = await self.target.ask(self.mode, [*self.messages, *self.correction], self.answer, self.timeout)
         except TimeoutError:
             raise Fault("timeout", f"no answer within {self.timeout:g} s", again=True) from None
-        except Exception as error:  # the edge to a foreign host, whose client raises errors of many classes
+        except Exception as error:  # clients of foreign hosts raise errors of many classes
             raise fault_of(error) from error
         self.usage.add(reply)
         return reply.check()
@@ -273,7 +275,7 @@ class _Dialogue(Generic[T]):
             self._take_next_mode()
 
     def _take_next_mode(self) -> bool:
-        """Whether there is another way of asking; then it is taken, without the correction of the one before."""
+        """Switches to the next mode and drops the correction. Returns False after the last mode."""
         if self.mode == MODES[-1]:
             return False
         self.mode, self.correction = MODES[MODES.index(self.mode) + 1], []

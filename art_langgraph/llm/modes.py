@@ -1,4 +1,4 @@
-"""Three ways to ask a model for JSON of a schema, and how to read what it says."""
+"""Three ways to ask a model for JSON of a schema, and how to parse its answer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ from pydantic import BaseModel, ValidationError
 
 T = TypeVar("T", bound=BaseModel)
 Message = Mapping[str, Any]
-"""A chat message, as OpenAI has it."""
+"""A chat message in OpenAI's format."""
 Mode = Literal["schema", "tool", "text"]
-"""response_format with the schema; a forced tool call; the schema in the prompt and JSON in the answer's text."""
+"""How a model is asked for JSON. "schema": `response_format` with the schema. "tool": a forced tool call. "text": the
+schema in the prompt, JSON in the answer's text."""
 MODES: tuple[Mode, ...] = ("schema", "tool", "text")
 _TOOL = "answer"
 
 
 def request(mode: Mode, messages: Sequence[Message], answer: type[BaseModel]) -> dict[str, Any]:
-    """The part of a request that depends on the mode."""
+    """The part of a chat request that depends on the mode.
+
+    Args:
+        mode: How to ask.
+        messages: The conversation.
+        answer: Class of the answer, whose JSON schema is sent.
+    """
     schema = answer.model_json_schema()
     if mode == "schema":
         try:
@@ -42,7 +49,7 @@ def request(mode: Mode, messages: Sequence[Message], answer: type[BaseModel]) ->
 
 
 def said(message: Any) -> str:
-    """What a message of litellm's says, by whichever way it says it."""
+    """The answer in a message of litellm's: arguments of the forced tool call, else the text."""
     for call in message.tool_calls or ():
         if call.function.name == _TOOL:
             return str(call.function.arguments)
@@ -50,7 +57,7 @@ def said(message: Any) -> str:
 
 
 def parse(text: str, answer: type[T]) -> T:
-    """The value in an answer's text, also where it stands between other words. Raises ValueError with what is wrong."""
+    """The value in an answer's text, also when other text surrounds the JSON. Raises ValueError with the reasons."""
     try:
         return _only(text, answer)
     except ValidationError as error:
@@ -65,7 +72,7 @@ def parse(text: str, answer: type[T]) -> T:
 
 
 def _only(text: str, answer: type[T]) -> T:
-    """The value, where nothing in it is said twice: JSON readers would take the last and say nothing."""
+    """Parses a text as JSON. Refuses duplicate keys, of which JSON parsers silently keep the last."""
 
     def once(pairs: list[tuple[str, Any]]) -> None:
         names = [name for name, _ in pairs]
@@ -78,23 +85,23 @@ def _only(text: str, answer: type[T]) -> T:
 
 
 def _reasons(error: ValidationError) -> str:
-    found = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ") for one in error.errors()]
-    return "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
+    reasons = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}".removeprefix(": ") for detail in error.errors()]
+    return "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
 
 
 class _Open(ValueError):
-    """A schema with objects of unknown properties."""
+    """A schema has objects with unknown properties, which strict mode does not allow."""
 
 
 def _closed(schema: Any) -> Any:
-    """A schema as strict mode wants it: closed objects, every property required. Raises _Open where it cannot be."""
+    """A schema for strict mode: objects are closed and all properties required. Raises _Open where that cannot be."""
     if isinstance(schema, list):
-        return [_closed(one) for one in schema]
+        return [_closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: _closed(value) for key, value in schema.items()}
+    closed = {key: _closed(value) for key, value in schema.items()}
     if schema.get("type") == "object":
         if "properties" not in schema or schema.get("additionalProperties"):
             raise _Open
-        found |= {"additionalProperties": False, "required": list(schema["properties"])}
-    return found
+        closed |= {"additionalProperties": False, "required": list(schema["properties"])}
+    return closed

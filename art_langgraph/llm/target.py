@@ -1,4 +1,4 @@
-"""A model that is asked by name: where, with which key, and what it answers to one request of litellm's."""
+"""Models that litellm knows by name: address, key, and how a request is sent."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from trainer_server.wire import ConfigError, Connection, LLMError
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A model's answer to one request."""
+    """A model's answer to a request."""
 
     text: str
-    """JSON, if the model did as asked."""
+    """The answer; JSON, unless the model did not comply."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     price: float | None = None
-    """USD; None where nobody knows it."""
+    """USD; None where it is unknown."""
     finish_reason: str | None = None
-    """As OpenAI has it: `stop`, `length`, `content_filter`, …"""
+    """OpenAI's value: `stop`, `length`, `content_filter`, …"""
     refusal: str | None = None
     """Why the model refuses, if it does."""
 
     def check(self) -> str:
-        """The text. Raises Fault where the model refused, or did not come to the end."""
+        """The text. Raises Fault where the model refused, or the answer was cut off."""
         if self.refusal or self.finish_reason == "content_filter":
             raise Fault("refused", self.refusal or "the provider's content filter ended the answer")
         if self.finish_reason == "length":
@@ -51,15 +51,28 @@ class Target(Protocol):
 
     @property
     def endpoint(self) -> str:
-        """Name of what answers: the way of asking that works there is remembered under it."""
+        """Name of the model and its address. `LLM` remembers the mode that works there by this name."""
 
     async def ask(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
-        """Sends one request. Raises whatever the package below raises: see `fault_of`."""
+        """Sends a request.
+
+        Args:
+            mode: How the model is asked for JSON.
+            messages: The conversation.
+            answer: Class of the answer.
+            timeout: Seconds for the request.
+
+        Raises:
+            Exception: An error of the client package; `fault_of` translates it.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """A model that litellm knows by name, at an address or at its provider's."""
+    """A model that litellm knows by name.
+
+    A `base_url` of None is the provider's own address; an `api_key` of None, the provider's environment variable.
+    """
 
     model: str
     base_url: str | None
@@ -67,7 +80,7 @@ class NamedModel:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Sampling options: temperature, max_tokens."""
     own: bool = False
-    """Answered by our own trainer server, which bills nobody."""
+    """Our own trainer server answers, which costs nothing."""
     fixed: bool = True
     """The model never changes under this name."""
 
@@ -107,11 +120,11 @@ class NamedModel:
 
 
 async def find_target(model: str, base_url: str | None, api_key: str | None, options: Mapping[str, Any]) -> NamedModel:
-    """What the arguments of `LLM` stand for.
+    """The model that the arguments of `LLM` name.
 
     Raises:
         ConfigError: No provider is known for the name.
-        LLMError: Our own server does not say what its base model is.
+        LLMError: The trainer server does not answer with the name of its base model.
     """
     provider, _, name = model.partition("/")
     if provider == "art":
@@ -135,14 +148,14 @@ async def find_target(model: str, base_url: str | None, api_key: str | None, opt
 
 
 async def load_litellm() -> Any:
-    """litellm, imported when it is first needed: that takes seconds. Left alone it fetches a price list, and chats."""
+    """Imports litellm on first use, which takes seconds. Turns off its price list download and its log messages."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("LITELLM_LOG", "ERROR")
 
     def load() -> Any:
         import litellm
 
-        import_module("openai.resources.chat")  # or the first call would, on the event loop
+        import_module("openai.resources.chat")  # else the first call imports it, on the event loop
         with warnings.catch_warnings():
             # Pydantic warns once about litellm's types; where warnings are errors, litellm reports a lost connection.
             warnings.simplefilter("ignore")
@@ -154,7 +167,7 @@ async def load_litellm() -> Any:
 
 
 async def _base_model(server: Connection) -> str:
-    """The name of the base model of our server: the first that it lists. Raises LLMError."""
+    """The name of the base model of a trainer server: the first model that it lists. Raises LLMError."""
     headers = {"Authorization": f"Bearer {server.api_key}"}
     try:
         async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=10.0) as http:

@@ -1,4 +1,4 @@
-"""Two versions of a policy on the same scenarios, judged side by side: for rewards that only compare."""
+"""Compares two versions of a policy on the same scenarios, for rewards that judge runs against each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from art_langgraph.trajectory import TrajectoryGroup
 
 
 class Pair(NamedTuple):
-    """Mean scores of both versions in one scenario."""
+    """Mean scores of both versions in a scenario."""
 
     before: float
     after: float
@@ -23,12 +23,12 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VersionComparison:
-    """Two versions in comparison. A scenario that could not be judged counts in `unscored` alone.
+    """The scores of two versions. A scenario that could not be judged counts only in `unscored`.
 
     Args:
         policy: The policy.
         versions: The earlier version and the later one.
-        groups: One per scenario, with the runs of both versions; `Trajectory.requested_version` tells which.
+        groups: A group per scenario, with the runs of both versions; `Trajectory.requested_version` has the version.
     """
 
     policy: str
@@ -37,6 +37,7 @@ class VersionComparison:
 
     @property
     def pairs(self) -> list[Pair]:
+        """Mean scores of both versions, for each scenario that could be judged."""
         pairs = []
         for group in self.groups:
             scores: dict[int, list[float]] = {version: [] for version in self.versions}
@@ -49,6 +50,7 @@ class VersionComparison:
 
     @property
     def unscored(self) -> int:
+        """How many scenarios could not be judged."""
         return len(self.groups) - len(self.pairs)
 
     @property
@@ -65,20 +67,22 @@ class VersionComparison:
 
     @property
     def wins(self) -> int:
-        """Scenarios in which the later version scores higher."""
+        """How many scenarios the later version scores higher in."""
         return sum(pair.after > pair.before for pair in self.pairs)
 
     @property
     def losses(self) -> int:
+        """How many scenarios the later version scores lower in."""
         return sum(pair.after < pair.before for pair in self.pairs)
 
     @property
     def ties(self) -> int:
+        """How many scenarios both versions score equally in."""
         return len(self.pairs) - self.wins - self.losses
 
     @property
     def win_interval(self) -> tuple[float, float]:
-        """95 % interval (Wilson) of the share of wins among scenarios that are no ties."""
+        """95 % interval (Wilson) of the share of wins, ties left out."""
         return wilson(self.wins, self.wins + self.losses)
 
     def __str__(self) -> str:
@@ -108,9 +112,9 @@ async def compare_versions(
     timeout: float | None = None,
     progress: bool = True,
 ) -> VersionComparison:
-    """Runs both versions `n` times on each scenario, and has all runs of a scenario judged as one group.
+    """Runs both versions `n` times on each scenario, and scores all runs of a scenario as a group.
 
-    The judge is not told which is which. The runs are marked as evaluation, and no training step takes them.
+    The judge is not told which version made a run. The runs are marked as evaluation, and no training step takes them.
 
     Args:
         graph: As that of `rollout`.
@@ -119,7 +123,7 @@ async def compare_versions(
         policy: The policy to compare.
         versions: The earlier version and the later one.
         n: Runs of each scenario, by each version.
-        temperature: Asks the gateway to override what the graph hard-codes; None leaves it.
+        temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
         max_concurrency: Runs at once.
         timeout: Seconds for a run of the graph.
         progress: Shows a bar on a terminal.
@@ -130,12 +134,18 @@ async def compare_versions(
     """
     sides = [
         await gather(
-            graph, scenarios, n, version={policy: version}, temperature=temperature, timeout=timeout,
-            max_concurrency=max_concurrency, evaluation=True,
+            graph,
+            scenarios,
+            n,
+            version={policy: version},
+            temperature=temperature,
+            timeout=timeout,
+            max_concurrency=max_concurrency,
+            evaluation=True,
             progress=f"measuring {policy}@{version}" if progress else False,
         )
         for version in versions
-    ]  # fmt: skip
+    ]
     mixed = [
         TrajectoryGroup(scenario=before.scenario, trajectories=[*before.trajectories, *after.trajectories])
         for before, after in zip(*sides, strict=True)

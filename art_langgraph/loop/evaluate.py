@@ -1,4 +1,4 @@
-"""How good a version is: runs that are measured and never trained on."""
+"""Evaluates a version on scenarios. The runs are never trained on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def full_reward(trajectory: Trajectory) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The runs of one version on scenarios: the mean of their rewards and the rate of successes, with 95 % intervals.
+    """The runs of a version on scenarios: the mean of their rewards and the rate of successes, with 95 % intervals.
 
     A run that raised enters `mean` and `success_rate` with the reward that the reward function gave it, because raising
     may be the agent's own failure, but it never counts as a success. A run without a reward enters neither.
@@ -50,6 +50,7 @@ class Evaluation:
 
     @property
     def rewards(self) -> list[float]:
+        """Rewards of the scored runs."""
         return [trajectory.reward for trajectory in self.trajectories if trajectory.reward is not None]
 
     @property
@@ -69,7 +70,7 @@ class Evaluation:
 
     @property
     def mean(self) -> float | None:
-        """Mean reward; None where no run has one."""
+        """Mean reward; None where no run has a reward."""
         return statistics.fmean(self.rewards) if self.rewards else None
 
     @property
@@ -91,11 +92,12 @@ class Evaluation:
 
     @property
     def successes(self) -> int:
+        """How many runs succeeded."""
         return sum(map(self.succeeded, self.trajectories))
 
     @property
     def success_rate(self) -> float | None:
-        """Successes among runs with a reward; None where no run has one."""
+        """Share of successes among the runs with a reward; None where no run has a reward."""
         return self.successes / self.n if self.n else None
 
     @property
@@ -136,7 +138,7 @@ class Evaluation:
         }
 
     def save(self, path: str | Path) -> None:
-        """Writes the trajectories to a JSONL file, one a line; see `load`."""
+        """Writes the trajectories to a JSONL file, which `load` reads."""
         write_jsonl(path, self.trajectories)
 
     @classmethod
@@ -183,21 +185,22 @@ async def evaluate(
     resume: Resume | None = None,
     progress: bool | str = True,
 ) -> Evaluation:
-    """Runs a graph `n` times on each scenario under one version, at a temperature of its own.
+    """Runs a graph `n` times on each scenario with a fixed version and temperature, and scores the runs.
 
     The trajectories are marked as evaluation, and no training step takes them, whatever their temperature.
 
     Args:
         graph: As that of `rollout`.
         scenarios: Tasks that the policy was not trained on.
-        reward: Scores a run. None leaves the runs unscored, to look at.
-        version: Of the policies that ChatART asks, for all of them or by name; None: whatever the graph names.
+        reward: Scores a run; None leaves the runs unscored.
+        version: Version of the policies that ChatART asks, for all of them or by name; None: the version that the graph
+            names.
         n: Runs of each scenario.
         success: Whether a scored run solved its scenario; by default a reward of at least 1.
-        temperature: Asks the gateway to override what the graph hard-codes; None leaves it.
+        temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
         max_concurrency: Runs at once.
         timeout: Seconds for a run of the graph.
-        store: Where the runs are kept as well.
+        store: Where the runs are stored; None: nowhere.
         resume: Answers the graph's interrupts; see `rollout`.
         progress: Shows a bar on a terminal; a string labels it.
 
@@ -209,9 +212,19 @@ async def evaluate(
         RolloutsFailed: Every run raised, or no run has a reward though a reward function was given.
     """
     groups = await gather(
-        graph, scenarios, n, reward, max_concurrency=max_concurrency, temperature=temperature, timeout=timeout,
-        store=store, resume=resume, version=version, progress=progress, evaluation=True,
-    )  # fmt: skip
+        graph,
+        scenarios,
+        n,
+        reward,
+        max_concurrency=max_concurrency,
+        temperature=temperature,
+        timeout=timeout,
+        store=store,
+        resume=resume,
+        version=version,
+        progress=progress,
+        evaluation=True,
+    )
     if reward is not None:
         check_rewards(groups)
     return Evaluation([trajectory for group in groups for trajectory in group.trajectories], version, success)

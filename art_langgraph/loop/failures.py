@@ -1,4 +1,4 @@
-"""Runs that failed: one error when all of them did, one warning when many did or when nothing was recorded."""
+"""Failed runs: an error when all runs failed, a warning when many failed or when nothing was recorded."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from trainer_server.wire import ARTError
 log = logging.getLogger("art_langgraph")
 
 _MANY = 0.1
-"""Share of runs that raised from which a warning is worth a line; a group without any good run always is."""
+"""Share of raised runs from which a warning is logged. A group whose runs all raised is always logged."""
 _HELP = 'docs/capture.md, section "Runs without completions"'
 _warned: set[str] = set()
 
 
 class RolloutsFailed(ARTError):
-    """No run of a gather, an evaluation or a training step is of use. The message has their number and the first error.
+    """All runs of a gather, an evaluation or a training step failed. The message has their number and the first error.
 
     Args:
         message: What is wrong with the runs.
-        trajectories: The runs, with their errors and all that they did until then.
+        trajectories: The runs, with their errors and everything that happened until then.
     """
 
     def __init__(self, message: str, *, trajectories: Sequence[Trajectory]) -> None:
@@ -31,7 +31,7 @@ class RolloutsFailed(ARTError):
 
 
 def check_runs(groups: Sequence[TrajectoryGroup]) -> None:
-    """Warns when many runs raised, or all of a scenario.
+    """Warns when many runs raised, or all runs of a scenario.
 
     Raises:
         RolloutsFailed: All runs raised.
@@ -80,7 +80,7 @@ def check_completions(
 
 
 def warn_unheard(trajectory: Trajectory, graph: str) -> None:
-    """Warns, once per process and cause, of a run that was scored and has no completion of the gateway.
+    """Warns of a scored run that has no completion of the gateway. Each cause is logged once per process.
 
     Args:
         trajectory: A run that has ended.

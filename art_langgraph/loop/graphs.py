@@ -1,4 +1,4 @@
-"""What a user calls a graph → the compiled graph of a run, and its input."""
+"""Accepts graphs and factories of graphs, and makes the compiled graph and the input of each run."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from art_langgraph.trajectory import Scenario
 from trainer_server.wire import ConfigError
 
 Graph = Runnable[Any, Any] | Callable[..., Any]
-"""A compiled graph, or a factory: a function that makes one for a scenario.
+"""A compiled graph, or a factory: a function that makes a graph for a scenario.
 
-A factory takes the scenario or nothing. It returns a compiled graph, or an async context manager that yields one and is
-left when the run has ended (`@asynccontextmanager`). An `async def` that returns the graph says so by its annotation,
-`-> Runnable`: without it, it looks like an agent, and it is refused before it is called.
+A factory takes the scenario or nothing. It returns a compiled graph, or an async context manager that yields a graph
+and exits when the run has ended (`@asynccontextmanager`). An `async def` that returns a graph needs the annotation
+`-> Runnable`. Without it, the function may be an agent, and it is refused before it is called.
 """
 
 _NO_GRAPHS = (str, bytes, int, float, dict, list, tuple, set, type(None), BaseMessage)
-"""What agents return and factories do not."""
+"""Types that agents return and factories do not."""
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class NotStarted(ConfigError):
-    """There is no graph to run: nothing has been run yet, and no run would fare better."""
+    """There is no graph to run. Nothing was run, and each further run would fail in the same way."""
 
 
 class GraphSource:
-    """Gives every run its graph, and refuses what cannot be one before anything is run.
+    """Makes the graph of each run. Refuses anything else than a graph or a factory before a run starts.
 
-    The first call of a factory is awaited by all others. When it raises, nothing was run, and nothing will be; later
-    errors belong to their run.
+    All runs wait for the first call of a factory. When that call raises, nothing is run. When a later call raises, only
+    its run fails.
 
     Args:
-        graph: What the user passed.
+        graph: A compiled graph or a factory.
 
     Raises:
         ConfigError: It is no compiled graph and no factory.
@@ -56,7 +56,7 @@ class GraphSource:
 
     @classmethod
     def of(cls, graph: Graph | GraphSource) -> GraphSource:
-        """A source from itself or from what the user passed."""
+        """A source for a graph or a factory; a source is returned as it is."""
         return graph if isinstance(graph, GraphSource) else cls(graph)
 
     def check(self, scenarios: Iterable[Scenario]) -> None:
@@ -66,10 +66,14 @@ class GraphSource:
                 graph_input(self.graph, scenario.input)
 
     async def open(self, scenario: Scenario, stack: AsyncExitStack) -> Runnable[Any, Any]:
-        """The graph of a run; what has to be left after the run is put on the stack.
+        """The graph of a run.
+
+        Args:
+            scenario: The scenario of the run.
+            stack: Gets the factory's context manager, if any. The caller closes the stack after the run.
 
         Raises:
-            NotStarted: The factory raised in the first run, or gave something else than a compiled graph.
+            NotStarted: The factory raised in the first run, or returned something else than a compiled graph.
         """
         if isinstance(self.graph, Runnable):
             return self.graph
@@ -82,7 +86,7 @@ class GraphSource:
                 made = await self._make(scenario, stack)
             except NotStarted:
                 raise
-            except Exception as error:  # the user's code: nothing was run yet, so that the user is told at once
+            except Exception as error:  # the user's code failed before any run: the error goes to the caller
                 name = _name(self.graph)
                 raise NotStarted(f"the graph factory {name} raised: {type(error).__name__}: {error}") from error
             self._proven = True
@@ -102,7 +106,7 @@ class GraphSource:
 
 
 def graph_input(graph: Runnable[Any, Any], given: Any) -> Any:
-    """What a graph is invoked with: a text becomes the first message of a user, unless the graph takes a plain text.
+    """The input to invoke a graph with: a text becomes a user's message, unless the graph takes a plain text.
 
     Args:
         graph: The compiled graph.
@@ -132,7 +136,7 @@ def _message(text: str) -> dict[str, Any]:
 
 
 def _input_schema(graph: Runnable[Any, Any]) -> Mapping[str, Any]:
-    """JSON schema of a graph's input; empty where the graph does not tell."""
+    """JSON schema of a graph's input; empty where it is unknown."""
     while (bound := getattr(graph, "bound", None)) is not None:  # with_config, with_retry
         graph = bound
     builder = getattr(graph, "builder", None)
@@ -150,7 +154,7 @@ def _input_schema(graph: Runnable[Any, Any]) -> Mapping[str, Any]:
 
 
 def _check_factory(graph: Any) -> None:
-    """Raises ConfigError for what is neither a graph nor, as far as one can tell without calling it, a factory."""
+    """Raises ConfigError for an object that is no graph and, by its signature, no factory. Does not call it."""
     name = _name(graph)
     if hasattr(graph, "compile"):
         raise ConfigError(f"{_article(graph)} has to be compiled before it can run: call .compile() on it")
@@ -162,9 +166,10 @@ def _check_factory(graph: Any) -> None:
     except (TypeError, ValueError):
         raise ConfigError(f"{name} cannot be called with a scenario: {wanted}") from None
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [one for one in parameters if one.default is one.empty and one.kind not in _VARIABLE]
-    if len(needed) > 1 or any(one.kind not in positional for one in needed):
-        raise ConfigError(f"{name} needs {', '.join(one.name for one in needed)}: {wanted}")
+    required = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    needed = [parameter for parameter in required if parameter.kind not in _VARIABLE]
+    if len(needed) > 1 or any(parameter.kind not in positional for parameter in needed):
+        raise ConfigError(f"{name} needs {', '.join(parameter.name for parameter in needed)}: {wanted}")
     function = _function(graph)
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise ConfigError(
@@ -189,7 +194,7 @@ def _function(graph: Any) -> Any:
 
 
 def _returned(function: Any) -> Any:
-    """What a function says it returns: a type, or the text of the annotation where it cannot be resolved."""
+    """The return annotation of a function: a type, or its text where it cannot be resolved."""
     try:
         return typing.get_type_hints(function).get("return")
     except Exception:  # annotations are the user's code: names that exist for type checkers only

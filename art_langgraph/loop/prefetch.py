@@ -1,4 +1,4 @@
-"""The rollouts of each training step: made in turn with the training, or prefetched while it goes on."""
+"""Makes the rollouts of each training step: between the steps, or prefetched during training."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import GroupRef, Job
 
 _EQUAL = 1e-9
-"""Rewards that differ by less teach nothing; the trainer's own measure."""
+"""Rewards that differ by less count as equal, as in the trainer."""
 
 
 @dataclass(slots=True)
 class RolloutBatch:
-    """The groups that one training step learns from.
+    """The groups that a training step learns from.
 
     Args:
         step: Number of the step.
-        groups: The runs; none where the step was accepted before.
-        job: The step's training, where it was accepted before.
-        replaced: How many groups took the place of others that teach nothing.
+        groups: The runs; empty where the server has accepted the step before.
+        job: The step's job, where the server has accepted the step before.
+        replaced: How many groups were added because others teach nothing.
         seconds: Wall time of the rollouts.
     """
 
@@ -49,11 +49,11 @@ async def informative_groups(
         run: Makes the groups of some scenarios.
         scenarios: The scenarios of the step.
         others: Scenarios to take instead, in this order.
-        rounds: At most so many times.
+        rounds: How often scenarios are replaced, at most.
 
     Returns:
-        All groups, also those that teach nothing (the trainer leaves them out, and counts their rewards), and how many
-        were added.
+        All groups, and how many were added. Groups that teach nothing are included: the trainer leaves them out, and
+        counts their rewards.
     """
     groups = await run(scenarios)
     wanted, left = len(scenarios), list(others)
@@ -67,7 +67,7 @@ async def informative_groups(
 
 
 def informative(group: TrajectoryGroup) -> bool:
-    """Whether the rewards of a group, or those of a node in it, differ."""
+    """Whether a group teaches something: its rewards differ, or those of a node."""
     return any(map(_differs, group_refs([group])))
 
 
@@ -77,7 +77,14 @@ def _differs(group: GroupRef) -> bool:
 
 
 def pick(scenarios: Sequence[ScenarioLike], count: int, step: int, seed: int | None) -> list[ScenarioLike]:
-    """The scenarios of a step, each once per pass: in seeded shuffles, or in their order for None."""
+    """The scenarios of a step. A pass takes each scenario once.
+
+    Args:
+        scenarios: All scenarios.
+        count: Scenarios of a step.
+        step: Number of the step, from 1 on.
+        seed: Seeds the order of each pass; None: the order given.
+    """
     chosen: list[ScenarioLike] = []
     for position in range((step - 1) * count, step * count):
         epoch, at = divmod(position, len(scenarios))
@@ -90,7 +97,14 @@ def pick(scenarios: Sequence[ScenarioLike], count: int, step: int, seed: int | N
 def replacements(
     scenarios: Sequence[ScenarioLike], chosen: Sequence[ScenarioLike], step: int, seed: int
 ) -> list[ScenarioLike]:
-    """All scenarios that a step has not chosen, shuffled: it takes them in place of those that teach nothing."""
+    """All scenarios that a step has not chosen, shuffled, to replace those that teach nothing.
+
+    Args:
+        scenarios: All scenarios.
+        chosen: The scenarios of the step.
+        step: Number of the step.
+        seed: Seeds the order, together with the step.
+    """
     taken = set(map(id, chosen))
     others = [scenario for scenario in scenarios if id(scenario) not in taken]
     return random.Random(f"{seed}-spare-{step}").sample(others, len(others))
@@ -102,8 +116,8 @@ async def prefetch_rollouts(
     """Makes the rollouts of each step and yields them in order, up to `staleness` steps before they are asked for.
 
     The rollouts of step i begin when the consumer asks for step i - staleness, and no two steps make rollouts at once.
-    With 0, rollouts and training take turns; with more they overlap. Leaving the iterator early cancels rollouts that
-    are under way.
+    With 0, rollouts and training take turns; with more they overlap. Closing the iterator early cancels the rollouts
+    that still run.
 
     Args:
         steps: Numbers of the steps.

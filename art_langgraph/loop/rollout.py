@@ -1,4 +1,4 @@
-"""One graph on one scenario → one trajectory; many → groups."""
+"""Runs graphs on scenarios: `rollout` returns a trajectory, `gather` groups of trajectories."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError
 
 ScenarioLike = Scenario | dict[str, Any] | str | Command[Any]
-"""A scenario, a text that a user says, or a graph's input; see `Scenario.of`."""
+"""A scenario, the text of a user's message, or a graph's input; see `Scenario.of`."""
 
 Resume = Callable[[list[Any]], Any]
-"""Answers interrupts: their values → what the run is resumed with, or an awaitable of it."""
+"""Answers interrupts: takes their values, returns the value to resume the run with, or an awaitable of it."""
 
 
 async def rollout(
@@ -47,26 +47,30 @@ async def rollout(
 ) -> Trajectory:
     """Runs a graph on a scenario and records what it did.
 
-    A graph that raises gives a trajectory with its `error` and all that it did until then. Every ChatART inside gets
-    one version of its policy for the whole rollout. A graph with a checkpointer gets a thread of its own unless
-    `config` names one.
+    When the graph raises, the trajectory has its `error` and everything that happened until then. Each ChatART in the
+    graph uses the same version of its policy during the whole rollout. A graph with a checkpointer gets a new thread
+    unless `config` names a thread.
 
     Args:
-        graph: A compiled graph, or a factory that makes one for a scenario; see `Graph`.
-        scenario: The task. A text is what a user says: the first message of a graph of messages.
-        reward: Scores the run, also one that raised; None leaves it unscored.
-        temperature: Asks the gateway to override what the graph hard-codes.
+        graph: A compiled graph, or a factory that makes a graph for a scenario; see `Graph`.
+        scenario: The task. A text is a user's message: the first message of a graph that takes messages.
+        reward: Scores the run, also when the graph raised; None leaves it unscored.
+        temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
         config: LangChain's config of the run.
-        timeout: Seconds for the graph; running over is an error of the trajectory.
-        store: Where the trajectory is kept as well.
-        resume: Answers the graph's interrupts, given as a list; without it an interrupt ends the run.
+        timeout: Seconds for the graph; None: no limit. A graph that takes longer is cancelled, and the trajectory has
+            an `error`.
+        store: Where the trajectory is stored; None: nowhere.
+        resume: Called with the list of the graph's interrupts; returns the answer. None: an interrupt ends the run.
         version: Version of the policies that ChatART asks, for all of them or by name; None: the newest.
-        evaluation: The run measures, and is never trained on.
-        metadata: Your facts, kept with the trajectory.
+        evaluation: The run evaluates a version, and is never trained on.
+        metadata: Your data, kept in the trajectory.
+
+    Returns:
+        The trajectory.
 
     Raises:
-        ConfigError: There is nothing to run: the graph is not compiled, it does not take the scenario's input, the
-            function is no factory, or the factory raised.
+        ConfigError: The graph is not compiled, it does not take the scenario's input, the function is no factory, or
+            the factory raised. Nothing was run.
     """
     scenario, source = Scenario.of(scenario), GraphSource.of(graph)
     source.check([scenario])
@@ -100,7 +104,7 @@ async def rollout(
     except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
         trajectory.error = f"{type(error).__name__}: {error}"
     finally:
-        scope.exits = None  # what a stray task still opens must not wait for an end that has passed
+        scope.exits = None  # a task that outlives the run must not wait for an end that has passed
         release(scope)
     trajectory.seconds = time.monotonic() - started
     if handler.root:
@@ -134,9 +138,9 @@ async def gather(
     group_reward: GroupReward | None = None,
     progress: bool | str = True,
 ) -> list[TrajectoryGroup]:
-    """Runs a graph `n` times on each scenario; one group per scenario, in order. Cancelling it cancels every rollout.
+    """Runs a graph `n` times on each scenario. Cancelling it cancels all rollouts.
 
-    When many runs raise, or all of a scenario, a warning says how many and the first error.
+    When many runs raise, or all runs of a scenario, a warning has their number and the first error.
 
     Args:
         graph: As that of `rollout`.
@@ -151,10 +155,13 @@ async def gather(
         resume: As that of `rollout`.
         version: As that of `rollout`.
         evaluation: As that of `rollout`.
-        metadata: Your facts, kept with every trajectory.
-        group_reward: Scores the runs of a scenario together (`Ruler`, `group_sum`), as soon as the last of them has
-            ended and `reward`, if any, has scored each.
+        metadata: Your data, kept in each trajectory.
+        group_reward: Scores the runs of a scenario together (`Ruler`, `group_sum`), when all of them have ended and
+            `reward`, if any, has scored each.
         progress: Shows a bar on a terminal; a string labels it.
+
+    Returns:
+        A group for each scenario, in their order.
 
     Raises:
         ConfigError: As `rollout`, and for n or max_concurrency below 1.
@@ -201,16 +208,19 @@ async def run_groups(
     store: TrajectoryStore | None = None,
     progress: bool | str = True,
 ) -> list[TrajectoryGroup]:
-    """Runs each scenario `n` times, at most `max_concurrency` at once, and scores groups as soon as they are whole.
+    """Runs each scenario `n` times, and scores a group as soon as its runs have ended.
 
     Args:
-        run: Makes one run of a scenario.
-        scenarios: The tasks; one group for each, in order.
+        run: Makes a run of a scenario.
+        scenarios: The tasks.
         n: Runs of each scenario.
         max_concurrency: Runs at once.
         group_reward: As that of `gather`.
-        store: Where the scores of groups are kept.
+        store: Where the scores of groups are stored; None: nowhere.
         progress: As that of `gather`.
+
+    Returns:
+        A group for each scenario, in their order.
 
     Raises:
         ConfigError: n or max_concurrency is below 1.
@@ -251,7 +261,7 @@ async def run_groups(
 
 
 def _first(error: Exception) -> Exception:
-    """The first of the errors that ended a group of tasks: the others were cancelled because of it."""
+    """The error that ended a group of tasks. The other tasks were cancelled because of it."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -264,13 +274,13 @@ def _thread(config: RunnableConfig) -> str | None:
 
 
 def _interrupts(output: Any) -> list[Any]:
-    """What a graph waits for, when it stopped at an interrupt."""
-    found = output.get("__interrupt__") if isinstance(output, dict) else None
-    return [one.value for one in found or ()]
+    """Values of the interrupts that a graph stopped at; empty when it ended."""
+    interrupts = output.get("__interrupt__") if isinstance(output, dict) else None
+    return [interrupt.value for interrupt in interrupts or ()]
 
 
 def _own_thread(config: RunnableConfig | None, graph: Runnable[Any, Any], scope: Scope) -> RunnableConfig:
-    """The config, with a thread of its own where the graph has a checkpointer and no thread is named."""
+    """Adds a new thread to a config, where the graph has a checkpointer and the config names no thread."""
     merged: dict[str, Any] = dict(config or {})
     if getattr(graph, "checkpointer", None):
         merged["configurable"] = {"thread_id": scope.rollout_id, **(merged.get("configurable") or {})}

@@ -1,4 +1,4 @@
-"""What a long run is doing: told as it happens, with wall time by stage."""
+"""Reports the stages of a long run, and measures their wall time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from contextlib import contextmanager
 
 
 class Stages:
-    """seconds: wall time of each stage that has ended, by its name. on_stage: is told what begins and what came out."""
+    """Reports the stages of a long run, and measures their wall time.
+
+    Args:
+        on_stage: Called with a line of text when a stage begins, and by the user of `tell`.
+    """
 
     def __init__(self, on_stage: Callable[[str], None]) -> None:
         self.seconds: dict[str, float] = {}
+        """Wall time of each stage that has ended, by its name."""
         self.tell = on_stage
 
     @contextmanager
     def stage(self, name: str, about: str) -> Iterator[None]:
+        """A stage: reports `name` and `about` when it begins, and measures it until the block ends."""
         started = time.monotonic()
         self.tell(f"{name}: {about}")
         yield

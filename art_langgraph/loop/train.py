@@ -1,4 +1,4 @@
-"""The story in one loop: scenarios → rollouts → rewards → step."""
+"""The training loop: scenarios → rollouts → rewards → training step."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from trainer_server.wire import ConfigError, GRPOConfig, StepResult
 
 @dataclass(slots=True)
 class StepRecord:
-    """What one turn of the loop did.
+    """What a turn of the training loop did.
 
     Args:
         step: Number of the step.
         result: The version that the step made, and its metrics; `metrics["skipped"]` says why it made none.
-        groups: The runs it learnt from; none where the step was accepted before a crash.
+        groups: The runs that were sent; empty where the server accepted the step before a crash.
         seconds: Wall time by phase: `rollout`, `train`, `swap`.
-        replaced: How many groups were added in place of others that teach nothing.
+        replaced: How many groups were added because others have equal rewards, which teach nothing.
     """
 
     step: int
@@ -45,7 +45,7 @@ class StepRecord:
 
     @property
     def skipped(self) -> str | None:
-        """Why the step made no new version; None where it made one."""
+        """Why the step made no new version; None where it made a version."""
         reason: str | None = self.result.metrics.get("skipped")
         return reason
 
@@ -83,36 +83,36 @@ async def train(
 ) -> AsyncIterator[StepRecord]:
     """Trains a policy on a graph, yielding after each step.
 
-    Step i always takes the same scenarios for a seed, so that a run which goes on at `first_step` sees what it would
-    have seen.
+    Step i always takes the same scenarios for a seed. A run that continues at `first_step` therefore takes the same
+    scenarios as a run without a break.
 
     Args:
         graph: As that of `rollout`.
         scenarios: The tasks to learn from.
         policy: The policy to train; the graph asks it through ChatART.
-        reward: Scores single runs. It or `group_reward` is needed.
+        reward: Scores single runs. Either `reward` or `group_reward` is needed.
         group_reward: Scores the runs of a scenario together (`Ruler`).
         steps: Number of the last step.
         client: The trainer server.
         groups_per_step: Scenarios of a step.
         n: Runs of each scenario.
         config: Settings of every step, or a function of its number, for schedules.
-        dynamic_sampling: Rounds in which scenarios whose runs all got the same reward, which teaches nothing, are made
-            up for by others.
+        dynamic_sampling: How often a step runs further scenarios in place of those whose runs all got the same reward,
+            which teach nothing; 0: never.
         max_staleness: How many versions a step's completions may be behind. With 0, rollouts and training take turns.
-            With more, the rollouts of later steps go on while one trains, which pays where the engine and the trainer
+            With more, rollouts of later steps run during training, which saves time where the engine and the trainer
             do not share a processor.
         nodes: As those of `TrainerClient.train_step`.
         retry_credit: As that of `TrainerClient.train_step`.
         max_concurrency: Runs at once.
-        temperature: Asks the gateway to override what the graph hard-codes; None leaves it.
+        temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
         timeout: Seconds for a run of the graph.
-        store: Where the runs are kept as well.
-        shuffle: Whether scenarios are drawn in random order, or taken in the order given, where you have arranged what
-            belongs in one step.
+        store: Where the runs are stored; None: nowhere.
+        shuffle: Draw scenarios in random order. Without it they are taken in the order given, so that you choose which
+            scenarios a step gets.
         seed: Seeds that order.
-        run: Names the run. Its steps are then idempotent: one that was accepted before a crash is not taken again, and
-            its record has no groups.
+        run: Name of the training run, which makes its steps idempotent: a step that the server accepted before a crash
+            is not taken again, and its record has no groups. Empty: no such names.
         first_step: Number of the first step.
         progress: Shows a bar on a terminal.
 
@@ -120,7 +120,7 @@ async def train(
         A record of each step.
 
     Raises:
-        ConfigError: There are fewer scenarios than groups_per_step, or no reward, or a setting is out of its range.
+        ConfigError: There are fewer scenarios than `groups_per_step`, or no reward, or a setting is out of its range.
         RolloutsFailed: In a step, every run raised, or none has a reward, or none has a completion of the policy.
         JobFailed: A step failed on the server.
     """
@@ -133,12 +133,12 @@ async def train(
     source, tasks = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
     source.check(tasks)
 
-    async def run_one(scenario: Scenario) -> Trajectory:
+    async def run_scenario(scenario: Scenario) -> Trajectory:
         return await rollout(source, scenario, reward, temperature=temperature, timeout=timeout, store=store)
 
     async def run_all(step: int, chosen: Sequence[Scenario]) -> list[TrajectoryGroup]:
         return await run_groups(
-            run_one,
+            run_scenario,
             chosen,
             n,
             max_concurrency=max_concurrency,
