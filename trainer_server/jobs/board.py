@@ -219,7 +219,10 @@ class JobBoard:
         write_atomic(self.root / job_id / "progress.json", json.dumps({"share": share}))
 
     def report(self, job_id: str, trained: Trained) -> None:
-        """The last word on a job before it is served: the trainer's; the server's when there is nothing to give it."""
+        """The last word on a job before it is served: the trainer's; the server's when there is nothing to give it. A
+        job that was cancelled stays cancelled, whatever it is said to have come to."""
+        if self.cancelled(job_id):
+            trained = CANCELLED
         write_atomic(self.root / job_id / "trained.json", trained.model_dump_json())
 
     def trained(self, job_id: str) -> Trained | None:
