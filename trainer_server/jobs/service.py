@@ -206,14 +206,16 @@ class JobService:
             raise Conflict(message, code="job_not_queued")
         if job.kind == "create":
             raise Conflict(
-                f"{job_id} makes the policy {job.policy!r}, for which a client waits: only steps and warm starts can be "
-                "cancelled. It ends by itself.",
+                f"{job_id} makes the policy {job.policy!r}, for which a client waits: only steps and warm starts can "
+                "be cancelled. It ends by itself.",
                 code="job_not_cancellable",
             )
         try:
             return await self._cancel(job)
         except OSError as error:
-            message = f"it could not be written down that {job_id} is cancelled: {error}; free space, and cancel it again"
+            message = (
+                f"it could not be written down that {job_id} is cancelled: {error}; free space, and cancel it again"
+            )
             raise NotStored(message, code="disk") from None
 
     async def _cancel(self, job: Job) -> Job:

@@ -1,4 +1,4 @@
-"""Two jobs by all ranks that a launcher has started; rank 1 cannot read the ledger for the first: `python -m … DIRECTORY`.
+"""Two jobs by all ranks that a launcher has started; rank 1 cannot read the ledger for the first: `… DIRECTORY`.
 
 The directory is that of `make_worker`. The first rank writes `reports.json`, what came of the jobs.
 """

@@ -36,7 +36,6 @@ from trainer_server.wire import (
     StepResult,
 )
 
-
 STEP = StepRequest(groups=[GroupRef(scenario_id="s", trajectories=[])])
 LINES = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
 WARM_START = SFTRequest(conversations=[Conversation(messages=LINES)])
