@@ -20,7 +20,7 @@ from trainer_server.policies.store import OPTIMIZER, AdapterStore
 from trainer_server.process import faults
 from trainer_server.training.checkpoint import load_state, make_optimizer, save_state
 from trainer_server.training.grpo.batch import gather_batch
-from trainer_server.training.grpo.loss import loss_named
+from trainer_server.training.grpo.loss import check_config
 from trainer_server.training.grpo.step import optimise
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.publish import Publisher
@@ -80,7 +80,7 @@ class JobKinds:
             request, spec = job.request, self._store.spec(job.policy)
             if not isinstance(request, StepRequest) or spec is None:
                 raise TrainingError(f"{job.id} says nothing about a step")
-            loss_named(request.config.loss_type)  # before anything is loaded
+            check_config(request.config)  # before anything is loaded
             batch = gather_batch(
                 request.groups,
                 self._ledger.read(job.completions),

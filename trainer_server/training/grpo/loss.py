@@ -109,6 +109,15 @@ def loss_named(name: str) -> Loss:
     return LOSSES[name]
 
 
+def check_config(config: GRPOConfig) -> None:
+    """Looks whether a step's loss is there, and has the settings that it needs. Raises TrainingError."""
+    high = config.epsilon if config.epsilon_high is None else config.epsilon_high
+    if loss_named(config.loss_type).gain is capped and high < 1:
+        raise TrainingError(
+            f"epsilon_high={high}: loss_type={config.loss_type!r} caps the ratio itself there; give 1 or more"
+        )
+
+
 def register_loss(definition: str) -> None:
     """Puts a loss from another module into `LOSSES`.
 
