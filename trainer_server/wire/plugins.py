@@ -37,7 +37,7 @@ def factory_named(option: str, name: str, known: Mapping[str, Factory], what: st
         raise ConfigError(f"{option} {name}: {module} cannot be imported: {error}") from None
     if not callable(factory):
         raise ConfigError(f"{option} {name}: {module} has no function {attribute!r} that {what}")
-    return factory  # type: ignore[return-value]
+    return factory  # type: ignore[no-any-return]
 
 
 def check_members(option: str, name: str, made: object, protocol: type) -> None:
