@@ -170,8 +170,14 @@ class Engines(Sequence[Engine]):
 
 
 async def _failure(work: Coroutine[Any, Any, None]) -> EngineError | None:
+    """How an engine failed to load or unload. Only `AdapterRefused` keeps its kind: the kinds of error that a chat
+    request can have would be read as said of the request that waits for the adapter."""
     try:
         await work
-    except EngineError as error:
+    except AdapterRefused as error:
         return error
+    except EngineError as error:
+        failure = EngineError(str(error))
+        failure.__cause__ = error
+        return failure
     return None

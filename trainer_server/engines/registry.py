@@ -5,18 +5,12 @@ An engine is registered by `ENGINES["name"] = factory`, or named by its place: `
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from trainer_server.engines.base import Engine, EngineFactory, EngineSettings
 from trainer_server.engines.vllm.engine import vllm_engines
-from trainer_server.wire import ConfigError
+from trainer_server.wire.plugins import check_members, factory_named
 
 ENGINES: dict[str, EngineFactory] = {"vllm": vllm_engines}
 """Factories of engines by name."""
-
-
-_MEMBERS = {name for name in (*vars(Engine), *Engine.__annotations__) if not name.startswith("_")}
-"""Names of the methods and attributes of the protocol Engine."""
 
 
 def engine_factory(name: str) -> EngineFactory:
@@ -32,28 +26,12 @@ def engine_factory(name: str) -> EngineFactory:
     Raises:
         ConfigError: There is no such engine, or its module cannot be imported.
     """
-    factory = ENGINES.get(name) or _imported(name)
+    factory = factory_named("--engine", name, ENGINES, "makes engines")
 
     def make(settings: EngineSettings) -> list[Engine]:
         engines = list(factory(settings))
         for engine in engines:
-            if missing := sorted(_MEMBERS - set(dir(engine))):
-                kind, protocol = type(engine).__name__, "trainer_server.engines.base.Engine"
-                raise ConfigError(f"--engine {name}: {kind} has no {', '.join(missing)}, which {protocol} asks for")
+            check_members("--engine", name, engine, Engine)
         return engines
 
     return make
-
-
-def _imported(name: str) -> EngineFactory:
-    module, colon, attribute = name.partition(":")
-    if not (module and colon and attribute):
-        known = ", ".join(sorted(ENGINES))
-        raise ConfigError(f"--engine {name}: there is {known}; name another engine as module:factory")
-    try:
-        factory = getattr(import_module(module), attribute, None)
-    except ImportError as error:
-        raise ConfigError(f"--engine {name}: {module} cannot be imported: {error}") from None
-    if not callable(factory):
-        raise ConfigError(f"--engine {name}: {module} has no function {attribute!r} that makes engines")
-    return factory  # type: ignore[no-any-return]

@@ -256,7 +256,12 @@ class JobBoard:
         write_atomic(self.root / job_id / "progress.json", json.dumps({"share": share}))
 
     def report(self, job_id: str, trained: Trained) -> None:
-        """Writes trained.json. The trainer calls this at its end of a job; the server to fail or cancel a job."""
+        """Writes trained.json. The trainer calls this at its end of a job; the server to fail or cancel a job.
+
+        A job that was cancelled stays cancelled, whatever is reported of it.
+        """
+        if self.cancelled(job_id):
+            trained = CANCELLED
         write_atomic(self.root / job_id / "trained.json", trained.model_dump_json())
 
     def trained(self, job_id: str) -> Trained | None:

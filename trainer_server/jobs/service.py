@@ -96,6 +96,8 @@ class JobService:
         self._changed = asyncio.Condition()
         self._wake = asyncio.Event()
         self._finisher: asyncio.Task[None] | None = None
+        self._rendering: asyncio.Task[None] | None = None
+        """Of the first open job, while it is a warm start that is not rendered yet."""
         self.process = TrainerProcess(settings, board=board, store=store, open_ids=self._open)
         self.retention = Retention(keep=keep_versions, store=store, slots=slots, names=names, needs=self.needs)
 
@@ -222,7 +224,8 @@ class JobService:
 
         Raises:
             NotFound: There is no such job.
-            Conflict: The trainer has taken the job up, or it has ended.
+            Conflict: The trainer has taken the job up, or it has ended, or it makes a policy.
+            NotStored: The disk is full, for example.
         """
         job = self._board.job(job_id)
         if job is None:
@@ -232,6 +235,22 @@ class JobService:
         if job.status.final:
             message = f"{job_id} has {job.status} already: only a queued job can be cancelled"
             raise Conflict(message, code="job_not_queued")
+        if job.kind == "create":
+            raise Conflict(
+                f"{job_id} makes the policy {job.policy!r}, for which a client waits: only steps and warm starts can "
+                "be cancelled. It ends by itself.",
+                code="job_not_cancellable",
+            )
+        try:
+            return await self._cancel(job)
+        except OSError as error:
+            message = (
+                f"it could not be written down that {job_id} is cancelled: {error}; free space, and cancel it again"
+            )
+            raise NotStored(message, code="disk") from None
+
+    async def _cancel(self, job: Job) -> Job:
+        job_id = job.id
         if not await asyncio.to_thread(self._board.cancel, job_id):
             raise Conflict(
                 f"{job_id} is running, and the trainer cannot break off in the middle of a job: only a queued job can "
@@ -239,12 +258,15 @@ class JobService:
                 code="job_not_queued",
             )
         job = _cancelled(self._job(job_id))
-        if self._open[:1] != [job_id]:  # the first open job is finished by `_finish_jobs`, which looks at it now
+        if self._open[:1] == [job_id]:  # `_finish_jobs` looks at it now, and finishes it
+            if self._rendering:
+                self._rendering.cancel()
+        else:
             await asyncio.to_thread(self._board.finish, job)
             if job_id in self._open[1:]:
                 self._open.remove(job_id)
-            async with self._changed:
-                self._changed.notify_all()
+        async with self._changed:
+            self._changed.notify_all()
         return job
 
     def open_files(self) -> list[JobFile]:
@@ -360,8 +382,11 @@ class JobService:
             why = f"{type(error).__name__}: {error}"
         if self._board.trained(job_id) is None:
             await asyncio.to_thread(self._board.report, job_id, Trained(error=why))  # the trainer then skips it
-        if job := self._board.job(job_id):
-            job.status, job.error, job.finished = JobStatus.failed, why, time.time()
+        if (job := self._board.job(job_id)) is None:
+            return None
+        if job.status == JobStatus.cancelled:
+            return _cancelled(job)
+        job.status, job.error, job.finished = JobStatus.failed, why, time.time()
         return job
 
     async def _finish(self, job_id: str) -> Job:
@@ -371,7 +396,7 @@ class JobService:
             How the job ended.
         """
         if not self._board.ready(job_id):
-            await self._render(job_id)
+            await self._rendered(job_id)
         async with self._turn(job_id):
             while (trained := self._board.trained(job_id)) is None:
                 await asyncio.sleep(_POLL)
@@ -416,6 +441,17 @@ class JobService:
                 self._board.end_turn()
         with suppress(EngineError):
             await self._engines.wait_ready(self._engine_wait)
+
+    async def _rendered(self, job_id: str) -> None:
+        """Returns once a warm start is rendered, or cannot be, or is cancelled."""
+        rendering = self._rendering = asyncio.create_task(self._render(job_id), name=f"render-{job_id}")
+        try:
+            await asyncio.wait({rendering})
+            if not rendering.cancelled():
+                rendering.result()
+        finally:
+            self._rendering = None
+            rendering.cancel()  # where the server stops
 
     async def _render(self, job_id: str) -> None:
         """Writes the rows that a warm start imitates, as soon as an engine is ready.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import shlex
 import sys
 import time
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -26,6 +28,9 @@ log = logging.getLogger("trainer_server")
 
 _DEATHS = 3
 """Deaths of the trainer in one job, after which the job fails."""
+
+_ERROR = re.compile(r"(error|Error|Exception): \S")
+"""A line that says what went wrong. Launchers of several processes write other lines after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +94,8 @@ class TrainerProcess:
         self._child = Child("trainer", line, settings.home.logs, variables, low_priority=low_priority)
         self._watch: asyncio.Task[None] | None = None
         self._file = settings.home.root / "trainer.json"
-        self._created = time.time()
+        self._created = self._started = time.time()
+        self._failure: str | None = None
         self.restarts = 0
         self.in_vain = 0
 
@@ -110,16 +116,24 @@ class TrainerProcess:
 
     def losses(self) -> list[str]:
         """Names that `loss_type` may have, which the trainer writes to disk when it is ready; empty before that."""
+        return [str(name) for name in self._about(since=self._created).get("losses", [])]
+
+    @property
+    def failure(self) -> str | None:
+        """Why the trainer ended before it was ready, in its own words; None when it did not, or is ready by now."""
+        return None if self._about(since=self._started) else self._failure
+
+    def _about(self, *, since: float) -> dict[str, Any]:
+        """What the trainer wrote down when it was ready; nothing if that is older."""
         try:
-            about = json.loads(self._file.read_text())
+            about: dict[str, Any] = json.loads(self._file.read_text())
         except (OSError, ValueError):
-            return []
-        current = about.get("ready", 0.0) >= self._created  # else the trainer of an earlier server wrote the file
-        return [str(name) for name in about.get("losses", [])] if current else []
+            return {}
+        return about if about.get("ready", 0.0) >= since else {}
 
     async def start(self) -> None:
         """Starts the trainer, and restarts it until `stop`."""
-        await self._child.start()
+        await self._start()
         self._watch = asyncio.create_task(self._supervise(), name="trainer-supervisor")
 
     async def stop(self) -> None:
@@ -129,20 +143,31 @@ class TrainerProcess:
             await asyncio.gather(self._watch, return_exceptions=True)
         await self._child.stop()
 
+    async def _start(self) -> None:
+        self._started = time.time()
+        await self._child.start()
+
     async def _supervise(self) -> None:
         while True:
             status = await self._child.wait()
             self.restarts += 1
             log.warning("the trainer ended with status %s (restart %d); see %s", status, self.restarts, self._child.log)
+            ready = self._about(since=self._started)
+            self._failure = None if ready else self._last_words(status)
             await self._child.stop()
             try:
                 await asyncio.to_thread(self._count_death, status)
                 self.in_vain += 1
                 await asyncio.sleep(min(30.0, 0.5 * self.in_vain))
-                await self._child.start()
-            except Exception:  # of any kind: without a trainer no job would end
+                await self._start()
+            except Exception:  # of any kind: without a trainer no job would ever end
                 log.exception("the trainer could not be started again")
                 await asyncio.sleep(1.0)
+
+    def _last_words(self, status: int) -> str:
+        lines = [line.strip() for line in self._child.tail().splitlines() if line.strip()]
+        said = next((line for line in reversed(lines) if _ERROR.search(line)), lines[-1] if lines else "no words")
+        return f"the trainer ended with status {status} before it was ready: {said} (see {self._child.log})"
 
     def _count_death(self, status: int) -> None:
         """Fails the current job if the trainer died during it several times, so that later jobs can run."""

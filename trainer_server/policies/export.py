@@ -18,7 +18,7 @@ from trainer_server.policies.retention import Retention
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child
 from trainer_server.process.hardware import flavour
-from trainer_server.wire import ARTError, ExportFormat, Home
+from trainer_server.wire import ARTError, ExportFormat, Home, NotFound
 
 _BLOCK = 512
 _CHUNK = 1 << 20
@@ -27,7 +27,7 @@ _LOOK = 0.5
 
 
 class ExportFailed(ARTError):
-    """A version cannot be exported in this format, or was deleted meanwhile."""
+    """A version cannot be exported in this format."""
 
 
 class ExportAbandoned(ARTError):
@@ -84,7 +84,8 @@ class Exports:
             gone: Whether the client has left; asked while a merge is under way.
 
         Raises:
-            ExportFailed: The format cannot hold this model, or the version was deleted meanwhile.
+            ExportFailed: The format cannot hold this model.
+            NotFound: The version was deleted meanwhile.
             ExportAbandoned: The client has left.
             OSError: The disk is full.
         """
@@ -136,7 +137,7 @@ class Exports:
     def _card(self, policy: str, version: int, format: ExportFormat) -> str:
         found, record = self._store.policy(policy), self._store.version(policy, version)
         if found is None or record is None:
-            raise ExportFailed(f"{policy}@{version} was deleted meanwhile")
+            raise NotFound(f"{policy}@{version} was deleted meanwhile", code="not_found")
         numbers = [number for number in self._store.versions(policy) if number <= version]
         history = [one for number in numbers if (one := self._store.version(policy, number))]
         return model_card(found, record, history, self._base.hub_id, format)

@@ -39,6 +39,8 @@ class Child:
         self._pid_file = logs / f"{name}.pid"
         self._env = {**os.environ, **(env or {})}
         self._process: asyncio.subprocess.Process | None = None
+        self._begun = 0
+        """Where its log begins in the file: what earlier processes wrote stands before."""
 
     async def start(self) -> None:
         """Starts it, after ending what an earlier server of this home left behind."""
@@ -46,6 +48,7 @@ class Child:
         await asyncio.to_thread(self._sweep)
         line = guarded(self.command, low_priority=self._low_priority)
         with self.log.open("ab") as log:
+            self._begun = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *line, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True
             )
@@ -79,11 +82,11 @@ class Child:
         self._pid_file.unlink(missing_ok=True)
 
     def tail(self, lines: int = 30) -> str:
-        """The end of its log."""
+        """The end of its log, since it was started last."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - 20_000))
+            file.seek(max(self._begun, self.log.stat().st_size - 20_000))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
 
     def _sweep(self) -> None:

@@ -18,6 +18,7 @@ from trainer_server.process.files import write_atomic
 from trainer_server.server.app import check_engines, create_app
 from trainer_server.server.auth import ensure_token
 from trainer_server.server.config import ServerConfig
+from trainer_server.server.server import check_names
 from trainer_server.wire import ConfigError
 
 
@@ -30,6 +31,7 @@ def serve(config: ServerConfig) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     home = config.home
+    check_names(config)  # before the model is downloaded
     if config.engine == "vllm" and not config.engine_urls:
         engine_python(home.cache)  # raises EngineError; before the model is downloaded, which may take long
     home.root.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from trainer_server.gateway.recorder import Identity, Recorder
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.service import JobService
 from trainer_server.jobs.supervisor import TrainerSettings
-from trainer_server.ledger.registry import open_ledger
+from trainer_server.ledger.registry import ledger_factory, open_ledger
 from trainer_server.policies.export import Exports
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
@@ -28,6 +28,7 @@ from trainer_server.process.files import write_atomic
 from trainer_server.process.hardware import flavour
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import ConfigError
+from trainer_server.wire.plugins import check_loss_place
 
 log = logging.getLogger("trainer_server")
 
@@ -47,7 +48,8 @@ class Server:
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
         home = config.home
-        self.ledger = open_ledger(config.ledger, home)  # first: a wrong name is said before a model is downloaded
+        check_names(config)
+        self.ledger = open_ledger(config.ledger, home)  # before a model is downloaded
         base = resolve(config.model, home.cache, log.info)
         self.identity = Identity(_server_id(config), base, base.tokenizer_fingerprint())
         self.fingerprint = base.fingerprint()
@@ -165,6 +167,14 @@ class Server:
             except Exception:  # a full disk, say: tried again in an hour, for as long as the server lives
                 log.exception("completions past their retention could not be deleted from the ledger")
             await asyncio.sleep(_PURGE_INTERVAL)
+
+
+def check_names(config: ServerConfig) -> None:
+    """Raises ConfigError for a kind of engine, a ledger or a loss that does not exist. Opens and starts nothing."""
+    engine_factory(config.engine)
+    ledger_factory(config.ledger)
+    for definition in config.losses:
+        check_loss_place(definition)
 
 
 def make_engines(config: ServerConfig, base: ServedModel) -> Sequence[Engine]:

@@ -20,7 +20,7 @@ from trainer_server.policies.store import OPTIMIZER, AdapterStore
 from trainer_server.process import faults
 from trainer_server.training.checkpoint import load_state, make_optimizer, save_state
 from trainer_server.training.grpo.batch import gather_batch
-from trainer_server.training.grpo.loss import loss_named
+from trainer_server.training.grpo.loss import check_config
 from trainer_server.training.grpo.step import optimise
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.publish import Publisher
@@ -65,44 +65,51 @@ class JobKinds:
         """
         return self._publisher.published_by(job) or self._kinds[job.kind](job)
 
-    def compute_step(self, job: JobFile, version: int) -> tuple[dict[str, Any], torch.optim.AdamW]:
+    def compute_step(self, job_id: str, version: int) -> tuple[dict[str, Any], torch.optim.AdamW]:
         """Takes a step on top of a version, on every rank; leaves the new weights in place.
 
         Returns:
             The step's metrics, and the optimizer with its new state.
+
+        Raises:
+            ARTError: The step cannot be taken; raised by all ranks.
+            OSError: A file cannot be read; of a single process.
         """
-        request, spec = job.request, self._store.spec(job.policy)
-        if not isinstance(request, StepRequest) or spec is None:
-            raise TrainingError(f"{job.id} says nothing about a step")
-        loss_named(request.config.loss_type)  # before anything is loaded
-        batch = gather_batch(
-            request.groups,
-            self._ledger.read(job.completions),
-            request.config,
-            policy=job.policy,
-            version=version,
-            base_model=self._base_model,
-            tokenizer=self._tokenizer,
-        )
-        directory = self._store.directory(job.policy, version)
-        self._model.load(spec, directory)
-        optimizer = make_optimizer(self._model, request.config)
-        if lost := load_state(directory, self._model, optimizer):
-            torch.manual_seed(spec.seed + version)  # the same for all ranks, and however often the job is taken up
+        with self._ranks.agreed():
+            job = self._board.file(job_id)
+            request, spec = job.request, self._store.spec(job.policy)
+            if not isinstance(request, StepRequest) or spec is None:
+                raise TrainingError(f"{job.id} says nothing about a step")
+            check_config(request.config)  # before anything is loaded
+            batch = gather_batch(
+                request.groups,
+                self._ledger.read(job.completions),
+                request.config,
+                policy=job.policy,
+                version=version,
+                base_model=self._base_model,
+                tokenizer=self._tokenizer,
+            )
+            directory = self._store.directory(job.policy, version)
+            self._model.load(spec, directory)
+            optimizer = make_optimizer(self._model, request.config)
+            if lost := load_state(directory, self._model, optimizer):
+                torch.manual_seed(spec.seed + version)  # the same for all ranks, and however often the job is taken up
+            faults.point("gathered")
 
         @contextmanager
         def with_version(other: int) -> Iterator[bool]:
-            path = self._store.directory(job.policy, other)
-            if self._store.problem(job.policy, other):
+            with self._ranks.agreed():
+                problem = self._store.problem(job.policy, other)
+            if self._ranks.broadcast(problem):  # what the first rank sees: all do the same
                 yield False
                 return
-            self._model.load(spec, path)
-            try:
-                yield True
-            finally:
+            with self._ranks.agreed():
+                self._model.load(spec, self._store.directory(job.policy, other))
+            yield True
+            with self._ranks.agreed():  # not after an error: others may be in the middle of computing
                 self._model.load(spec, directory)
 
-        faults.point("gathered")
         metrics = optimise(self._model, optimizer, batch, request.config, with_version, self._ranks)
         if lost and "skipped" not in metrics:
             log.warning("%s: %s", job.policy, lost)
@@ -146,7 +153,7 @@ class JobKinds:
         _, version = self._publisher.newest(job.policy)
         if self._ranks.count > 1:
             self._ranks.broadcast(json.dumps({"job": job.id, "version": version}))
-        metrics, optimizer = self.compute_step(job, version)
+        metrics, optimizer = self.compute_step(job.id, version)
         if "skipped" in metrics:
             return StepResult(version=version, metrics=metrics)
         return self._publisher.publish_weights(job, metrics, optimizer, made_from=version)

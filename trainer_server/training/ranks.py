@@ -8,7 +8,8 @@ Started by torchrun, or by `accelerate launch` with a configuration of its own, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from trainer_server.training.model.tree import Row
+from trainer_server.wire import ARTError, TrainingError
 
 TIMEOUT = timedelta(days=7)
 """How long a rank waits for the others: between jobs, that can be long. A dead rank is noticed at once."""
@@ -77,6 +79,34 @@ class Ranks:
         if self.count > 1:
             dist.broadcast_object_list(texts, src=0, device=torch.device("cpu"))
         return texts[0]
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """For what each rank does by itself before all go on together, such as reading files: an error of one rank is
+        raised by all, so that none waits for another. All ranks enter the context at the same place.
+
+        Raises:
+            TrainingError: With several ranks, for the ARTErrors and OSErrors of any.
+        """
+        if self.count == 1:
+            yield
+            return
+        own: Exception | None = None
+        try:
+            yield
+        except (ARTError, OSError) as error:
+            own = error
+        found: list[str | None] = [None] * self.count
+        dist.all_gather_object(found, str(own) if own else None)
+        errors = {index: why for index, why in enumerate(found) if why is not None}
+        if len(errors) == self.count:
+            raise TrainingError(errors[0]) from own
+        if errors:
+            index, why = next(iter(errors.items()))
+            raise TrainingError(
+                f"rank {index} of {self.count}: {why}. The policy stays at the version it had: see that every rank "
+                "can read the server's home and its ledger, and send the job again under another idempotency key."
+            ) from own
 
     def shard_rows(self, rows: Sequence[Row]) -> list[tuple[Row, bool]]:
         """The rows that this rank computes, about as many tokens as any other's, and whether they count.

@@ -119,8 +119,8 @@ class Worker:
         while True:
             order = json.loads(self.ranks.broadcast(None) or "{}")
             try:
-                self._kinds.compute_step(self.board.file(order["job"]), order["version"])
-            except ARTError as error:  # the first rank has met it too, and reports it
+                self._kinds.compute_step(order["job"], order["version"])
+            except ARTError as error:  # raised by all ranks: the first reports it
                 log.info("%s: %s", order["job"], error)
 
     def do(self, job: JobFile) -> None:

@@ -13,10 +13,11 @@ from art_langgraph import ChatART, rollout
 from tests.support import letters_engine
 from tests.support.jobs import finish
 from tests.support.trainer_server import TOKEN, trainer_server_over
-from trainer_server.engines.base import EngineSettings
+from trainer_server.engines.base import EngineLost, EngineSettings, RequestRefused
+from trainer_server.engines.pool import Engines
 from trainer_server.engines.registry import ENGINES, engine_factory
 from trainer_server.engines.served_model import ServedModel
-from trainer_server.wire import ConfigError, Home
+from trainer_server.wire import ConfigError, EngineError, Home
 
 ENGINE = "tests.support.letters_engine:make"
 
@@ -55,6 +56,23 @@ def test_a_class_that_lacks_a_part_of_the_protocol_is_refused_at_start(
     settings = EngineSettings(base=ServedModel("base", str(tmp_path)), home=Home(tmp_path), cpu=True)
     with pytest.raises(ConfigError, match=r"Half has no busy, chat, check, .*wait_ready, which"):
         engine_factory("half")(settings)
+
+
+@pytest.mark.parametrize("error", [EngineLost("it restarts"), RequestRefused("no such route", status=404)])
+async def test_what_an_engine_says_of_a_load_is_not_said_of_the_request_that_waits_for_it(
+    tmp_path: Path, error: EngineError
+) -> None:
+    class Foreign(letters_engine.LettersEngine):
+        async def load(self, name: str, path: Path) -> None:
+            raise error
+
+    engine = Foreign("base")
+    await engine.start()
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(EngineError, match=str(error)) as found:
+        await Engines([engine]).load("p@1", tmp_path)
+    assert type(found.value) is EngineError
+    assert engine.wanted == {}
 
 
 async def test_rollouts_of_an_engine_from_elsewhere_are_trained_on(

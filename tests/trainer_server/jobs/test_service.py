@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.letters_engine import LettersEngine
 from tests.support.versions import publish, slots_over
+from trainer_server.engines.base import Engine
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.served_model import resolve
 from trainer_server.jobs.board import JobBoard, JobFile, Trained
@@ -21,19 +24,26 @@ from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import (
     Conflict,
     Conversation,
+    GroupRef,
     Home,
     JobKind,
     JobStatus,
     NotFound,
+    NotStored,
     PolicySpec,
     SFTRequest,
+    StepRequest,
     StepResult,
 )
 
+STEP = StepRequest(groups=[GroupRef(scenario_id="s", trajectories=[])])
+LINES = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+WARM_START = SFTRequest(conversations=[Conversation(messages=LINES)])
 
-def service_of(board: JobBoard, home: Home, base: Path) -> JobService:
-    """A job service without engines; what the trainer process would do, the tests do."""
-    store, engines = AdapterStore(home.policies), Engines([])
+
+def service_of(board: JobBoard, home: Home, base: Path, *engine: Engine) -> JobService:
+    """A job service, without engines unless they are given; what the trainer process would do, the tests do."""
+    store, engines = AdapterStore(home.policies), Engines(engine)
     names = PolicyNames(store)
     return JobService(
         TrainerSettings(home=home, base=resolve(str(base), home.cache, print), tokenizer="t"),
@@ -97,8 +107,7 @@ async def test_jobs_are_finished_in_the_order_in_which_they_are_done(tmp_path: P
     home = Home(tmp_path)
     board = SlowBoard(home.jobs)
     service = service_of(board, home, base_model)
-    lines = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
-    warm = asyncio.create_task(service.train("p", SFTRequest(conversations=[Conversation(messages=lines)])))
+    warm = asyncio.create_task(service.train("p", WARM_START))
     while not board.ids():
         await asyncio.sleep(0.01)
     await service.create(PolicySpec(name="q"))
@@ -110,7 +119,7 @@ async def test_a_queued_job_is_cancelled_and_a_running_one_is_not(tmp_path: Path
     home = Home(tmp_path)
     board = JobBoard(home.jobs)
     service = service_of(board, home, base_model)
-    running, queued, last = [await service.create(PolicySpec(name=name)) for name in ("running", "queued", "last")]
+    running, queued, last = [await service.train(name, STEP) for name in ("running", "queued", "last")]
     board.start(running.id)
     with pytest.raises(Conflict, match="is running"):
         await service.cancel(running.id)
@@ -138,3 +147,81 @@ async def test_a_queued_job_is_cancelled_and_a_running_one_is_not(tmp_path: Path
         assert (home.jobs / last.id / "done.json").exists()
     finally:
         await service.stop()
+
+
+class StuckEngine(LettersEngine):
+    """Renders until it is broken off."""
+
+    def __init__(self) -> None:
+        super().__init__("base")
+        self.rendering, self.broken_off = asyncio.Event(), asyncio.Event()
+
+    async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
+        self.rendering.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            self.broken_off.set()
+        return []
+
+
+async def test_a_warm_start_that_is_cancelled_is_rendered_no_further(tmp_path: Path, base_model: Path) -> None:
+    home = Home(tmp_path)
+    engine = StuckEngine()
+    await engine.start()
+    service = service_of(JobBoard(home.jobs), home, base_model, engine)
+    job = await service.train("p", WARM_START)
+    service._finisher = asyncio.create_task(service._finish_jobs())
+    try:
+        await asyncio.wait_for(engine.rendering.wait(), 10)
+        waiting = asyncio.create_task(service.wait(job.id, 60))
+        await asyncio.sleep(0.05)
+        await service.cancel(job.id)
+        ended = await asyncio.wait_for(waiting, 5)
+        assert ended is not None
+        assert ended.status == JobStatus.cancelled
+        await asyncio.wait_for(engine.broken_off.wait(), 5)
+        async with asyncio.timeout(5):
+            while service.open_files():
+                await asyncio.sleep(0.01)
+        assert '"cancelled"' in (home.jobs / job.id / "done.json").read_text()
+    finally:
+        await service.stop()
+
+
+async def test_a_cancelled_job_stays_cancelled_whatever_its_rendering_says(tmp_path: Path, base_model: Path) -> None:
+    home = Home(tmp_path)
+    board = JobBoard(home.jobs)
+    service = service_of(board, home, base_model)
+    job = await service.train("p", WARM_START)
+    await service.cancel(job.id)
+    board.report(job.id, Trained(error="the template does not render conversation 0"))
+    trained = board.trained(job.id)
+    assert trained is not None
+    assert trained.cancelled
+    ended = await service._outcome(job.id)
+    assert ended is not None
+    assert ended.status == JobStatus.cancelled
+
+
+async def test_the_making_of_a_policy_is_not_cancelled(tmp_path: Path, base_model: Path) -> None:
+    home = Home(tmp_path)
+    service = service_of(JobBoard(home.jobs), home, base_model)
+    job = await service.create(PolicySpec(name="p"))
+    with pytest.raises(Conflict, match="makes the policy 'p'"):
+        await service.cancel(job.id)
+    assert [one.status for one in service.jobs()] == [JobStatus.queued]
+
+
+class FullBoard(JobBoard):
+    def cancel(self, job_id: str) -> bool:
+        raise OSError(28, "No space left on device")
+
+
+async def test_a_cancellation_that_finds_no_space_is_said(tmp_path: Path, base_model: Path) -> None:
+    home = Home(tmp_path)
+    service = service_of(FullBoard(home.jobs), home, base_model)
+    job = await service.train("p", STEP)
+    with pytest.raises(NotStored, match="No space left") as refused:
+        await service.cancel(job.id)
+    assert refused.value.code == "disk"

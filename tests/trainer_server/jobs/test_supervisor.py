@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,10 @@ from tests.support.jobs import finish, groups
 from tests.support.trainer_server import TrainerServer, trainer_server_on
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import free_port
-from trainer_server.jobs.supervisor import TrainerSettings, command
+from trainer_server.jobs import supervisor
+from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.supervisor import TrainerProcess, TrainerSettings, command
+from trainer_server.policies.store import AdapterStore
 from trainer_server.process.hardware import flavour
 from trainer_server.wire import ConfigError, Home
 from trainer_server.wire.guard import guarded
@@ -123,3 +130,28 @@ def test_the_launcher_is_torchrun_or_accelerate(tmp_path: Path) -> None:
     by_file = command(settings(tmp_path, accelerate_config=config))
     assert by_file[2:6] == ["accelerate.commands.launch", "--config_file", str(tmp_path / "fsdp.yaml"), "-m"]
     assert "torch.distributed.run" not in command(settings(tmp_path))
+
+
+async def test_a_trainer_that_ends_before_it_is_ready_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = [
+        sys.executable,
+        "-c",
+        "print('worker.py: error: --loss mine: no LOSS'); print('====='); raise SystemExit(2)",
+    ]
+    monkeypatch.setattr(supervisor, "command", lambda _: line)
+    home = Home(tmp_path)
+    trainer = TrainerProcess(
+        settings(tmp_path), board=JobBoard(home.jobs), store=AdapterStore(home.policies), open_ids=[]
+    )
+    assert trainer.failure is None
+    await trainer.start()
+    try:
+        async with asyncio.timeout(30):
+            while trainer.failure is None:
+                await asyncio.sleep(0.02)
+        words = "the trainer ended with status 2 before it was ready: worker.py: error: --loss mine: no LOSS (see "
+        assert trainer.failure.startswith(words)
+        (tmp_path / "trainer.json").write_text(json.dumps({"ready": time.time() + 60}))  # it is ready at last
+        assert trainer.failure is None
+    finally:
+        await trainer.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_a_ledger_can_be_added_to_the_table(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("postgres", "the ledgers are sqlite; name another one as module:factory"),
+        ("postgres", "there is sqlite; name another as module:factory"),
         ("no.such.module:open", "no.such.module cannot be imported"),
         ("tests.support.other_ledger:nothing", "has no function 'nothing'"),
     ],
@@ -54,3 +55,15 @@ def test_a_ledger_can_be_added_to_the_table(tmp_path: Path, monkeypatch: pytest.
 def test_a_ledger_that_is_not_there_is_refused(tmp_path: Path, name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         open_ledger(name, Home(tmp_path))
+
+
+def test_a_class_that_lacks_a_part_of_the_protocol_is_refused_at_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Half:
+        def read(self, ids: list[str]) -> dict[str, Any]:
+            return {}
+
+    monkeypatch.setitem(LEDGERS, "half", lambda home: Half())  # type: ignore[arg-type,return-value]
+    with pytest.raises(ConfigError, match=r"--ledger half: Half has no add, close, purge, sampled_versions, which"):
+        open_ledger("half", Home(tmp_path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,14 @@ from art_langgraph.cli.main import build
 from tests.support.jobs import finish, groups
 from tests.support.trainer_server import TrainerServer, trainer_server_on
 from tests.support.training.models import SIZES
+from tests.support.versions import publish
+from trainer_server.engines.served_model import ServedModel
+from trainer_server.policies.export import Exports
+from trainer_server.policies.retention import Retention
+from trainer_server.policies.store import AdapterStore
+from trainer_server.server.errors import answer
 from trainer_server.training.export.gguf import write_gguf
-from trainer_server.wire import ConfigError, ExportFormat, ServerError
+from trainer_server.wire import ConfigError, ExportFormat, Home, NotFound, PolicySpec, ServerError
 
 pytestmark = pytest.mark.slow
 
@@ -180,6 +187,32 @@ def test_what_cannot_be_exported_leaves_nothing_behind(trained: TrainerServer, t
     with trained.http() as http:
         assert http.get("/api/policies/p/versions/2/export", params={"format": "../x"}).status_code == 422
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_version_that_is_deleted_meanwhile_is_not_found(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    store = AdapterStore(home.policies)
+    store.register(PolicySpec(name="p"), "base")
+    for number in range(2):
+        publish(store, "p", number)
+
+    class Deleting(Retention):
+        def __init__(self) -> None:
+            pass
+
+        @contextmanager
+        def hold(self, key: tuple[str, int]) -> Iterator[None]:
+            yield
+            store.delete(*key)
+
+    async def gone() -> bool:
+        return False
+
+    exports = Exports(home, ServedModel("base", str(tmp_path)), store, Deleting())
+    with pytest.raises(NotFound, match="p@0 was deleted meanwhile") as error:
+        await exports.make("p", 0, "peft", gone)
+    assert (error.value.code, answer(error.value).status_code) == ("not_found", 404)
+    assert list((tmp_path / "exports").glob("*")) == []
 
 
 def test_a_client_that_goes_away_ends_the_merging(trained: TrainerServer) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.serve import serve
-from trainer_server.wire import EngineError, Home
+from trainer_server.wire import ConfigError, EngineError, Home
+from trainer_server.wire.plugins import check_loss_place
 
 
 def test_a_missing_engine_is_said_before_the_model_is_downloaded(
@@ -18,3 +20,35 @@ def test_a_missing_engine_is_said_before_the_model_is_downloaded(
     with pytest.raises(EngineError, match="art-langgraph engine install"):
         serve(ServerConfig(Home(tmp_path / "home"), model="embedded", port=0))
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"engine": "sglang"}, "--engine sglang: there is vllm"),
+        ({"ledger": "postgres"}, "--ledger postgres: there is sqlite"),
+        ({"losses": ("mine",)}, "--loss mine: give NAME=MODULE:ATTRIBUTE"),
+        ({"losses": ("mine=no_such_module:LOSS",)}, "there is no module 'no_such_module'. Is it on PYTHONPATH"),
+        ({"losses": ("mine=tests.no_such_module:LOSS",)}, "there is no module 'tests.no_such_module'"),
+    ],
+)
+def test_a_wrong_name_is_said_before_the_model_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], words: str
+) -> None:
+    monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
+    config = ServerConfig(Home(tmp_path / "home"), engine_urls=("http://127.0.0.1:1",), port=0, **settings)
+    with pytest.raises(ConfigError, match=words):
+        serve(config)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_module_of_a_loss_lies_in_the_working_directory_or_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "losses.py").write_text("raise AssertionError('imported')")
+    with pytest.raises(ConfigError, match=r"no module 'mine\.losses'"):
+        check_loss_place("a=mine.losses:A")
+    monkeypatch.chdir(tmp_path)
+    check_loss_place("a=mine.losses:A")
+    check_loss_place("a=tests.support.losses:REINFORCE")

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.training.models import ARCHITECTURES, tiny_model
+from tests.support.training.worker import make_worker
 from trainer_server.training.ranks import Ranks
 
 CASES: dict[str, dict[str, Any]] = {
@@ -68,6 +69,26 @@ def test_two_ranks_make_the_step_of_one(outcomes: dict[str, Path], case: str, ba
     whole = torch.cat([expected[name].flatten() for name in expected])
     other = torch.cat([found[name].flatten() for name in expected])
     assert (whole - other).norm() / whole.norm() <= 1e-5
+
+
+@pytest.mark.slow
+def test_a_ledger_that_one_rank_cannot_read_fails_the_job_on_all(tmp_path: Path) -> None:
+    make_worker(tmp_path)
+    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
+    done = subprocess.run(
+        [sys.executable, "-m", *launch, "tests.support.training.ranked_ledger", str(tmp_path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    failed, stepped = json.loads((tmp_path / "reports.json").read_text())
+    assert failed["result"] is None
+    assert failed["error"].startswith("rank 1 of 2: the database is away. The policy stays at the version it had:")
+    assert stepped["error"] is None
+    assert stepped["result"]["version"] == 1
+    assert stepped["result"]["metrics"]["ranks"] == 2
 
 
 def test_alone_there_is_nothing_to_divide(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,13 @@ router = APIRouter(tags=["health"])
 
 @router.get("/health")
 async def health(server: ServerDep) -> dict[str, object]:
-    """Whether completions can be answered now, and why not; which engines can."""
+    """Whether completions can be answered now, and why not; which engines can; why the trainer cannot be started."""
+    failures = (server.failure, *(engine.failure for engine in server.engines), server.jobs.process.failure)
     return {
         "ready": server.ready,
         "engines": [engine.ready for engine in server.engines],
         "trainer": server.jobs.process.running,
-        "error": server.failure or next((engine.failure for engine in server.engines if engine.failure), None),
+        "error": next(filter(None, failures), None),
     }
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from trainer_server.wire import ConfigError, GRPOConfig, TrainingError
+from trainer_server.wire.plugins import loss_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,15 @@ def loss_named(name: str) -> Loss:
     return LOSSES[name]
 
 
+def check_config(config: GRPOConfig) -> None:
+    """Looks whether a step's loss is there, and has the settings that it needs. Raises TrainingError."""
+    high = config.epsilon if config.epsilon_high is None else config.epsilon_high
+    if loss_named(config.loss_type).gain is capped and high < 1:
+        raise TrainingError(
+            f"epsilon_high={high}: loss_type={config.loss_type!r} caps the ratio itself there; give 1 or more"
+        )
+
+
 def register_loss(definition: str) -> None:
     """Puts a loss from another module into `LOSSES`.
 
@@ -117,10 +127,7 @@ def register_loss(definition: str) -> None:
     Raises:
         ConfigError: The definition has another form, the name is taken, or there is no such loss.
     """
-    name, _, place = definition.partition("=")
-    module, _, attribute = place.partition(":")
-    if not (name and module and attribute):
-        raise ConfigError(f"--loss {definition}: give NAME=MODULE:ATTRIBUTE, such as mine=my_losses:MINE")
+    name, module, attribute = loss_place(definition)
     if name in LOSSES:
         raise ConfigError(f"--loss {definition}: there is a loss named {name!r} already; choose another name")
     try:
@@ -129,6 +136,7 @@ def register_loss(definition: str) -> None:
         raise ConfigError(f"--loss {definition}: {error}. Is the module on PYTHONPATH?") from error
     if not isinstance(loss, Loss):
         raise ConfigError(
-            f"--loss {definition}: {place} is a {type(loss).__name__}, not a trainer_server.training.grpo.loss.Loss"
+            f"--loss {definition}: {module}:{attribute} is a {type(loss).__name__}, not a "
+            "trainer_server.training.grpo.loss.Loss"
         )
     LOSSES[name] = loss

@@ -18,7 +18,7 @@ from tests.support.trainer_server import trainer_server_on
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.jobs.supervisor import TrainerSettings, command
 from trainer_server.policies.store import OPTIMIZER
-from trainer_server.training.grpo.loss import LOSSES, loss_named, register_loss
+from trainer_server.training.grpo.loss import LOSSES, Loss, by_sequence, capped, check_config, loss_named, register_loss
 from trainer_server.training.grpo.objective import Readouts, grpo_loss
 from trainer_server.wire import ConfigError, GRPOConfig, Home, TrainingError
 
@@ -106,6 +106,16 @@ def completion(http: httpx.Client, text: str) -> dict[str, Any]:
 def test_a_name_that_is_not_registered_is_refused_with_those_that_are() -> None:
     with pytest.raises(TrainingError, match=r"'dappo' is not known.*grpo, dr_grpo, dapo, bnpo, cispo, sapo; .*--loss"):
         loss_named("dappo")
+
+
+@pytest.mark.parametrize("epsilon_high", [0.28, None, 0.99])
+def test_a_capped_loss_needs_a_cap_of_the_ratio(monkeypatch: pytest.MonkeyPatch, epsilon_high: float | None) -> None:
+    monkeypatch.setitem(LOSSES, "mine", Loss(by_sequence, capped))
+    with pytest.raises(TrainingError, match=r"loss_type='mine' caps the ratio itself there; give 1 or more"):
+        check_config(GRPOConfig(loss_type="mine", epsilon_high=epsilon_high))
+    check_config(GRPOConfig(loss_type="mine", epsilon_high=1.0))
+    for name in LOSSES.keys() - {"mine"}:
+        check_config(GRPOConfig(loss_type=name))
 
 
 @pytest.mark.parametrize(

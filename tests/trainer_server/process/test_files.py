@@ -1,0 +1,46 @@
+"""Files that are created by one process of several, on file systems with hard links and without."""
+
+from __future__ import annotations
+
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer_server.process.files import create_exclusive
+
+
+def link_fails(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def link(*_: Any, **__: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", link)
+
+
+@pytest.mark.parametrize("links", [None, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK])
+def test_one_of_many_creates_a_file_and_its_text_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: int | None
+) -> None:
+    if links is not None:
+        link_fails(monkeypatch, links)
+    path = tmp_path / "one" / "started.json"
+    texts = [f"text of {number}" for number in range(8)]
+
+    def create(text: str) -> tuple[bool, str]:
+        return create_exclusive(path, text), path.read_text()
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(create, texts))
+    (winner,) = [text for text, (mine, _) in zip(texts, found, strict=True) if mine]
+    assert {seen for _, seen in found} == {winner}
+    assert [one.name for one in path.parent.iterdir()] == ["started.json"]
+
+
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link_fails(monkeypatch, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
+        create_exclusive(tmp_path / "started.json", "text")
+    assert list(tmp_path.iterdir()) == []
