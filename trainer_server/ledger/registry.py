@@ -15,8 +15,8 @@ def ledger_factory(name: str) -> LedgerFactory:
     """The function that opens a ledger.
 
     Args:
-        name: A key of LEDGERS, or `module:factory` for a ledger that is defined elsewhere. The module must be importable in
-            the server and in the trainer process (installed, or on PYTHONPATH).
+        name: A key of LEDGERS, or `module:factory` for a ledger that is defined elsewhere. The module must be
+            importable in the server and in the trainer process (installed, or on PYTHONPATH).
 
     Returns:
         The factory. It raises ConfigError for a ledger that lacks a part of the protocol.
