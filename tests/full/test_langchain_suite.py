@@ -24,7 +24,7 @@ SKIPPED = {
 @pytest.mark.usefixtures("found_by_clients")
 # ChatOpenAI's own, for a parsed answer and for a Pydantic v1 schema.
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
-@pytest.mark.filterwarnings("ignore:Received a Pydantic ServedModel V1 schema:UserWarning")
+@pytest.mark.filterwarnings("ignore:Received a Pydantic BaseModel V1 schema:UserWarning")
 class TestIntegration(ChatModelIntegrationTests):
     @property
     def chat_model_class(self) -> type[BaseChatModel]:
