@@ -1,7 +1,6 @@
-"""What server and clients share: types of the HTTP API, errors, paths of a server's home, the guard of child processes.
-
-Imports the standard library and pydantic only.
-"""
+"""What server and clients share: the contract of the HTTP API, errors, where a server leaves its address, the guard of
+child processes; and what every part of the server may need: code from outside that an option names (plugins.py).
+Imports the standard library and pydantic only."""
 
 from trainer_server.wire.completions import Completion, CompletionStatus, Sampling
 from trainer_server.wire.errors import (
