@@ -27,7 +27,8 @@ class NodeRewards(dict[str, float]):
 Parts = float | Mapping[str, float]
 """A reward, or named parts whose sum is the reward; the parts are kept as metrics. Or NodeRewards."""
 RewardFunction = Callable[[Trajectory], Parts | Awaitable[Parts | None] | None]
-"""The reward of a run, or None where the function cannot decide: see `when_undecided`."""
+"""The reward of a run. Or None, where the function only sets `completion.reward`, or cannot decide: see
+`when_undecided`."""
 GroupReward = Callable[[TrajectoryGroup], TrajectoryGroup | Awaitable[TrajectoryGroup]]
 """Scores the runs of one scenario together: the group → the same runs with their rewards. `Ruler` is one."""
 UNDECIDED = "the reward function could not decide"
@@ -38,18 +39,16 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
     """Sets reward and metrics of a trajectory, also of one whose graph raised: a failure may deserve a reward.
 
     A function that raises, or returns something that is not a finite number, leaves the reward None and says why in
-    `reward_error`; such a trajectory is never trained on.
+    `reward_error`; such a trajectory is never trained on. A function that returns None after it set `completion.reward`
+    has decided: those completions are trained.
     """
     trajectory.reward = trajectory.reward_error = trajectory.node_rewards = None
     try:
         found = reward(trajectory)
         if inspect.isawaitable(found):
             found = await found
-        if found is None:
-            trajectory.reward_error = UNDECIDED
-            return
         parts = {str(k): float(v) for k, v in found.items()} if isinstance(found, Mapping) else {}
-        total = math.fsum(parts.values()) if isinstance(found, Mapping) else float(found)
+        total = math.fsum(parts.values()) if isinstance(found, Mapping) else 0.0 if found is None else float(found)
     except Exception as error:  # the user's code, at the edge of a run: recorded, and the run is kept
         trajectory.reward_error = f"{type(error).__name__}: {error}"
         return
@@ -59,6 +58,9 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
         trajectory.reward_error = f"the reward is {wrong}, not a finite number"
         for call in trajectory.completions:
             call.reward = None
+        return
+    if found is None:
+        trajectory.reward_error = None if own else UNDECIDED
         return
     if isinstance(found, NodeRewards):
         trajectory.node_rewards = parts
@@ -188,7 +190,12 @@ def when_undecided(judge: GroupReward) -> GroupReward:
     """
 
     async def reward(group: TrajectoryGroup) -> TrajectoryGroup:
-        open_ones = [one.reward is None and one.reward_error in (None, UNDECIDED) for one in group.trajectories]
+        open_ones = [
+            one.reward is None
+            and one.reward_error in (None, UNDECIDED)
+            and all(call.reward is None for call in one.completions)
+            for one in group.trajectories
+        ]
         if not any(open_ones):
             return group
         judged = await score_group(group, judge)

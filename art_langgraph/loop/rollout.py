@@ -158,7 +158,7 @@ async def gather(
 
     Raises:
         ConfigError: As `rollout`, and for n or max_concurrency below 1.
-        RolloutsFailed: Every run raised. The error has the trajectories.
+        RolloutsFailed: Every run raised before the trainer server answered in it. The error has the trajectories.
     """
     source, checked = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
     source.check(checked)
