@@ -143,10 +143,11 @@ async def train(
     async def run_one(scenario: Scenario) -> Trajectory:
         return await rollout(source, scenario, reward, temperature=temperature, timeout=timeout, store=store)
 
-    async def run_all(step: int, chosen: Sequence[Scenario]) -> list[TrajectoryGroup]:
+    async def run_all(step: int, chosen: Sequence[ScenarioLike]) -> list[TrajectoryGroup]:
         return await run_groups(
+            source,
             run_one,
-            chosen,
+            [Scenario.of(scenario) for scenario in chosen],
             n,
             max_concurrency=max_concurrency,
             group_reward=group_reward,

@@ -19,6 +19,7 @@ from art_langgraph import (
     Scenario,
     TrainerClient,
     Trajectory,
+    TrajectoryGroup,
     evaluate,
     gather,
     notices,
@@ -162,3 +163,22 @@ async def test_a_run_that_was_scored_and_not_heard_warns_once(
     await rollout(asking("agent"), "a", reward)
     assert len(caplog.records) == 2
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+async def test_runs_that_are_scored_together_and_not_heard_warn_as_well(caplog: pytest.LogCaptureFixture) -> None:
+    def judge(group: TrajectoryGroup) -> TrajectoryGroup:
+        scored = [run.model_copy(update={"reward": 1.0}) for run in group.trajectories]
+        return group.model_copy(update={"trajectories": scored})
+
+    await gather(flaky(), ["a"], 2, group_reward=judge, progress=False)
+    (warning,) = caplog.messages
+    assert "a run has a reward and no completion to train: no chat model was heard" in warning
+    assert notices.HELP in warning
+
+
+async def test_a_version_that_nobody_was_asked_for_warns(caplog: pytest.LogCaptureFixture) -> None:
+    await evaluate(flaky(), ["a"], lambda _: 1.0, version=3, progress=False)
+    (warning,) = caplog.messages
+    assert "version=3 was not asked for: the trainer server answered in none of the runs" in warning
+    await evaluate(flaky(), ["a"], lambda _: 1.0, progress=False)
+    assert len(caplog.messages) == 1
