@@ -200,11 +200,12 @@ class Trajectory(BaseModel):
     def messages(self) -> list[BaseMessage]:
         """The conversation: the `messages` of the final state.
 
-        Of a run without a final state (it raised, or has not ended), what its last answered model call was given, and
-        that answer. Empty where there is neither. The same for live, stored and imported runs.
+        Of a run whose final state has none, or that has no final state (it raised, or has not ended): what its last
+        answered model call was given, and that answer. Empty where there is neither. The same for live, stored and
+        imported runs.
         """
-        if self.output is not None:
-            return messages_of(self.output)
+        if found := messages_of(self.output):
+            return found
         for call in reversed(self.completions):
             if call.message is not None:
                 return from_openai([*call.messages, call.message])
