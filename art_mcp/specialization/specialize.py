@@ -88,7 +88,7 @@ async def specialize(
     async with AsyncExitStack() as stack:
         trainer = client if client is not None else await stack.enter_async_context(TrainerClient())
         live = server if isinstance(server, Server) else await stack.enter_async_context(connect(server))
-        writer = LLM(generation.model) if isinstance(generation.model, str) else generation.model
+        writer = None if generation.model is None else LLM.of(generation.model)
         ruler = Ruler(training.judge, seed=seed) if training.judge is not None else None
         stages = Stages(on_stage)
         with stages.stage("scenarios", f"inventing tasks for {live.name} {live.version}"):
