@@ -98,26 +98,28 @@ def regrouped(
     errors: Sequence[str | None] | None = None,
     metrics: Sequence[Mapping[str, float]] | None = None,
     metadata: Sequence[Mapping[str, Any]] | None = None,
+    reasons: Sequence[str | None] | None = None,
 ) -> TrajectoryGroup:
     """A group's runs with other rewards, in their order: copies, so that the group that was given stays as it was.
 
-    errors: why a reward is None. metrics, metadata: added to each run's. The reward that a run had is kept in
-    `metrics["independent_reward"]`, why it had none in `metadata["independent_reward_error"]`; rewards by node and of
-    single completions go, as they would be trained in place of the new one.
+    errors: why a reward is None. metrics, metadata: added to each run's. reasons: what a judge said. The reward that a
+    run had is kept in `metrics["independent_reward"]`, why it had none in `independent_reward_error`; rewards by node
+    and of single completions go, as they would be trained in place of the new one.
     """
     copies = []
     for at, (one, reward) in enumerate(zip(group.trajectories, rewards, strict=True)):
         before = {} if one.reward is None else {"independent_reward": one.reward}
-        why = {} if one.reward_error is None else {"independent_reward_error": one.reward_error}
         copies.append(
             one.model_copy(
                 update={
                     "reward": reward,
                     "reward_error": errors[at] if errors and reward is None else None,
+                    "reward_reason": reasons[at] if reasons else None,
+                    "independent_reward_error": one.independent_reward_error or one.reward_error,
                     "node_rewards": None,
                     "completions": [call.model_copy(update={"reward": None}) for call in one.completions],
                     "metrics": {**before, **one.metrics, **(metrics[at] if metrics else {})},
-                    "metadata": {**why, **one.metadata, **(metadata[at] if metadata else {})},
+                    "metadata": {**one.metadata, **(metadata[at] if metadata else {})},
                 }
             )
         )
@@ -168,6 +170,7 @@ def group_sum(**parts: tuple[float, GroupReward]) -> GroupReward:
         errors: list[str | None] = []
         metrics: list[dict[str, float]] = []
         metadata: list[dict[str, object]] = []
+        reasons: list[str | None] = []
         for at, one in enumerate(group.trajectories):
             mine = {name: found.trajectories[at] for name, found in zip(parts, scored, strict=True)}
             failed = [f"the part {name!r}: {run.reward_error}" for name, run in mine.items() if run.reward is None]
@@ -177,7 +180,8 @@ def group_sum(**parts: tuple[float, GroupReward]) -> GroupReward:
             errors.append(error)
             metrics.append({**{k: v for run in mine.values() for k, v in run.metrics.items()}, **sums})
             metadata.append({k: v for run in mine.values() for k, v in run.metadata.items()})
-        return regrouped(group, rewards, errors=errors, metrics=metrics, metadata=metadata)
+            reasons.append(" / ".join(run.reward_reason for run in mine.values() if run.reward_reason) or None)
+        return regrouped(group, rewards, errors=errors, metrics=metrics, metadata=metadata, reasons=reasons)
 
     return reward
 

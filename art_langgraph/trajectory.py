@@ -161,6 +161,10 @@ class Trajectory(BaseModel):
     reward: float | None = None
     """None: not scored, or scoring failed; then it is never trained on."""
     reward_error: str | None = None
+    reward_reason: str | None = None
+    """What a judge said of the run, where a judge scored it."""
+    independent_reward_error: str | None = None
+    """Why the run had no reward of its own before it was scored in its group."""
     node_rewards: dict[str, float] | None = None
     """Rewards by node, where the reward function gave some."""
     metrics: dict[str, float] = Field(default_factory=dict)

@@ -63,7 +63,7 @@ class Ruler:
 
     Of each trajectory, the result has `reward` (0 to 1) and the metrics `ruler_score`, `ruler_disagreement` (standard
     deviation of the votes, with two or more) and `independent_reward` (the reward it had, if any); what the judge said
-    is in `metadata["ruler_reason"]`. All else is kept; rewards by node and of single completions are replaced. Runs
+    is in `reward_reason`. All else is kept; rewards by node and of single completions are replaced. Runs
     that read the same are judged once; where all do, each gets 0.5 without a call, and there is nothing to learn. A run
     that is alone has nothing to be compared with. It, and a group whose judge fails, is left unscored: `reward` is
     None, `reward_error` says why, and it is never trained on. The group that was given is not changed.
@@ -110,13 +110,13 @@ class Ruler:
             votes = await self._ask(self.judge, group)
         else:
             votes = [await _call(self.judge, runs) for _ in range(self.votes)]
-        metrics, facts = [], []
+        metrics, reasons = [], []
         for given in zip(*votes, strict=True):
             values = [one.score for one in given]
             spread = {"ruler_disagreement": statistics.pstdev(values)} if len(values) > 1 else {}
             metrics.append({"ruler_score": statistics.fmean(values), **spread})
-            facts.append({"ruler_reason": " / ".join(one.reason for one in given)} if given[0].reason else {})
-        return regrouped(group, [one["ruler_score"] for one in metrics], metrics=metrics, metadata=facts)
+            reasons.append(" / ".join(one.reason for one in given) if given[0].reason else None)
+        return regrouped(group, [one["ruler_score"] for one in metrics], metrics=metrics, reasons=reasons)
 
     async def _ask(self, llm: LLM, group: TrajectoryGroup) -> list[list[Score]]:
         """Per vote, a score of each run."""
