@@ -9,20 +9,21 @@ log = logging.getLogger("art_langgraph")
 
 HELP = 'docs/capture.md, section "When nothing was captured"'
 
-_said: set[str] = set()
+_said: set[tuple[str, str]] = set()
 _lock = threading.Lock()
 
 
-def warn_once(cause: str, remedy: str) -> None:
-    """Logs a warning, unless this process has logged the same one.
+def warn_once(cause: str, remedy: str, *, example: str = "") -> None:
+    """Logs a warning, unless this process has logged one of the same cause and remedy.
 
     Args:
         cause: What happened, with the names that it concerns.
         remedy: What the user can do.
+        example: Where it happened first, such as the id of a run.
     """
-    text = f"{cause}. {remedy}. See {HELP}."
     with _lock:
-        if text in _said:
+        if (cause, remedy) in _said:
             return
-        _said.add(text)
-    log.warning("%s", text)
+        _said.add((cause, remedy))
+    first = f" (first seen: {example})" if example else ""
+    log.warning("%s%s. %s. See %s.", cause, first, remedy, HELP)

@@ -28,7 +28,8 @@ Parts = float | Mapping[str, float]
 """What a reward function returns: a number, named parts whose sum is the reward and which become metrics, or
 `NodeRewards`."""
 RewardFunction = Callable[[Trajectory], Parts | Awaitable[Parts | None] | None]
-"""The reward of a run, or None where the function cannot decide: see `when_undecided`."""
+"""The reward of a run. Or None, where the function only sets `completion.reward`, or cannot decide: see
+`when_undecided`."""
 GroupReward = Callable[[TrajectoryGroup], TrajectoryGroup | Awaitable[TrajectoryGroup]]
 """Scores the runs of a scenario together: takes a group, returns it with rewards. `Ruler` is a group reward."""
 UNDECIDED = "the reward function could not decide"
@@ -38,23 +39,17 @@ UNDECIDED = "the reward function could not decide"
 async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
     """Calls a reward function on a trajectory, and sets its `reward` and `metrics`.
 
-    A run whose graph raised is scored as well. When the reward function raises, or returns something that is not a
-    finite number, `reward` is None and `reward_error` has the reason. Such a trajectory is never trained on.
-
-    Args:
-        trajectory: The run; it is changed in place.
-        reward: The reward function.
+    A function that raises, or returns something that is not a finite number, leaves the reward None and says why in
+    `reward_error`; such a trajectory is never trained on. A function that returns None after it set `completion.reward`
+    has decided: those completions are trained.
     """
     trajectory.reward = trajectory.reward_error = trajectory.node_rewards = None
     try:
-        result = reward(trajectory)
-        if inspect.isawaitable(result):
-            result = await result
-        if result is None:
-            trajectory.reward_error = UNDECIDED
-            return
-        parts = {str(k): float(v) for k, v in result.items()} if isinstance(result, Mapping) else {}
-        total = math.fsum(parts.values()) if isinstance(result, Mapping) else float(result)
+        found = reward(trajectory)
+        if inspect.isawaitable(found):
+            found = await found
+        parts = {str(k): float(v) for k, v in found.items()} if isinstance(found, Mapping) else {}
+        total = math.fsum(parts.values()) if isinstance(found, Mapping) else 0.0 if found is None else float(found)
     except Exception as error:  # the user's code, at the edge of a run: recorded, and the run is kept
         trajectory.reward_error = f"{type(error).__name__}: {error}"
         return
@@ -65,7 +60,10 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
         for call in trajectory.completions:
             call.reward = None
         return
-    if isinstance(result, NodeRewards):
+    if found is None:
+        trajectory.reward_error = None if own else UNDECIDED
+        return
+    if isinstance(found, NodeRewards):
         trajectory.node_rewards = parts
     trajectory.reward = total
     trajectory.metrics.update(parts)
@@ -116,33 +114,36 @@ def regrouped(
     errors: Sequence[str | None] | None = None,
     metrics: Sequence[Mapping[str, float]] | None = None,
     metadata: Sequence[Mapping[str, Any]] | None = None,
+    reasons: Sequence[str | None] | None = None,
 ) -> TrajectoryGroup:
     """Copies a group with other rewards. The group itself is not changed.
 
-    The earlier reward of a run is kept in `metrics["independent_reward"]`, its earlier `reward_error` in
-    `metadata["independent_reward_error"]`. Rewards by node and of single completions are removed, because training
-    would take them in place of the new reward.
+    The reward that a run had is kept in `metrics["independent_reward"]`, the reason why it had none in
+    `independent_reward_error`. Rewards by node and of single completions are removed: they would be trained in place of
+    the new reward.
 
     Args:
-        group: The group.
-        rewards: The reward of each trajectory, in their order; None: no reward.
-        errors: Why a reward is None, for each trajectory.
-        metrics: Metrics to add, for each trajectory.
-        metadata: Metadata to add, for each trajectory.
+        group: The runs.
+        rewards: The new reward of each run, in their order; None: the run stays unscored.
+        errors: Why a reward is None.
+        metrics: Added to those of each run.
+        metadata: Added to that of each run.
+        reasons: What a judge said about each run.
     """
     copies = []
     for at, (trajectory, reward) in enumerate(zip(group.trajectories, rewards, strict=True)):
         before = {} if trajectory.reward is None else {"independent_reward": trajectory.reward}
-        why = {} if trajectory.reward_error is None else {"independent_reward_error": trajectory.reward_error}
         copies.append(
             trajectory.model_copy(
                 update={
                     "reward": reward,
                     "reward_error": errors[at] if errors and reward is None else None,
+                    "reward_reason": reasons[at] if reasons else None,
+                    "independent_reward_error": trajectory.independent_reward_error or trajectory.reward_error,
                     "node_rewards": None,
                     "completions": [call.model_copy(update={"reward": None}) for call in trajectory.completions],
                     "metrics": {**before, **trajectory.metrics, **(metrics[at] if metrics else {})},
-                    "metadata": {**why, **trajectory.metadata, **(metadata[at] if metadata else {})},
+                    "metadata": {**trajectory.metadata, **(metadata[at] if metadata else {})},
                 }
             )
         )
@@ -205,16 +206,18 @@ def group_sum(**parts: tuple[float, GroupReward]) -> GroupReward:
         errors: list[str | None] = []
         metrics: list[dict[str, float]] = []
         metadata: list[dict[str, object]] = []
-        for at, trajectory in enumerate(group.trajectories):
-            by_part = {name: result.trajectories[at] for name, result in zip(parts, scored, strict=True)}
-            failed = [f"the part {name!r}: {run.reward_error}" for name, run in by_part.items() if run.reward is None]
-            error = trajectory.reward_error or next(iter(failed), None)
-            sums = {name: parts[name][0] * run.reward for name, run in by_part.items() if run.reward is not None}
-            rewards.append(None if error else math.fsum([trajectory.reward or 0.0, *sums.values()]))
+        reasons: list[str | None] = []
+        for at, one in enumerate(group.trajectories):
+            mine = {name: found.trajectories[at] for name, found in zip(parts, scored, strict=True)}
+            failed = [f"the part {name!r}: {run.reward_error}" for name, run in mine.items() if run.reward is None]
+            error = one.reward_error or next(iter(failed), None)
+            sums = {name: parts[name][0] * run.reward for name, run in mine.items() if run.reward is not None}
+            rewards.append(None if error else math.fsum([one.reward or 0.0, *sums.values()]))
             errors.append(error)
-            metrics.append({**{k: v for run in by_part.values() for k, v in run.metrics.items()}, **sums})
-            metadata.append({k: v for run in by_part.values() for k, v in run.metadata.items()})
-        return regrouped(group, rewards, errors=errors, metrics=metrics, metadata=metadata)
+            metrics.append({**{k: v for run in mine.values() for k, v in run.metrics.items()}, **sums})
+            metadata.append({k: v for run in mine.values() for k, v in run.metadata.items()})
+            reasons.append(" / ".join(run.reward_reason for run in mine.values() if run.reward_reason) or None)
+        return regrouped(group, rewards, errors=errors, metrics=metrics, metadata=metadata, reasons=reasons)
 
     return reward
 
@@ -231,7 +234,12 @@ def when_undecided(judge: GroupReward) -> GroupReward:
     """
 
     async def reward(group: TrajectoryGroup) -> TrajectoryGroup:
-        undecided = [run.reward is None and run.reward_error in (None, UNDECIDED) for run in group.trajectories]
+        undecided = [
+            trajectory.reward is None
+            and trajectory.reward_error in (None, UNDECIDED)
+            and all(call.reward is None for call in trajectory.completions)
+            for trajectory in group.trajectories
+        ]
         if not any(undecided):
             return group
         judged = await score_group(group, judge)

@@ -149,9 +149,10 @@ class TrajectoryStore:
                 raise KeyError(trajectory_id)
             if reward is not None and stored == (0,):
                 warn_once(
-                    f"run {trajectory_id} has a reward and no completion of the trainer server: no step can train it",
+                    "a run has a reward and no completion of the trainer server: no step can train it",
                     "Let the graph ask the policy by ChatART, or by the server's address as base_url, in the process "
                     "that records it",
+                    example=trajectory_id,
                 )
             row = (trajectory_id, time.time(), reward, error, json.dumps(dict(parts or {})), source)
             db.execute("INSERT INTO scores VALUES (?, ?, ?, ?, ?, ?)", row)

@@ -165,7 +165,10 @@ class Trajectory(BaseModel):
     reward: float | None = None
     """None: not scored, or scoring failed. Runs without a reward are never trained on."""
     reward_error: str | None = None
-    """Why the run could not be scored."""
+    reward_reason: str | None = None
+    """What a judge said of the run, where a judge scored it."""
+    independent_reward_error: str | None = None
+    """Why the run had no reward of its own before it was scored in its group."""
     node_rewards: dict[str, float] | None = None
     """Rewards by node, where the reward function returned `NodeRewards`."""
     metrics: dict[str, float] = Field(default_factory=dict)
@@ -206,11 +209,12 @@ class Trajectory(BaseModel):
     def messages(self) -> list[BaseMessage]:
         """The conversation: the `messages` of the final state.
 
-        For a run without a final state (it raised, or has not ended), the messages of its last answered model call, and
-        the answer. Empty where there is neither. The same for live, stored and imported runs.
+        Of a run whose final state has none, or that has no final state (it raised, or has not ended): what its last
+        answered model call was given, and that answer. Empty where there is neither. The same for live, stored and
+        imported runs.
         """
-        if self.output is not None:
-            return messages_of(self.output)
+        if found := messages_of(self.output):
+            return found
         for call in reversed(self.completions):
             if call.message is not None:
                 return from_openai([*call.messages, call.message])

@@ -11,10 +11,11 @@ from art_langgraph.client.client import TrainerClient
 from art_langgraph.judge.ruler import RUBRIC, Ruler
 from art_langgraph.llm.llm import LLM, Model, Usage, total_cost
 from art_langgraph.loop.comparison import VersionComparison, compare_versions
+from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.loop.rollout import Graph, ScenarioLike
 from art_langgraph.loop.stages import Stages
 from art_langgraph.loop.train import StepRecord, train
-from art_langgraph.trajectory import Scenario
+from art_langgraph.trajectory import Scenario, TrajectoryGroup
 from trainer_server.wire import ConfigError, GRPOConfig
 
 _RUBRIC = "What the agent is for:\n{task}\n\n{rubric}"
@@ -31,7 +32,8 @@ class AutoRLReport:
     validation: list[Scenario]
     """Held-out scenarios, on which versions were compared."""
     comparison: VersionComparison
-    """The first and the last version on the held-out scenarios."""
+    """First and last version on the held-out scenarios. Where all runs of one failed, nothing is compared, and a note
+    says why."""
     steps: list[StepRecord]
     """A record for each training step."""
     usage: dict[str, Usage]
@@ -129,12 +131,12 @@ async def autorl(
         on_stage: Called with the name of each stage when it begins.
 
     Returns:
-        A report, with the comparison of the first and the last version.
+        What was done, with the comparison of the first and the last version. A comparison that fails is a note.
 
     Raises:
         ConfigError: There are too few scenarios.
         LLMError: The writer gave no usable scenario.
-        RolloutsFailed: In a step, no run could be scored, or none asked the policy. Versions made until then are kept.
+        RolloutsFailed: As `train`. The versions made until then stay.
     """
     judging = LLM.of(judge)
     writing = judging if writer is None else LLM.of(writer)
@@ -184,15 +186,19 @@ async def autorl(
             stages.tell(f"step {record.step}: version {record.result.version}, mean score {record.reward}")
     last = records[-1].result.version if records else first
     with stages.stage("compare", f"versions {first} and {last} on {len(held_out)} held-out scenarios"):
-        comparison = await compare_versions(
-            graph,
-            held_out,
-            ruler,
-            policy=policy,
-            versions=(first, last),
-            max_concurrency=max_concurrency,
-            progress=progress,
-        )
+        try:
+            comparison = await compare_versions(
+                graph,
+                held_out,
+                ruler,
+                policy=policy,
+                versions=(first, last),
+                max_concurrency=max_concurrency,
+                progress=progress,
+            )
+        except RolloutsFailed as error:  # the training is done: its report must not be lost with the comparison
+            notes.append(f"the versions could not be compared: {error}")
+            comparison = VersionComparison(policy, (first, last), TrajectoryGroup.by_scenario(error.trajectories))
     return AutoRLReport(
         task=task,
         training=training,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Mapping
@@ -86,11 +87,17 @@ def facts_of(run_id: UUID, name: str | None, metadata: Mapping[str, Any]) -> dic
 
 
 def _score(trajectory: Trajectory, reward: RewardFunction) -> None:
-    """Scores without an event loop."""
+    """Scores without an event loop. Raises ConfigError for an async function, which is not called if it says so."""
+    if inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(type(reward).__call__):
+        raise _async(reward)
     scoring = score(trajectory, reward)
     try:
         scoring.send(None)
     except StopIteration:
         return
     scoring.close()
-    raise ConfigError(f"the reward function {reward!r} is async: await it, and pass its result as `reward`")
+    raise _async(reward)
+
+
+def _async(reward: RewardFunction) -> ConfigError:
+    return ConfigError(f"the reward function {reward!r} is async: await it, and pass its result as `reward`")

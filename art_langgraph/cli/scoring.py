@@ -47,7 +47,12 @@ def feedback_command(
 
     target = TrajectoryStore(store)
     trajectory = find_trajectory(target, run)
-    target.score(trajectory.id, value)
+    try:
+        target.score(trajectory.id, value)
+    except KeyError:
+        raise ConfigError(
+            f"{trajectory.id} has not ended, or was cut off: only a run that has ended takes a reward; give it then"
+        ) from None
     print(f"{trajectory.id}: reward {value:g}")
 
 

@@ -385,15 +385,16 @@ class TrainerClient:
             version: Its version.
             directory: Where to write; made if it is missing.
             format: `peft`: the adapter in PEFT's format. `merged`: merged into the base model, for transformers and
-                vLLM. `gguf`: the merged model as a single file for llama.cpp.
-            force: Write into a directory that has files already; files of the same names are replaced.
+                vLLM. `gguf`: the same as one file for llama.cpp.
+            force: Write into a directory that has files already. Files of the same names are replaced, and those of
+                an export in another format are removed.
             progress: Show a bar on the terminal.
 
         Returns:
             The directory.
 
         Raises:
-            ConfigError: The directory has files already, or cannot be written.
+            ConfigError: The directory has files already, or cannot be written, or a folder has the name of a file.
             ServerError: 404 where there is no such version, 422 for what a format cannot hold.
         """
         directory = Path(directory)

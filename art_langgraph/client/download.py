@@ -16,7 +16,16 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from trainer_server.wire import ConfigError, ServerError, ServerUnreachable
 
 _PATIENCE = 3600.0
-"""Seconds to wait for the first byte: the server merges a model before it sends it."""
+"""Seconds until the first byte: a large model is merged before it is sent."""
+_MODEL_FILES = (
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "config.json",
+    "model.safetensors.index.json",
+    "model*.safetensors",
+    "model.gguf",
+)
+"""Files of one export format or another that say which model a directory holds."""
 
 
 async def fetch(
@@ -75,10 +84,27 @@ async def fetch(
 
 
 def _unpack(aside: Path, directory: Path) -> None:
-    files = aside / "files"
+    """Unpacks beside the directory, then moves the files in.
+
+    Files that another export format left there go: the directory holds one model, not a mixture of two.
+
+    Raises:
+        ConfigError: A folder stands where a file belongs; nothing was written.
+    """
+    source = aside / "files"
     with tarfile.open(aside / "all.tar") as archive:
-        archive.extractall(files, filter="data")
+        archive.extractall(source, filter="data")
     (aside / "all.tar").unlink()
-    directory.mkdir(exist_ok=True)
-    for file in files.iterdir():
-        os.replace(file, directory / file.name)
+    files = [file.relative_to(source) for file in source.rglob("*") if not file.is_dir()]
+    if blocked := [directory / file for file in files if (directory / file).is_dir()]:
+        raise ConfigError(
+            f"{blocked[0]} is a folder, and the export has a file of that name: remove it, or give another directory; "
+            "nothing was written"
+        )
+    for file in files:
+        (directory / file).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(source / file, directory / file)
+    for pattern in _MODEL_FILES:
+        for old in directory.glob(pattern):
+            if old.relative_to(directory) not in files and not old.is_dir():
+                old.unlink()

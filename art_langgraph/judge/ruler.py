@@ -60,29 +60,13 @@ class Ruler:
 
     Use it as `await Ruler("provider/name")(group)`, or as `gather(…, group_reward=Ruler("provider/name"))`.
 
-    Each trajectory of the result has:
-
-    - `reward`: the score, from 0 to 1.
-    - `metrics["ruler_score"]`: the same.
-    - `metrics["ruler_disagreement"]`: standard deviation of the votes, where there are two or more.
-    - `metrics["independent_reward"]`: the reward that the trajectory had before, if any.
-    - `metadata["ruler_reason"]`: the judge's reasons.
-
-    Rewards by node and of single completions are removed. Runs whose transcripts are equal are judged once. When all
-    are equal, each gets 0.5 without a call, and there is nothing to learn. A single run cannot be compared. It stays
-    unscored, and so does a group whose judge fails: `reward` is None, `reward_error` has the reason, and no training
-    step takes it. The group that was passed is not changed.
-
-    Args:
-        judge: A model's name as litellm has it ("provider/name"), or that of our own server ("art/agent@3"); a
-            LangChain chat model; an `LLM`; or a function of trajectories.
-        rubric: What a good run is, or a function that returns this text for a scenario.
-        votes: How often the judge is asked, with the runs in another order each time. The score is the mean.
-        seed: Seeds the orders.
-        budget: How much of tool results and messages the judge sees; None: the defaults.
-
-    Raises:
-        ConfigError: `votes` is below 1.
+    Of each trajectory, the result has `reward` (0 to 1) and the metrics `ruler_score`, `ruler_disagreement` (standard
+    deviation of the votes, with two or more) and `independent_reward` (the reward it had, if any); what the judge said
+    is in `reward_reason`. All else is kept; rewards by node and of single completions are replaced. Runs
+    that read the same are judged once; where all do, each gets 0.5 without a call, and there is nothing to learn. A run
+    that is alone has nothing to be compared with. It, and a group whose judge fails, is left unscored: `reward` is
+    None, `reward_error` says why, and it is never trained on. The group that was given is not changed.
+    Raises ConfigError for votes below 1.
     """
 
     def __init__(
@@ -135,13 +119,13 @@ class Ruler:
             votes = await self._ask(self.judge, group)
         else:
             votes = [await _call(self.judge, runs) for _ in range(self.votes)]
-        metrics, facts = [], []
-        for scores in zip(*votes, strict=True):
-            values = [score.score for score in scores]
+        metrics, reasons = [], []
+        for given in zip(*votes, strict=True):
+            values = [one.score for one in given]
             spread = {"ruler_disagreement": statistics.pstdev(values)} if len(values) > 1 else {}
             metrics.append({"ruler_score": statistics.fmean(values), **spread})
-            facts.append({"ruler_reason": " / ".join(score.reason for score in scores)} if scores[0].reason else {})
-        return regrouped(group, [values["ruler_score"] for values in metrics], metrics=metrics, metadata=facts)
+            reasons.append(" / ".join(one.reason for one in given) if given[0].reason else None)
+        return regrouped(group, [one["ruler_score"] for one in metrics], metrics=metrics, reasons=reasons)
 
     async def _ask(self, llm: LLM, group: TrajectoryGroup) -> list[list[Score]]:
         """Scores of all runs, in their order, for each vote."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,11 @@ from langchain_core.runnables import Runnable
 from pydantic import BaseModel
 
 from art_langgraph.capture.scope import apart
+from art_langgraph.llm.faults import Fault
 from art_langgraph.llm.modes import Message, Mode, request
 from art_langgraph.llm.target import Reply, load_litellm
+
+log = logging.getLogger("art_langgraph")
 
 _METHODS = {"schema": "json_schema", "tool": "function_calling"}
 """Methods of `with_structured_output`, by mode."""
@@ -48,10 +52,8 @@ class ChatModel:
             if mode == "text":
                 message = await self.model.ainvoke(request(mode, messages, answer)["messages"])
             else:
-                # As a dict: with a class, the openai package parses the answer itself and drops a malformed answer.
-                structured: Runnable[LanguageModelInput, Any] = self.model.with_structured_output(
-                    answer.model_json_schema(), method=_METHODS[mode], include_raw=True
-                )
+                # As a dict: with a class the openai package parses the answer itself and loses one that does not fit.
+                structured = self._structured(mode, answer)
                 message = (await structured.ainvoke([dict(asked) for asked in messages]))["raw"]
         facts = message.response_metadata
         reason = str(facts.get("finish_reason") or facts.get("stop_reason") or "").lower()
@@ -66,8 +68,18 @@ class ChatModel:
             refusal=message.additional_kwargs.get("refusal"),
         )
 
+    def _structured(self, mode: Mode, answer: type[BaseModel]) -> Runnable[LanguageModelInput, Any]:
+        """The model, bound to a way of asking. Raises Fault where its package does not have that way."""
+        try:
+            return self.model.with_structured_output(
+                answer.model_json_schema(), method=_METHODS[mode], include_raw=True
+            )
+        except (TypeError, ValueError) as error:
+            message = f"with_structured_output(method={_METHODS[mode]!r}): {type(error).__name__}: {error}"
+            raise Fault("bad_request", message, other_mode=True) from error
+
     async def _price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
-        """USD by litellm's price list; 0 for our own server, None for a model that is not in the list."""
+        """USD by litellm's price list; None where it has no price. Our own server bills nobody."""
         from art_langgraph.chat_model import ChatART
 
         if isinstance(self.model, ChatART):
@@ -75,7 +87,11 @@ class ChatModel:
         litellm = await load_litellm()
         if self.name not in litellm.model_cost:
             return None
-        return float(sum(litellm.cost_per_token(self.name, prompt_tokens, completion_tokens)))
+        try:
+            return float(sum(litellm.cost_per_token(self.name, prompt_tokens, completion_tokens)))
+        except Exception as error:  # entries of the list that litellm itself cannot read: the answer is paid for
+            log.debug("no price of %s is known: %r", self.name, error)
+            return None
 
 
 def _said(message: AIMessage) -> str:

@@ -261,6 +261,8 @@ class _Dialogue(Generic[T]):
         try:
             async with asyncio.timeout(self.timeout):
                 reply = await self.target.ask(self.mode, [*self.messages, *self.correction], self.answer, self.timeout)
+        except Fault:
+            raise
         except TimeoutError:
             raise Fault("timeout", f"no answer within {self.timeout:g} s", again=True) from None
         except Exception as error:  # clients of foreign hosts raise errors of many classes

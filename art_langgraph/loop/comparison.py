@@ -130,7 +130,7 @@ async def compare_versions(
 
     Raises:
         ConfigError: As `gather`.
-        RolloutsFailed: Every run of a version raised.
+        RolloutsFailed: Every run of a version raised, as `gather` says.
     """
     sides = [
         await gather(

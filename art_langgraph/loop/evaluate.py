@@ -209,7 +209,7 @@ async def evaluate(
 
     Raises:
         ConfigError: As `gather`.
-        RolloutsFailed: Every run raised, or no run has a reward though a reward function was given.
+        RolloutsFailed: As `gather`, or no run has a reward though a reward function was given.
     """
     groups = await gather(
         graph,

@@ -6,15 +6,14 @@ import logging
 from collections.abc import Sequence
 
 from art_langgraph.credit import RetryCredit, group_refs
+from art_langgraph.notices import HELP, warn_once
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
 from trainer_server.wire import ARTError
 
 log = logging.getLogger("art_langgraph")
 
 _MANY = 0.1
-"""Share of raised runs from which a warning is logged. A group whose runs all raised is always logged."""
-_HELP = 'docs/capture.md, section "Runs without completions"'
-_warned: set[str] = set()
+"""Share of runs that raised from which a warning is worth a line; a group without any good run always is."""
 
 
 class RolloutsFailed(ARTError):
@@ -30,18 +29,23 @@ class RolloutsFailed(ARTError):
         self.trajectories = list(trajectories)
 
 
-def check_runs(groups: Sequence[TrajectoryGroup]) -> None:
-    """Warns when many runs raised, or all runs of a scenario.
+def check_runs(groups: Sequence[TrajectoryGroup], *, answered_counts: bool = True) -> None:
+    """Warns when many runs raised, or all of a scenario.
+
+    Args:
+        groups: The runs.
+        answered_counts: A run that raised after the trainer server had answered in it is a measurement of the policy,
+            such as an untrained one whose answers cannot be parsed. False: it is not.
 
     Raises:
-        RolloutsFailed: All runs raised.
+        RolloutsFailed: All runs raised, and none of them counts.
     """
     runs = runs_of(groups)
     raised = [run for run in runs if run.error is not None]
     if not raised:
         return
     message = f"{len(raised)} of {len(runs)} runs raised: {raised[0].error}"
-    if len(raised) == len(runs):
+    if len(raised) == len(runs) and not (answered_counts and any(map(answered, runs))):
         raise RolloutsFailed(message, trajectories=runs)
     lost = [group for group in groups if group.trajectories and all(run.error for run in group.trajectories)]
     if lost or len(raised) >= _MANY * len(runs):
@@ -49,33 +53,55 @@ def check_runs(groups: Sequence[TrajectoryGroup]) -> None:
         log.warning("%s%s", message, scenarios)
 
 
+def answered(run: Trajectory) -> bool:
+    """Whether the trainer server gave an answer in a run."""
+    return any(call.id is not None and call.error is None for call in run.completions)
+
+
 def check_rewards(groups: Sequence[TrajectoryGroup]) -> None:
-    """Raises RolloutsFailed when no run has a reward."""
+    """Raises RolloutsFailed when no run has a reward, and no completion has one of its own."""
     runs = runs_of(groups)
-    if runs and all(run.reward is None for run in runs):
+    if runs and not any(map(_scored, runs)):
         why = next((run.reward_error for run in runs if run.reward_error), "no reward function scored them")
         raise RolloutsFailed(f"{len(runs)} of {len(runs)} runs have no reward: {why}", trajectories=runs)
+
+
+def _scored(run: Trajectory) -> bool:
+    return run.reward is not None or any(call.reward is not None for call in run.completions)
 
 
 def check_completions(
     groups: Sequence[TrajectoryGroup], *, policy: str, nodes: Sequence[str] | None, retry_credit: RetryCredit
 ) -> None:
-    """Raises RolloutsFailed when no run has a completion that a training step would take.
+    """Warns when no run has a completion in the nodes that are trained, though some have one elsewhere.
 
     Args:
         groups: The runs of a step.
         policy: As that of `group_refs`.
         nodes: As those of `group_refs`.
         retry_credit: As that of `group_refs`.
+
+    Raises:
+        RolloutsFailed: No run has a completion of the policy that a training step could take, in any node.
     """
     runs = runs_of(groups)
-    references = group_refs(groups, policy=policy, nodes=nodes, retry_credit=retry_credit)
-    if not runs or any(run.completions for group in references for run in group.trajectories):
+
+    def found(nodes: Sequence[str] | None) -> bool:
+        references = group_refs(groups, policy=policy, nodes=nodes, retry_credit=retry_credit)
+        return any(run.completions for group in references for run in group.trajectories)
+
+    if not runs or found(nodes):
+        return
+    if nodes is not None and found(None):
+        places = sorted({"/".join(call.path) for run in runs for call in run.completions if call.policy == policy})
+        log.warning(
+            "none of %d runs has a completion of policy %r in nodes=%r, so that they teach nothing: it answered in %s",
+            len(runs), policy, list(nodes), ", ".join(map(repr, places)),
+        )  # fmt: skip
         return
     models = sorted({call.model or "an unknown model" for run in runs for call in run.completions})
-    heard = f"they asked {', '.join(models)}" if models else f"no chat model was heard; see {_HELP}"
-    where = f" in the nodes {list(nodes)}" if nodes is not None else ""
-    message = f"none of {len(runs)} runs has a completion of policy {policy!r}{where} to train: {heard}"
+    heard = f"they asked {', '.join(models)}" if models else f"no chat model was heard; see {HELP}"
+    message = f"none of {len(runs)} runs has a completion of policy {policy!r} to train: {heard}"
     raise RolloutsFailed(message, trajectories=runs)
 
 
@@ -91,18 +117,35 @@ def warn_unheard(trajectory: Trajectory, graph: str) -> None:
     if any(call.id is not None for call in trajectory.completions):
         return
     if graph == "RemoteGraph":
-        cause = "a RemoteGraph runs in another process: record there, with art_langgraph.dev or install()"
+        cause = "a RemoteGraph runs in another process"
+        remedy = "Record there, with art_langgraph.dev or install()"
     elif trajectory.completions:
         models = ", ".join(sorted({call.model or "an unknown model" for call in trajectory.completions}))
-        cause = f"its answers came from {models}, not from the trainer server: use ChatART, or its address as base_url"
+        cause = f"its answers came from {models}, not from the trainer server"
+        remedy = "Use ChatART, or the trainer server's address as base_url"
     else:
         cause = (
             "no chat model was heard: it was called in a bare thread or by run_in_executor without the run's context, "
             "or by a client that is not LangChain's"
         )
-    if cause not in _warned:
-        _warned.add(cause)
-        log.warning("a run has a reward and no completion to train: %s. See %s.", cause, _HELP)
+        remedy = "Call it by `await model.ainvoke(…)` or asyncio.to_thread, through ChatART or ChatOpenAI"
+    warn_once(f"a run has a reward and no completion to train: {cause}", remedy)
+
+
+def warn_version_unasked(groups: Sequence[TrajectoryGroup], version: object) -> None:
+    """Warns when a version was asked for, and no run got any answer of the trainer server.
+
+    Args:
+        groups: The runs.
+        version: As that of `rollout`.
+    """
+    runs = runs_of(groups)
+    if version is None or any(call.id is not None for run in runs for call in run.completions):
+        return
+    warn_once(
+        f"version={version!r} was not asked for: the trainer server answered in none of the runs",
+        "Let the graph ask the policy by ChatART, in the process that runs it",
+    )
 
 
 def runs_of(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:

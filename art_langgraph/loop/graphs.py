@@ -20,13 +20,19 @@ from trainer_server.wire import ConfigError
 Graph = Runnable[Any, Any] | Callable[..., Any]
 """A compiled graph, or a factory: a function that makes a graph for a scenario.
 
-A factory takes the scenario or nothing. It returns a compiled graph, or an async context manager that yields a graph
-and exits when the run has ended (`@asynccontextmanager`). An `async def` that returns a graph needs the annotation
-`-> Runnable`. Without it, the function may be an agent, and it is refused before it is called.
+A factory takes the scenario or nothing: a parameter with a default gets the scenario only if it is named `scenario` or
+annotated so. It returns a compiled graph, or an async context manager that yields one and is
+left when the run has ended (`@asynccontextmanager`). An `async def` that returns the graph says so by its annotation,
+`-> Runnable`: without it, it looks like an agent, and it is refused before it is called.
 """
 
 _NO_GRAPHS = (str, bytes, int, float, dict, list, tuple, set, type(None), BaseMessage)
-"""Types that agents return and factories do not."""
+"""What agents return and factories do not."""
+_BY_POSITION = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -49,6 +55,8 @@ class GraphSource:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.kind = ""
+        """Class of the graphs that it gave; empty until it gave one."""
         self._first = asyncio.Lock()
         self._proven = isinstance(graph, Runnable)
         if not isinstance(graph, Runnable):
@@ -75,15 +83,18 @@ class GraphSource:
         Raises:
             NotStarted: The factory raised in the first run, or returned something else than a compiled graph.
         """
-        if isinstance(self.graph, Runnable):
-            return self.graph
+        opened = self.graph if isinstance(self.graph, Runnable) else await self._made(scenario, stack)
+        self.kind = type(opened).__name__
+        return opened
+
+    async def _made(self, scenario: Scenario, stack: AsyncExitStack) -> Runnable[Any, Any]:
         if self._proven:
-            return await self._make(scenario, stack)
+            return await self._make_later(scenario, stack)
         async with self._first:
             if self._proven:
-                return await self._make(scenario, stack)
+                return await self._make_later(scenario, stack)
             try:
-                made = await self._make(scenario, stack)
+                made = await self._make(scenario, stack, NotStarted)
             except NotStarted:
                 raise
             except Exception as error:  # the user's code failed before any run: the error goes to the caller
@@ -92,16 +103,24 @@ class GraphSource:
             self._proven = True
             return made
 
-    async def _make(self, scenario: Scenario, stack: AsyncExitStack) -> Runnable[Any, Any]:
+    async def _make_later(self, scenario: Scenario, stack: AsyncExitStack) -> Runnable[Any, Any]:
+        """A graph after the first one; what fails now fails its run alone."""
+        try:
+            return await self._make(scenario, stack, ConfigError)
+        except NotStarted as error:  # of a rollout inside the factory
+            raise ConfigError(str(error)) from error
+
+    async def _make(self, scenario: Scenario, stack: AsyncExitStack, refused: type[ConfigError]) -> Runnable[Any, Any]:
+        """Calls the factory. Raises what it raises, and `refused` when it gives something else than a graph."""
         factory: Any = self.graph
-        made = factory(scenario) if inspect.signature(factory).parameters else factory()
+        made = factory(scenario) if _takes_scenario(factory) else factory()
         if inspect.isawaitable(made):
             made = await made
         if hasattr(made, "__aenter__"):
             made = await stack.enter_async_context(made)
         if not isinstance(made, Runnable):
             remedy = "; return graph.compile()" if hasattr(made, "compile") else ""
-            raise NotStarted(f"the graph factory {_name(factory)} gave {_article(made)}, not a compiled graph{remedy}")
+            raise refused(f"the graph factory {_name(factory)} gave {_article(made)}, not a compiled graph{remedy}")
         return made
 
 
@@ -183,6 +202,22 @@ def _check_factory(graph: Any) -> None:
             f"{name} is an async function that does not say that it makes a graph, so it was not called. If it makes "
             "one, annotate it: `-> Runnable`. If it is the agent itself, make it the node of a graph"
         )
+
+
+def _takes_scenario(factory: Any) -> bool:
+    """Whether a factory is called with the scenario.
+
+    A parameter with a default is the scenario only if it says so, by its name or its annotation:
+    `def make(model=MODEL)` has another one.
+    """
+    found = [one for one in inspect.signature(factory).parameters.values() if one.kind in _BY_POSITION]
+    if not found:
+        return False
+    first = found[0]
+    if first.default is first.empty:
+        return True
+    annotation = first.annotation if isinstance(first.annotation, str) else getattr(first.annotation, "__name__", "")
+    return first.name == "scenario" or "Scenario" in annotation
 
 
 def _function(graph: Any) -> Any:

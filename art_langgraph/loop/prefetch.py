@@ -37,17 +37,17 @@ class RolloutBatch:
     seconds: float = 0.0
 
 
-async def informative_groups(
+async def add_informative(
     run: Callable[[Sequence[ScenarioLike]], Awaitable[list[TrajectoryGroup]]],
-    scenarios: Sequence[ScenarioLike],
+    groups: Sequence[TrajectoryGroup],
     others: Sequence[ScenarioLike],
     rounds: int,
 ) -> tuple[list[TrajectoryGroup], int]:
-    """Runs scenarios, and others in place of those whose groups teach nothing.
+    """Runs other scenarios in place of those whose groups teach nothing.
 
     Args:
         run: Makes the groups of some scenarios.
-        scenarios: The scenarios of the step.
+        groups: The groups of the step.
         others: Scenarios to take instead, in this order.
         rounds: How often scenarios are replaced, at most.
 
@@ -55,15 +55,14 @@ async def informative_groups(
         All groups, and how many were added. Groups that teach nothing are included: the trainer leaves them out, and
         counts their rewards.
     """
-    groups = await run(scenarios)
-    wanted, left = len(scenarios), list(others)
+    found, left = list(groups), list(others)
     for _ in range(rounds):
-        missing = wanted - sum(map(informative, groups))
+        missing = len(groups) - sum(map(informative, found))
         if missing <= 0 or not left:
             break
-        groups += await run(left[:missing])
+        found += await run(left[:missing])
         left = left[missing:]
-    return groups, len(groups) - wanted
+    return found, len(found) - len(groups)
 
 
 def informative(group: TrajectoryGroup) -> bool:

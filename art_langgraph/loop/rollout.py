@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.release import release
 from art_langgraph.capture.scope import Scope, recording
-from art_langgraph.loop.failures import check_runs, warn_unheard
+from art_langgraph.loop.failures import check_runs, warn_unheard, warn_version_unasked
 from art_langgraph.loop.graphs import Graph as Graph
 from art_langgraph.loop.graphs import GraphSource, NotStarted, graph_input
 from art_langgraph.rewards import GroupReward, RewardFunction, score, score_group
@@ -57,10 +57,9 @@ async def rollout(
         reward: Scores the run, also when the graph raised; None leaves it unscored.
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
         config: LangChain's config of the run.
-        timeout: Seconds for the graph; None: no limit. A graph that takes longer is cancelled, and the trajectory has
-            an `error`.
-        store: Where the trajectory is stored; None: nowhere.
-        resume: Called with the list of the graph's interrupts; returns the answer. None: an interrupt ends the run.
+        timeout: Seconds for the graph, from when it is there; running over is an error of the trajectory.
+        store: Where the trajectory is kept as well.
+        resume: Answers the graph's interrupts, given as a list; without it an interrupt ends the run.
         version: Version of the policies that ChatART asks, for all of them or by name; None: the newest.
         evaluation: The run evaluates a version, and is never trained on.
         metadata: Your data, kept in the trajectory.
@@ -84,24 +83,25 @@ async def rollout(
         evaluation=evaluation,
         metadata=dict(metadata or {}),
     )
-    started, kind = time.monotonic(), ""
+    started, opened = time.monotonic(), False
     handler = ARTCallbackHandler(scope)
     try:
         with recording(scope, handler):
-            async with AsyncExitStack() as stack, asyncio.timeout(timeout):
+            async with AsyncExitStack() as stack:
                 scope.exits = stack
                 runnable = await source.open(scenario, stack)
-                kind = type(runnable).__name__
-                whole = _own_thread(config, runnable, scope)
-                trajectory.graph_id, trajectory.thread_id = runnable.get_name(), _thread(whole)
-                trajectory.output = await runnable.ainvoke(graph_input(runnable, scenario.input), whole)
-                while resume and (interrupts := _interrupts(trajectory.output)):
-                    value = resume(interrupts)
-                    value = await value if inspect.isawaitable(value) else value
-                    trajectory.output = await runnable.ainvoke(Command(resume=value), whole)
-    except NotStarted:
-        raise
+                opened = True
+                async with asyncio.timeout(timeout):
+                    whole = _own_thread(config, runnable, scope)
+                    trajectory.graph_id, trajectory.thread_id = runnable.get_name(), _thread(whole)
+                    trajectory.output = await runnable.ainvoke(graph_input(runnable, scenario.input), whole)
+                    while resume and (interrupts := _interrupts(trajectory.output)):
+                        value = resume(interrupts)
+                        value = await value if inspect.isawaitable(value) else value
+                        trajectory.output = await runnable.ainvoke(Command(resume=value), whole)
     except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
+        if isinstance(error, NotStarted) and not opened:  # an inner rollout's is data of this run
+            raise
         trajectory.error = f"{type(error).__name__}: {error}"
     finally:
         scope.exits = None  # a task that outlives the run must not wait for an end that has passed
@@ -114,7 +114,7 @@ async def rollout(
     trajectory.nodes = recorder.nodes
     if reward is not None:
         await score(trajectory, reward)
-        warn_unheard(trajectory, kind)
+        warn_unheard(trajectory, source.kind)
     if store is not None:
         await asyncio.to_thread(store.add, trajectory)
     return trajectory
@@ -165,7 +165,7 @@ async def gather(
 
     Raises:
         ConfigError: As `rollout`, and for n or max_concurrency below 1.
-        RolloutsFailed: Every run raised. The error has the trajectories.
+        RolloutsFailed: Every run raised before the trainer server answered in it. The error has the trajectories.
     """
     source, checked = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
     source.check(checked)
@@ -186,6 +186,7 @@ async def gather(
         )
 
     groups = await run_groups(
+        source,
         run,
         checked,
         n,
@@ -195,10 +196,12 @@ async def gather(
         progress=progress,
     )
     check_runs(groups)
+    warn_version_unasked(groups, version)
     return groups
 
 
 async def run_groups(
+    source: GraphSource,
     run: Callable[[Scenario], Awaitable[Trajectory]],
     scenarios: Sequence[Scenario],
     n: int,
@@ -211,8 +214,9 @@ async def run_groups(
     """Runs each scenario `n` times, and scores a group as soon as its runs have ended.
 
     Args:
-        run: Makes a run of a scenario.
-        scenarios: The tasks.
+        source: The graph that runs.
+        run: Makes one run of a scenario.
+        scenarios: The tasks; one group for each, in order.
         n: Runs of each scenario.
         max_concurrency: Runs at once.
         group_reward: As that of `gather`.
@@ -247,6 +251,8 @@ async def run_groups(
             if group_reward is None or judging is None:
                 return group
             group = await score_group(group, group_reward)
+            for trajectory in group.trajectories:
+                warn_unheard(trajectory, source.kind)
             if store is not None:
                 await asyncio.to_thread(store.score_group, group)
             bar.advance(judging)

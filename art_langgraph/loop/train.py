@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -9,14 +10,17 @@ from functools import partial
 
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.credit import RetryCredit
-from art_langgraph.loop.failures import check_completions, check_rewards, check_runs, runs_of, versions_of
+from art_langgraph.loop.failures import runs_of, versions_of
 from art_langgraph.loop.graphs import Graph, GraphSource
-from art_langgraph.loop.prefetch import RolloutBatch, informative_groups, pick, prefetch_rollouts, replacements
+from art_langgraph.loop.prefetch import RolloutBatch, add_informative, pick, prefetch_rollouts, replacements
 from art_langgraph.loop.rollout import ScenarioLike, rollout, run_groups
+from art_langgraph.loop.step_check import StepCheck, wait_until_ready
 from art_langgraph.rewards import GroupReward, RewardFunction
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError, GRPOConfig, StepResult
+
+log = logging.getLogger("art_langgraph")
 
 
 @dataclass(slots=True)
@@ -120,8 +124,10 @@ async def train(
         A record of each step.
 
     Raises:
-        ConfigError: There are fewer scenarios than `groups_per_step`, or no reward, or a setting is out of its range.
-        RolloutsFailed: In a step, every run raised, or none has a reward, or none has a completion of the policy.
+        ConfigError: There are fewer scenarios than groups_per_step, or no reward, or a setting is out of its range.
+        RolloutsFailed: In the first step, every run raised, or none has a reward, or none has a completion of the
+            policy. Or this went on for three later steps in a row; single ones are sent, and warned of. Or the trainer
+            server answered in no run of a later step, even after a minute of waiting for it.
         JobFailed: A step failed on the server.
     """
     if reward is None and group_reward is None:
@@ -132,14 +138,16 @@ async def train(
         raise ConfigError(f"max_staleness={max_staleness} and dynamic_sampling={dynamic_sampling} must be 0 or more")
     source, tasks = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
     source.check(tasks)
+    check = StepCheck(policy, nodes, retry_credit)
 
     async def run_scenario(scenario: Scenario) -> Trajectory:
         return await rollout(source, scenario, reward, temperature=temperature, timeout=timeout, store=store)
 
-    async def run_all(step: int, chosen: Sequence[Scenario]) -> list[TrajectoryGroup]:
+    async def run_all(step: int, chosen: Sequence[ScenarioLike]) -> list[TrajectoryGroup]:
         return await run_groups(
+            source,
             run_scenario,
-            chosen,
+            [Scenario.of(scenario) for scenario in chosen],
             n,
             max_concurrency=max_concurrency,
             group_reward=group_reward,
@@ -152,10 +160,14 @@ async def train(
             return RolloutBatch(step, job=job)
         chosen = pick(tasks, groups_per_step, step, seed if shuffle else None)
         others = replacements(tasks, chosen, step, seed)
-        groups, replaced = await informative_groups(partial(run_all, step), chosen, others, dynamic_sampling)
-        check_runs(groups)
-        check_rewards(groups)
-        check_completions(groups, policy=policy, nodes=nodes, retry_credit=retry_credit)
+        groups = await run_all(step, chosen)
+        if check.unanswered(groups):
+            log.warning("step %d: the trainer server answered in no run; when it is ready, they run once more", step)
+            if await wait_until_ready(client):
+                groups = await run_all(step, chosen)
+        if not check.of_use(step, groups):
+            return RolloutBatch(step, groups)
+        groups, replaced = await add_informative(partial(run_all, step), groups, others, dynamic_sampling)
         return RolloutBatch(step, groups, replaced=replaced)
 
     async with aclosing(prefetch_rollouts(range(first_step, steps + 1), roll, max_staleness)) as batches:

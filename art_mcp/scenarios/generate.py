@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from art_langgraph.llm.llm import LLM
+from art_langgraph.llm.llm import LLM, Model
 from art_mcp.client.connect import Server, connect
 from art_mcp.scenarios.catalog import Catalog, read_catalog
 from art_mcp.scenarios.execute import StepFailed, execute, perform
@@ -45,7 +45,7 @@ async def generate_scenarios(
     server: Server | Catalog | str | Sequence[str],
     n: int = 24,
     *,
-    model: str | LLM | None = None,
+    model: Model | None = None,
     difficulty: tuple[int, int] = (1, 5),
     seed: int = 0,
     instructions: str | None = None,
@@ -61,11 +61,12 @@ async def generate_scenarios(
     The same seed gives the same scenarios if the server gives the same answers.
 
     Args:
-        server: A connected server, or what `connect` takes. With a bare catalog nothing can be executed: the set then
-            contains drafts, and a note says so.
-        n: Maximum number of scenarios to keep.
-        model: Language model that writes the scenarios ("provider/name", or an LLM). It is asked again until there are
-            enough, `rounds` are over, or `budget` is spent. None drafts them from schemas alone.
+        server: A connected server, or what `connect` takes. From a bare catalog nothing can be executed: the set then
+            holds drafts, and a note says so.
+        n: Scenarios to keep at most.
+        model: Language model that writes the scenarios ("provider/name", an LLM, or a LangChain chat model). It is
+            asked again until there are enough, `rounds` are over, or `budget` is spent. None drafts them from schemas
+            alone.
         difficulty: Least and greatest difficulty, from 1 to 5.
         seed: Seed of the drafts and of the split.
         instructions: Additional instructions for the model. None adds nothing to the catalog.
@@ -117,8 +118,7 @@ async def generate_scenarios(
         drafts = islice(templates.drafts(low, high), DRAFTS * n) if tools else iter(())
         scenarios = await finish(live, catalog, drafts, n, **options)
     else:
-        llm = LLM(model) if isinstance(model, str) else model
-        writer = Writer(llm, catalog, tools, difficulty, seed, instructions, templates.observed, tables)
+        writer = Writer(LLM.of(model), catalog, tools, difficulty, seed, instructions, templates.observed, tables)
         scenarios = await _written(writer, live, n, rounds, budget, **options)
     if withheld := [tool.name for tool in catalog.tools if tool not in tools]:
         scenarios.notes.append(f"not called, as they may destroy something: {', '.join(withheld)}")

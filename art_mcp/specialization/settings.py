@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from art_langgraph.llm.llm import LLM
+from art_langgraph.llm.llm import Model
 from art_mcp.scenarios.tables import Resources
 from art_mcp.specialization.agent import SYSTEM
 from trainer_server.wire import GRPOConfig, SFTConfig
@@ -17,7 +17,8 @@ class GenerationSettings:
     """How scenarios are generated. See `generate_scenarios`, which has the same arguments.
 
     Args:
-        model: Language model that writes scenarios ("provider/name", or an LLM). None drafts them from schemas.
+        model: Language model that writes scenarios ("provider/name", an LLM, or a LangChain chat model). None drafts
+            them from schemas.
         difficulty: Least and greatest difficulty, from 1 to 5.
         instructions: Additional instructions for the model. None adds nothing to the catalog.
         resources: Values of arguments by the name of the parameter, or files of them. None gives no values.
@@ -25,7 +26,7 @@ class GenerationSettings:
         validation: Share of the scenarios to hold out from training, from 0 to 1.
     """
 
-    model: str | LLM | None = None
+    model: Model | None = None
     difficulty: tuple[int, int] = (1, 5)
     instructions: str | None = None
     resources: Resources | None = None
@@ -67,7 +68,7 @@ class TrainingSettings:
     n: int = 8
     config: GRPOConfig | Callable[[int], GRPOConfig] | None = None
     difficulty_runs: int = 4
-    judge: str | LLM | None = None
+    judge: Model | None = None
     judge_weight: float = 0.3
 
 

@@ -16,6 +16,7 @@ from art_langgraph.client.demonstrations import load_conversations
 from art_langgraph.judge.ruler import Ruler
 from art_langgraph.llm.llm import LLM
 from art_langgraph.loop.evaluate import Evaluation, evaluate
+from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.loop.rollout import Graph
 from art_langgraph.loop.stages import Stages
 from art_langgraph.loop.train import StepRecord, train
@@ -81,11 +82,14 @@ async def specialize(
         LLMError: The model that writes scenarios failed before any scenario was kept, or no run could be judged.
         ServerError: The trainer server refused a request.
         JobFailed: A training step or the warm start failed.
+        RolloutsFailed: Every run of the first measurement failed before the policy answered, or as `train` and
+            `measure_difficulty`. The versions made until then stay. Runs that raise after the policy answered are
+            measured as failures, and a last measurement that fails is a note in the report.
     """
     async with AsyncExitStack() as stack:
         trainer = client if client is not None else await stack.enter_async_context(TrainerClient())
         live = server if isinstance(server, Server) else await stack.enter_async_context(connect(server))
-        writer = LLM(generation.model) if isinstance(generation.model, str) else generation.model
+        writer = None if generation.model is None else LLM.of(generation.model)
         ruler = Ruler(training.judge, seed=seed) if training.judge is not None else None
         stages = Stages(on_stage)
         with stages.stage("scenarios", f"inventing tasks for {live.name} {live.version}"):
@@ -128,7 +132,11 @@ async def specialize(
                 stages.tell(f"step {record.step}: {policy}@{record.result.version}, mean reward {reward}")
         with stages.stage("after", "measuring on the held-out scenarios"):
             last = (await trainer.versions(policy))[-1].version
-            made.after = await _evaluate(agent, divided.validation, last, runs, progress)
+            try:
+                made.after = await _evaluate(agent, divided.validation, last, runs, progress)
+            except RolloutsFailed as error:  # the training is done: its report must not be lost with the measurement
+                made.notes.append(f"the last version could not be measured: {error}")
+                made.after = Evaluation(error.trajectories, last, solved)
             stages.tell(f"{policy}@{last}, held out: {made.after}")
         if output is not None:
             made.adapter = await trainer.export(policy, last, Path(output) / "adapter", force=True)

@@ -128,6 +128,20 @@ def test_messages_of_states_of_every_kind() -> None:
     assert revive(plain(Own("mine"))) == AIMessage("mine")
 
 
+def test_a_run_whose_state_has_no_messages_has_those_of_its_last_answered_call() -> None:
+    call = CompletionCall(
+        id="chatcmpl-1",
+        started=0.0,
+        messages=[{"role": "user", "content": "q"}],
+        message={"role": "assistant", "content": "42"},
+    )
+    for output in ({"number": 42}, None):
+        found = Trajectory(scenario=Scenario(input="x"), output=output, completions=[call])
+        assert found.messages == [HumanMessage("q"), AIMessage("42")]
+        assert found.final_text == "42"
+    assert Trajectory(scenario=Scenario(input="x"), output="forty-two", completions=[call]).final_text == "forty-two"
+
+
 def test_a_failed_run_has_the_messages_of_its_last_answered_call() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     broken = {"id": "2", "type": "function", "function": {"name": "add", "arguments": '{"a": '}}

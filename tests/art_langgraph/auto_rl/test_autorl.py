@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import LLM, GRPOConfig, RolloutsFailed, Ruler, TrainerClient, autorl, compare_versions
 from tests.support.cli import art
@@ -81,6 +82,28 @@ async def test_a_judge_that_fails_ends_the_training_loudly() -> None:
                 scenarios=8, steps=5, groups_per_step=2, n=2, progress=False,
             )  # fmt: skip
         assert [one.version for one in await client.versions("auto-fails")] == [0]
+
+
+async def test_a_comparison_that_fails_is_a_note_in_the_report() -> None:
+    graph, ran = counting("auto-note"), 0
+
+    async def run(state: MessagesState) -> Any:
+        nonlocal ran
+        ran += 1
+        if ran > 4:
+            raise OSError("the network is down")
+        return await graph.ainvoke(state)
+
+    breaking = StateGraph(MessagesState).add_node("run", run).add_edge(START, "run").compile()
+    async with TrainerClient() as client:
+        with endpoint(writes_and_judges()) as at:
+            report = await autorl(
+                "Say numbers.", graph=breaking, policy="auto-note", judge=model(at), client=client,
+                scenarios=["a", "b", "c"], steps=1, groups_per_step=2, n=2, progress=False,
+            )  # fmt: skip
+    assert report.notes == ["the versions could not be compared: 1 of 1 runs raised: OSError: the network is down"]
+    assert report.model == "auto-note@1"
+    assert "none of 1 scenarios could be judged" in report.markdown()
 
 
 async def test_a_graph_that_asks_another_policy_is_named() -> None:

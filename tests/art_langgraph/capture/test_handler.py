@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -62,6 +63,19 @@ def test_a_handler_gives_a_trajectory_without_an_event_loop(make: MakeModel, tmp
 
     with pytest.raises(ConfigError, match="is async"):
         ran("five", reward=later)
+
+
+def test_an_async_reward_function_is_refused_uncalled() -> None:
+    async def function(run: Trajectory) -> float:
+        raise AssertionError("called")
+
+    class Object:
+        async def __call__(self, run: Trajectory) -> float:
+            raise AssertionError("called")
+
+    for reward in (function, functools.partial(function), Object()):
+        with pytest.raises(ConfigError, match="is async: await it"):
+            ARTCallbackHandler().trajectory("x", reward=reward)
 
 
 def test_a_handler_hears_a_run_that_raises_and_one_that_is_resumed(make: MakeModel) -> None:

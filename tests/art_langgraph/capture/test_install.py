@@ -86,6 +86,9 @@ def test_feedback_on_a_run_that_cannot_be_trained_warns_once(tmp_path: Path, hea
     assert heard.messages == []
     store.score(bad.id, 1.0)
     store.score(bad.id, 0.5)
+    other = Trajectory(scenario=scenario)
+    store.add(other)
+    store.score(other.id, 1.0)
     assert len(heard.messages) == 1
     assert bad.id in heard.messages[0]
     assert "ChatART" in heard.messages[0]

@@ -89,6 +89,15 @@ def test_the_beginning_of_an_id_names_a_run(store: TrajectoryStore) -> None:
         assert id in art("trajectories", "show", given).output
 
 
+def test_a_run_that_has_not_ended_takes_no_reward(store: TrajectoryStore) -> None:
+    with store.session() as session, session.batch() as batch:
+        batch.begin(recorded("tr-open"))
+    for given in ("tr-o", "tr-open"):
+        error = art("feedback", given, "--score", "1").exception
+        assert isinstance(error, ConfigError)
+        assert str(error).startswith("tr-open has not ended, or was cut off")
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [

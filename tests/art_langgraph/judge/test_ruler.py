@@ -65,7 +65,7 @@ async def test_each_run_gets_its_score_whatever_the_order_it_was_shown_in() -> N
         for seed in range(4):
             found = await Ruler(judge(at), seed=seed)(group("four", "five", "it is four", "no"))
             assert found.rewards == [1.0, 0.25, 1.0, 0.25]
-            assert found.trajectories[0].metadata["ruler_reason"] == "so"
+            assert found.trajectories[0].reward_reason == "so"
             assert found.trajectories[0].metrics == {"ruler_score": 1.0}
     orders = {tuple(candidates(body).values()) for body in at.requests}
     assert len(orders) > 1
@@ -149,7 +149,7 @@ async def test_what_was_known_of_a_run_survives() -> None:
     assert first.metrics == {"steps": 3.0, "independent_reward": 0.7, "ruler_score": 1.0}
     assert (first.metadata["tag"], first.id) == ("a", given.trajectories[0].id)
     assert (second.error, second.reward, second.reward_error) == ("ValueError: x", 0.25, None)
-    assert second.metadata["independent_reward_error"] == "ZeroDivisionError: y"
+    assert second.independent_reward_error == "ZeroDivisionError: y"
     assert second.node_rewards is None
     assert given.model_dump_json() == before
 

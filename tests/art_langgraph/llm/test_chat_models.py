@@ -24,6 +24,7 @@ from art_langgraph import (
     rollout,
     ruler_score_group,
 )
+from art_langgraph.llm.target import load_litellm
 from art_langgraph.trajectory import CompletionCall
 from tests.support.judge_app import Endpoint, Fault, endpoint, scores
 from tests.support.trainer_server import TrainerServer
@@ -78,6 +79,35 @@ async def test_a_model_without_tools_is_asked_in_words() -> None:
     model = LLM(Plain(), cache=None)
     assert await model.ask(ASKED, Count) == Count(number=3, why="so")
     assert model.model == "Plain"
+    assert model.usage.cost is None
+
+
+@pytest.mark.parametrize("error", [ValueError("json_schema is not supported"), TypeError("unexpected 'include_raw'")])
+async def test_a_way_of_asking_that_a_package_refuses_is_passed_over(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("art_langgraph.llm.llm._works", {})
+    tried: list[str] = []
+
+    class Refusing(Plain):
+        def with_structured_output(self, schema: Any, *, method: str = "", **_: Any) -> Any:
+            tried.append(method)
+            raise error
+
+    assert await LLM(Refusing(), cache=None).ask(ASKED, Count) == Count(number=3, why="so")
+    assert tried == ["json_schema", "function_calling"]
+
+
+async def test_an_answer_whose_price_cannot_be_read_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    litellm = await load_litellm()
+    monkeypatch.setitem(litellm.model_cost, "Plain", {"litellm_provider": "nobody"})
+
+    def broken(*_: Any) -> Any:
+        raise KeyError("input_cost_per_token")
+
+    monkeypatch.setattr(litellm, "cost_per_token", broken)
+    model = LLM(Plain(), cache=None)
+    assert (await model.ask(ASKED, Count)).number == 3
     assert model.usage.cost is None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,20 +19,20 @@ from art_langgraph import (
     Scenario,
     TrainerClient,
     Trajectory,
+    TrajectoryGroup,
     evaluate,
     gather,
+    notices,
     rollout,
     train,
 )
-from art_langgraph.loop import failures
+from tests.support.chat_models import Answering
 from tests.support.trainer_server import TrainerServer
 
 
 @pytest.fixture(autouse=True)
-def nothing_warned_yet() -> Iterator[None]:
-    failures._warned.clear()
-    yield
-    failures._warned.clear()
+def nothing_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "_said", set())
 
 
 def flaky(*broken: str) -> Runnable[Any, Any]:
@@ -65,6 +64,17 @@ async def test_many_runs_that_raised_are_counted_in_a_warning(caplog: pytest.Log
     groups = await gather(flaky("a"), ["a", "b"], 4, lambda t: 0.0 if t.error else 1.0, progress=False, evaluation=True)
     assert [run.reward for run in groups[0].trajectories] == [0.0] * 4
     assert caplog.messages == ["4 of 8 runs raised: KeyError: 'a' (scenarios of which every run raised: 1 of 2)"]
+
+
+async def test_a_policy_that_answers_what_cannot_be_parsed_is_measured(caplog: pytest.LogCaptureFixture) -> None:
+    async def node(state: MessagesState) -> dict[str, Any]:
+        await Answering().ainvoke(state["messages"])
+        raise ValueError("no JSON")
+
+    graph = StateGraph(MessagesState).add_node("node", node).add_edge(START, "node").compile()
+    found = await evaluate(graph, ["a"], lambda _: 0.0, n=2, progress=False)
+    assert (found.success_rate, found.failed) == (0.0, 2)
+    assert "2 of 2 runs raised: ValueError: no JSON" in caplog.text
 
 
 async def test_a_few_runs_that_raised_are_data(caplog: pytest.LogCaptureFixture) -> None:
@@ -148,8 +158,27 @@ async def test_a_run_that_was_scored_and_not_heard_warns_once(
     assert "no chat model was heard" in unheard
     assert "run_in_executor" in unheard
     assert "docs/capture.md" in unheard
-    assert "not from the trainer server: use ChatART" in other
+    assert "not from the trainer server. Use ChatART" in other
     await rollout(graph(in_a_thread), "a")  # unscored: nobody means to train it
     await rollout(asking("agent"), "a", reward)
     assert len(caplog.records) == 2
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+async def test_runs_that_are_scored_together_and_not_heard_warn_as_well(caplog: pytest.LogCaptureFixture) -> None:
+    def judge(group: TrajectoryGroup) -> TrajectoryGroup:
+        scored = [run.model_copy(update={"reward": 1.0}) for run in group.trajectories]
+        return group.model_copy(update={"trajectories": scored})
+
+    await gather(flaky(), ["a"], 2, group_reward=judge, progress=False)
+    (warning,) = caplog.messages
+    assert "a run has a reward and no completion to train: no chat model was heard" in warning
+    assert notices.HELP in warning
+
+
+async def test_a_version_that_nobody_was_asked_for_warns(caplog: pytest.LogCaptureFixture) -> None:
+    await evaluate(flaky(), ["a"], lambda _: 1.0, version=3, progress=False)
+    (warning,) = caplog.messages
+    assert "version=3 was not asked for: the trainer server answered in none of the runs" in warning
+    await evaluate(flaky(), ["a"], lambda _: 1.0, progress=False)
+    assert len(caplog.messages) == 1

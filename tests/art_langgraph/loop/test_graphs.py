@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -111,6 +112,49 @@ async def test_factories_make_a_graph_for_each_run(factory: Callable[..., Any]) 
     assert said(await rollout(factory, "hi")) == "heard hi"
 
 
+def build_graph(model: str, scenario: Scenario | None = None) -> Any:
+    assert model == "chosen"
+    return echo().compile()
+
+
+def by_keyword(*, model: str = "chosen") -> Any:
+    return build_graph(model)
+
+
+def by_any_keyword(**options: Any) -> Any:
+    assert options == {}
+    return echo().compile()
+
+
+def by_default(model: str = "chosen") -> Any:
+    return build_graph(model)
+
+
+@pytest.mark.parametrize(
+    "factory", [functools.partial(build_graph, model="chosen"), by_keyword, by_any_keyword, by_default]
+)
+async def test_parameters_with_defaults_are_no_scenarios(factory: Callable[..., Any]) -> None:
+    assert said(await rollout(factory, "hi")) == "heard hi"
+
+
+def by_name(scenario: Any = None) -> Any:
+    assert isinstance(scenario, Scenario)
+    return echo().compile()
+
+
+def by_annotation(task: Scenario | None = None) -> Any:
+    return by_name(task)
+
+
+def by_position(*given: Any) -> Any:
+    return by_name(*given)
+
+
+@pytest.mark.parametrize("factory", [by_name, by_annotation, by_position])
+async def test_a_parameter_that_says_so_is_the_scenario(factory: Callable[..., Any]) -> None:
+    assert said(await rollout(factory, "hi")) == "heard hi"
+
+
 async def test_a_factory_that_raises_is_told_before_the_first_run() -> None:
     calls = []
 
@@ -135,6 +179,35 @@ async def test_a_factory_that_raises_later_fails_its_run_alone() -> None:
 
     (group,) = await gather(factory, ["a"], n=4, progress=False)
     assert sorted(str(run.error) for run in group.trajectories) == ["None", "None", "None", "OSError: once"]
+
+
+async def test_a_factory_that_gives_no_graph_later_fails_its_run_alone() -> None:
+    count = iter(range(9))
+    (group,) = await gather(lambda: echo() if next(count) == 2 else echo().compile(), ["a"], n=4, progress=False)
+    (error,) = [run.error for run in group.trajectories if run.error]
+    assert error.startswith("ConfigError: the graph factory ")
+    assert "gave a StateGraph, not a compiled graph" in error
+
+
+async def test_an_inner_rollout_that_does_not_start_is_an_error_of_the_outer_run() -> None:
+    def broken() -> Any:
+        raise OSError("no database")
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        await rollout(broken, "inner")
+        return {}
+
+    found = await rollout(StateGraph(MessagesState).add_node("node", node).add_edge(START, "node").compile(), "outer")
+    assert found.error == "NotStarted: the graph factory broken raised: OSError: no database"
+
+
+async def test_the_time_of_a_run_begins_when_its_graph_is_there() -> None:
+    @asynccontextmanager
+    async def slow(scenario: Scenario) -> AsyncIterator[Runnable[Any, Any]]:
+        await asyncio.sleep(0.3)
+        yield echo().compile()
+
+    assert said(await rollout(slow, "hi", timeout=0.2)) == "heard hi"
 
 
 @pytest.mark.parametrize("given", ["two", Scenario(input="two"), Scenario(id="x", input="two", metadata={"answer": 2})])

@@ -12,8 +12,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from art_langgraph import ChatART, GRPOConfig, Scenario, TrainerClient, Trajectory, TrajectoryGroup, train
 from art_langgraph.loop.prefetch import (
     RolloutBatch,
+    add_informative,
     informative,
-    informative_groups,
     pick,
     prefetch_rollouts,
     replacements,
@@ -104,10 +104,11 @@ async def test_groups_that_teach_nothing_are_made_up_for() -> None:
         asked.append(list(some))
         return [rewarded(one, 1.0, 0.0 if "good" in one else 1.0) for one in some]
 
-    groups, replaced = await informative_groups(run, ["dull", "good 1"], ["dull 2", "good 2", "good 3"], 3)
+    first = await run(["dull", "good 1"])
+    groups, replaced = await add_informative(run, first, ["dull 2", "good 2", "good 3"], 3)
     assert asked == [["dull", "good 1"], ["dull 2"], ["good 2"]]
     assert (len(groups), replaced) == (4, 2)
-    groups, replaced = await informative_groups(run, ["dull"], ["dull 2", "dull 3"], 1)
+    groups, replaced = await add_informative(run, await run(["dull"]), ["dull 2", "dull 3"], 1)
     assert (len(groups), replaced) == (2, 1)
 
 

@@ -11,6 +11,7 @@ import pytest
 from art_langgraph import LLM, LLMError
 from art_mcp import Catalog, generate_scenarios
 from art_mcp.scenarios.proposals import Proposal, unfit
+from tests.support.chat_models import Answering
 from tests.support.judge_app import Endpoint, Fault, endpoint
 from tests.support.mcp.commands import SHELF
 from tests.support.mcp.shelf_server import BOOKS
@@ -51,6 +52,12 @@ def pages_of(book: str) -> dict[str, Any]:
 def good_ones(per_answer: int = 6) -> Any:
     books = itertools.cycle(BOOKS)
     return lambda body: answer(*(pages_of(next(books)) for _ in range(per_answer)))
+
+
+async def test_a_langchain_chat_model_writes_scenarios() -> None:
+    model = Answering(says=answer(proposal("What is noon in Oslo?", ("convert", {"zone": "Oslo", "hour": 12}))))
+    found = await generate_scenarios(ZONE, 1, model=model, validation=0, progress=False)
+    assert [one.task for one in found.scenarios] == ["What is noon in Oslo?"]
 
 
 async def test_proposals_are_executed_and_become_scenarios() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from langchain_core.tools import BaseTool
+from langgraph.graph import START, MessagesState, StateGraph
 from typer.testing import CliRunner
 
-from art_langgraph import GRPOConfig, SFTConfig, TrainerClient
+from art_langgraph import ChatART, GRPOConfig, SFTConfig, TrainerClient
 from art_langgraph.cli.main import build
 from art_mcp import MCPScenario, RunSettings, ScenarioSet, TrainingSettings, WarmStart, connect, specialize
 from art_mcp.scenarios.plan import Observation, Plan, Step
@@ -66,6 +69,50 @@ async def test_a_server_in_and_a_version_with_a_report_out(connected: TrainerSer
     assert [one.plan.measured for one in kept.train] == [1.0] * 4
     async with TrainerClient() as trainer:
         assert [one.version for one in await trainer.versions("special")] == [0, 1]
+
+
+def breaking(after: int) -> Any:
+    """An agent that answers, and then raises: always for 0, else from so many runs on."""
+    ran = 0
+
+    def make(tools: list[BaseTool]) -> Any:
+        async def node(state: MessagesState) -> Any:
+            nonlocal ran
+            ran += 1
+            if after and ran > after:
+                raise OSError("the network is down")
+            await ChatART(policy="breaking", max_tokens=8).ainvoke(state["messages"])
+            if not after:
+                raise ValueError("that is no JSON")
+            return {}
+
+        return StateGraph(MessagesState).add_node("node", node).add_edge(START, "node").compile()
+
+    return make
+
+
+async def test_an_agent_that_raises_on_every_answer_is_measured(connected: TrainerServer) -> None:
+    untrained = TrainingSettings(steps=0, groups_per_step=2)
+    made = await specialize(
+        SERVER, policy="breaking", graph=breaking(0), scenarios=scenarios(), training=untrained, progress=False
+    )
+    assert [(one.success_rate, one.failed) for one in (made.before, made.after)] == [(0.0, 2), (0.0, 2)]
+
+
+async def test_a_last_measurement_that_fails_is_a_note_in_the_report(connected: TrainerServer, tmp_path: Path) -> None:
+    untrained = TrainingSettings(steps=0, groups_per_step=2)
+    made = await specialize(
+        SERVER,
+        policy="breaking",
+        graph=breaking(2),
+        scenarios=scenarios(),
+        training=untrained,
+        output=tmp_path,
+        progress=False,
+    )
+    (note,) = made.notes
+    assert note == "the last version could not be measured: 2 of 2 runs raised: OSError: the network is down"
+    assert note in (tmp_path / "report.md").read_text()
 
 
 async def test_the_report_escapes_what_a_server_says(connected: TrainerServer, tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""Whether the runs of a training step are of use: a first step of no use is an error, a later one may pass."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from art_langgraph.client.client import TrainerClient
+from art_langgraph.credit import RetryCredit
+from art_langgraph.loop.failures import RolloutsFailed, answered, check_completions, check_rewards, check_runs, runs_of
+from art_langgraph.trajectory import TrajectoryGroup
+from trainer_server.wire import ServerError, ServerUnreachable
+
+log = logging.getLogger("art_langgraph")
+
+PATIENCE = 60.0
+"""Seconds for which a server that answers nothing is waited for."""
+WASTED = 3
+"""Steps of no use in a row that end the training."""
+
+
+@dataclass(slots=True)
+class StepCheck:
+    """Looks at the runs of one training step after another.
+
+    A first step of no use is the user's mistake: the graph, the reward or the policy's name. A later one is bad luck
+    until `WASTED` of them follow one another.
+
+    Args:
+        policy: As that of `group_refs`.
+        nodes: As those of `group_refs`.
+        retry_credit: As that of `group_refs`.
+    """
+
+    policy: str
+    nodes: Sequence[str] | None
+    retry_credit: RetryCredit
+    began: bool = False
+    """Whether a step was checked before."""
+    wasted: int = 0
+    """Steps of no use until now, without one of use between them."""
+
+    def unanswered(self, groups: Sequence[TrajectoryGroup]) -> bool:
+        """Whether the trainer server answered in no run of a later step: the step should be rolled once more."""
+        return self.began and not any(map(answered, runs_of(groups)))
+
+    def of_use(self, step: int, groups: Sequence[TrajectoryGroup]) -> bool:
+        """Whether a step can learn from its runs. A warning says why it cannot.
+
+        Args:
+            step: Number of the step.
+            groups: Its runs.
+
+        Raises:
+            RolloutsFailed: It cannot, and it is the first, or the last of `WASTED` in a row, or the trainer server
+                answered in none of its runs.
+        """
+        first, self.began = not self.began, True
+        try:
+            check_runs(groups, answered_counts=False)
+            check_rewards(groups)
+            check_completions(groups, policy=self.policy, nodes=self.nodes, retry_credit=self.retry_credit)
+        except RolloutsFailed as error:
+            self.wasted += 1
+            if first or not any(map(answered, error.trajectories)):
+                raise
+            if self.wasted == WASTED:
+                message = f"{WASTED} steps in a row can learn nothing; step {step}: {error}"
+                raise RolloutsFailed(message, trajectories=error.trajectories) from None
+            log.warning("step %d can learn nothing, and the training goes on: %s", step, error)
+            return False
+        self.wasted = 0
+        return True
+
+
+async def wait_until_ready(client: TrainerClient, patience: float = PATIENCE) -> bool:
+    """Waits until the trainer server can answer completions.
+
+    Args:
+        client: The trainer server.
+        patience: Seconds to wait.
+
+    Returns:
+        Whether it can.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(patience):
+            while True:
+                with suppress(ServerError, ServerUnreachable):
+                    if (await client.health())["ready"]:
+                        return True
+                await asyncio.sleep(1)
+    return False
