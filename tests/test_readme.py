@@ -27,8 +27,8 @@ def readme() -> Any:
 
 async def test_the_loop_of_the_readme_measures_what_it_says(readme: Any) -> None:
     assert len(readme.training) == 70
-    assert not {one.id for one in readme.training} & {one.id for one in readme.held_out}
-    right = [one.metadata["answer"] for one in readme.held_out[:3]]
+    assert not {one.id for one in readme.training} & {one.id for one in readme.validation}
+    right = [one.metadata["answer"] for one in readme.validation[:3]]
     graph = readme.build_graph(FakeListChatModel(responses=[f"That is {right[0]}.", "No idea.", f"{right[2]}"]))
-    measured = await evaluate(graph, readme.held_out[:3], readme.reward, max_concurrency=1, progress=False)
+    measured = await evaluate(graph, readme.validation[:3], readme.reward, max_concurrency=1, progress=False)
     assert measured.rewards == [1.0, 0.0, 1.0]
