@@ -197,7 +197,8 @@ def main() -> None:
         parser.error(str(error))
     ranks = Ranks.join(shard=args.shard)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {ranks.label}%(message)s")
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks.local_count))
+    if ranks.local_count > 1 or "OMP_NUM_THREADS" not in os.environ:  # torchrun sets it to 1 for several ranks
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks.local_count))
     started = time.monotonic()
     model = PolicyModel(
         args.model,

@@ -474,7 +474,7 @@ def test_an_engine_is_launched_for_each_set_of_gpus(
     python = tmp_path / "engine" / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexport ENGINE=$CUDA_VISIBLE_DEVICES\nexec {sys.executable} {STAND_IN} "$@"\n')
     python.chmod(0o755)
-    config = ServerConfig(Home(tmp_path), str(base_model), port=0, engine_gpus=("0", "2,3"))
+    config = ServerConfig(Home(tmp_path), str(base_model), port=0, trainer_low_priority=False, engine_gpus=("0", "2,3"))
     with serving(create_app(config, TOKEN)) as url:
         until(lambda: httpx.get(f"{url}/health").json()["engines"] == [True, True])
         server = TrainerServer(url, Home(tmp_path), {}, None)
@@ -499,7 +499,7 @@ def test_a_launched_engine_that_does_not_start_at_first_is_started_again(
         log.mkdir(parents=True)
     python.write_text("\n".join([*lines, f'ENGINE=one exec {sys.executable} {STAND_IN} "$@"']))
     python.chmod(0o755)
-    config = ServerConfig(Home(tmp_path), str(base_model), port=0)
+    config = ServerConfig(Home(tmp_path), str(base_model), port=0, trainer_low_priority=False)
     with serving(create_app(config, TOKEN)) as url:
         if hindrance == "disk":
             assert "engine.log" in until(lambda: httpx.get(f"{url}/health").json()["error"])

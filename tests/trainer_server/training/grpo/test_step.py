@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -221,9 +222,20 @@ def test_resumed_training_equals_uninterrupted_bit_for_bit(tmp_path: Path) -> No
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """torch computes on two threads, whatever the environment says."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("two_threads")
 def test_the_embedded_model_is_trained_to_the_same_bits_as_often_as_one_likes(tmp_path: Path) -> None:
-    """bf16, all cores, a prefix that branches: twice in a row, and resumed by a process that begins anew."""
+    """bf16, two threads, a prefix that branches: twice in a row, and resumed by a process that begins anew."""
     path = ensure_embedded(Home.find().cache)
     rng = random.Random(0)
     prompt = [rng.randrange(1000, 40000) for _ in range(300)]
