@@ -9,6 +9,8 @@ import random
 import signal
 import stat
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -187,13 +189,23 @@ async def test_tools_are_called_as_openai_has_it(real: Real) -> None:
     ]
 
 
-def test_serve_without_an_engine_says_what_to_do(tmp_path: Path) -> None:
-    import subprocess
-    import sys
+def test_serve_says_at_once_what_is_missing(real: Real, tmp_path: Path) -> None:
+    def error(cache: Path) -> str:
+        line = [
+            sys.executable,
+            "-m",
+            "trainer_server",
+            "--home",
+            str(tmp_path),
+            "--model",
+            str(tmp_path),
+            "--port",
+            "0",
+        ]
+        environment = {**os.environ, "ART_CACHE": str(cache)}
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=environment)
+        assert done.returncode != 0
+        return done.stderr
 
-    done = subprocess.run(
-        [sys.executable, "-m", "trainer_server", "--home", str(tmp_path), "--model", str(tmp_path), "--port", "0"],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode != 0
-    assert "no config.json" in done.stderr
+    assert "Install it: art-langgraph engine install" in error(tmp_path / "nothing")
+    assert "no config.json" in error(real.cache)
