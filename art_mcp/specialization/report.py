@@ -89,9 +89,7 @@ def _facts(made: Specialization) -> dict[str, Any]:
     return {
         "made": made,
         "by_tool": _rows(made, made.scenarios.coverage, _tools),
-        "by_difficulty": _rows(
-            made, _difficulties(made.scenarios.scenarios), lambda scenario: (scenario.plan.difficulty,)
-        ),
+        "by_difficulty": _rows(made, _difficulties(made.scenarios.scenarios), _difficulty),
         "rewards": rewards,
         "curve": _curve([reward for _, reward in rewards]),
         "examples": list(_examples(made)),
