@@ -130,7 +130,7 @@ def new(count: int) -> list[str]:
 
 
 def health(server: TrainerServer) -> dict[str, Any]:
-    return dict(httpx.get(f"{server.url}/health").json())
+    return dict(httpx.get(f"{server.url}/health", headers=server.headers).json())
 
 
 def say(server: TrainerServer, content: str, rollout: str | None = None, **body: Any) -> httpx.Response:
@@ -476,8 +476,8 @@ def test_an_engine_is_launched_for_each_set_of_gpus(
     python.chmod(0o755)
     config = ServerConfig(Home(tmp_path), str(base_model), port=0, trainer_low_priority=False, engine_gpus=("0", "2,3"))
     with serving(create_app(config, TOKEN)) as url:
-        until(lambda: httpx.get(f"{url}/health").json()["engines"] == [True, True])
         server = TrainerServer(url, Home(tmp_path), {}, None)
+        until(lambda: health(server)["engines"] == [True, True])
         with server.http() as http:
             assert http.post("/api/policies", json={"name": "agent"}).status_code == 201
         assert {where(server, rollout) for rollout in new(4)} == {"0", "2,3"}
@@ -501,11 +501,12 @@ def test_a_launched_engine_that_does_not_start_at_first_is_started_again(
     python.chmod(0o755)
     config = ServerConfig(Home(tmp_path), str(base_model), port=0, trainer_low_priority=False)
     with serving(create_app(config, TOKEN)) as url:
+        server = TrainerServer(url, Home(tmp_path), {}, None)
         if hindrance == "disk":
-            assert "engine.log" in until(lambda: httpx.get(f"{url}/health").json()["error"])
+            assert "engine.log" in until(lambda: health(server)["error"])
             log.rmdir()
-        until(lambda: httpx.get(f"{url}/health").json()["ready"])
-        assert httpx.get(f"{url}/health").json()["error"] is None
+        until(lambda: health(server)["ready"])
+        assert health(server)["error"] is None
     assert ("CUDA out of memory" if hindrance == "memory" else "Is a directory") in caplog.text
 
 
