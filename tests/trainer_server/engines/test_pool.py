@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
 from testbed.engine_app import make_app, weights
-from tests.support import SUPPORT
+from testbed.engine_stand_in import install_stand_in
 from tests.support.serving import serving
 from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_over
 from trainer_server.engines.served_model import ServedModel
@@ -36,7 +36,6 @@ from trainer_server.wire import ConfigError, EngineError, Home
 pytestmark = pytest.mark.slow
 
 WAIT = 30.0
-STAND_IN = SUPPORT / "engine_stand_in.py"
 
 
 @dataclass(slots=True)
@@ -469,11 +468,7 @@ def test_an_engine_is_launched_for_each_set_of_gpus(
     tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ART_CACHE", str(tmp_path))
-    (tmp_path / "engine" / "bin").mkdir(parents=True)
-    (tmp_path / "engine" / "art-engine.json").write_text('{"flavour": "cuda", "requirement": "vllm"}')
-    python = tmp_path / "engine" / "bin" / "python"
-    python.write_text(f'#!/bin/sh\nexport ENGINE=$CUDA_VISIBLE_DEVICES\nexec {sys.executable} {STAND_IN} "$@"\n')
-    python.chmod(0o755)
+    install_stand_in(tmp_path, name="$CUDA_VISIBLE_DEVICES")
     config = ServerConfig(Home(tmp_path), str(base_model), port=0, trainer_low_priority=False, engine_gpus=("0", "2,3"))
     with serving(create_app(config, TOKEN)) as url:
         server = TrainerServer(url, Home(tmp_path), {}, None)
@@ -489,16 +484,13 @@ def test_a_launched_engine_that_does_not_start_at_first_is_started_again(
     tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hindrance: str
 ) -> None:
     monkeypatch.setenv("ART_CACHE", str(tmp_path))
-    (tmp_path / "engine" / "bin").mkdir(parents=True)
-    (tmp_path / "engine" / "art-engine.json").write_text('{"flavour": "cuda", "requirement": "vllm"}')
-    python, again, log = tmp_path / "engine" / "bin" / "python", tmp_path / "again", tmp_path / "logs" / "engine.log"
-    lines = ["#!/bin/sh"]
+    again, log = tmp_path / "again", tmp_path / "logs" / "engine.log"
     if hindrance == "memory":
-        lines += [f"if [ ! -e {again} ]; then echo CUDA out of memory; touch {again}; exit 1; fi"]
+        once = f"if [ ! -e {again} ]; then echo CUDA out of memory; touch {again}; exit 1; fi"
+        install_stand_in(tmp_path, before=[once])
     else:
+        install_stand_in(tmp_path)
         log.mkdir(parents=True)
-    python.write_text("\n".join([*lines, f'ENGINE=one exec {sys.executable} {STAND_IN} "$@"']))
-    python.chmod(0o755)
     config = ServerConfig(Home(tmp_path), str(base_model), port=0, trainer_low_priority=False)
     with serving(create_app(config, TOKEN)) as url:
         server = TrainerServer(url, Home(tmp_path), {}, None)
