@@ -524,6 +524,10 @@ def test_what_is_passed_on_to_vllm_comes_last(
     line = command(base, Home(tmp_path), 8000, max_loras=4, max_rank=8, cpu=False, extra=flags)
     assert line[-4:] == list(flags)
     assert line[line.index("--max-loras") + 1] == "4"
+    assert line[line.index("--allowed-media-domains") + 1].endswith(".invalid")
+    open_to = command(base, Home(tmp_path), 1, max_loras=4, max_rank=8, cpu=False, media_domains=["a.org", "b.org"])
+    at = open_to.index("--allowed-media-domains") + 1
+    assert open_to[at : at + 2] == ["a.org", "b.org"]
     assert environment(base, "k", kv_cache_gib=1, gpus="2,3")["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert "CUDA_VISIBLE_DEVICES" not in environment(base, "k", kv_cache_gib=1)
 
@@ -531,5 +535,6 @@ def test_what_is_passed_on_to_vllm_comes_last(
     printed = CliRunner().invoke(build(), ["engine", "command", *asked]).output
     assert shlex.split(printed)[-4:] == list(flags)
     for word in ('VLLM_API_KEY="$ART_ENGINE_API_KEY"', "CUDA_VISIBLE_DEVICES=2,3", "--host 0.0.0.0", "--enable-lora",
-                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "--logprobs-mode processed_logprobs"):  # fmt: skip
+                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "--logprobs-mode processed_logprobs",
+                 "--allowed-media-domains none.invalid"):  # fmt: skip
         assert word in printed

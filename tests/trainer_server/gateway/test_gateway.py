@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sqlite3
@@ -216,6 +217,20 @@ def test_an_answer_whose_tokens_did_not_all_arrive_is_not_trained(
         body = {"groups": [{"scenario_id": "s", "trajectories": refs}]}
         job = finish(http, http.post("/api/policies/agent/steps", json=body))
     assert job["result"]["metrics"]["completions_skipped"] == {"incomplete": 1}
+
+
+def test_streams_end_when_the_server_stops(server: TrainerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.app.state.server.gateway, "stopping", stopping := asyncio.Event())
+    body = {"model": "agent", "messages": [{"role": "user", "content": "slow"}], "stream": True}
+    headers = {"X-ART-Rollout": "stopped"}
+    with server.http() as http, http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
+        lines = (line for line in answer.iter_lines() if line)
+        assert '"role": "assistant"' in next(lines)
+        stopping.set()
+        assert '"code": "server_stopping"' in list(lines)[-1]
+    assert [found["status"] for found in recorded(server, "stopped")] == ["failed"]
+    refused = chat(server, "say hi", stream=True)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
 
 
 def test_an_engine_that_dies_in_the_middle_of_a_stream(server: TrainerServer) -> None:
