@@ -77,8 +77,8 @@ class TrainerClient:
         await self._http.aclose()
 
     async def health(self) -> dict[str, Any]:
-        """`{"ready", "engines", "trainer", "error"}`: whether completions can be answered now, by which engines, whether
-        the trainer runs, and what has failed."""
+        """`{"ready", "engines", "trainer", "error"}`: whether completions can be answered now, and by which engines;
+        whether the trainer runs; what has failed."""
         health: dict[str, Any] = (await self._ask("GET", "/health")).json()
         return health
 

@@ -112,45 +112,49 @@ class Call:
                 async for event in events:
                     yield event
             finally:
-                await events.aclose()  # type: ignore[attr-defined]
+                await events.aclose()
 
         return StreamingResponse(rest(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
-    async def _events(self) -> AsyncIterator[bytes]:
-        answer, sent = Answer(), False
-        async with self._admission.place():
-            try:
-                async with self._recorded_unless_complete([answer]):
-                    last: list[bytes] = []  # events from the end of the text on, which wait until it is recorded
-                    counted: int | None = None
-                    async with aclosing(self._chunks()) as chunks:
-                        async for chunk in chunks:
-                            if self._stopping.is_set():
-                                raise stopping()
-                            for choice in chunk.get("choices") or []:
-                                answer.take(choice, chunk.get("prompt_token_ids"))
-                                self._clean(choice)
-                                if choice.get("finish_reason"):
-                                    chunk["system_fingerprint"] = self.id
-                            counted = (chunk.get("usage") or {}).get("completion_tokens", counted)
-                            if (event := self._event(chunk)) is None:
-                                continue
-                            if answer.finish_reason:
-                                last.append(event)
-                            else:
-                                yield event
-                                sent = True
-                    if not answer.finish_reason:
-                        raise EngineLost("the stream ended without a finish_reason")
-                    await self._record([answer], counted)
-            except APIError as error:
-                if not sent:
-                    raise
-                yield _data(error.body())
-                return
-            for event in last:
-                yield event
-            yield b"data: [DONE]\n\n"
+    async def _events(self) -> AsyncGenerator[bytes]:
+        """The events of a stream. An error after the first one is the last one."""
+        sent = False
+        try:
+            async with aclosing(self._text()) as text:
+                async for event in text:
+                    yield event
+                    sent = True
+        except APIError as error:
+            if not sent:
+                raise
+            yield _data(error.body())
+
+    async def _text(self) -> AsyncGenerator[bytes]:
+        """The events of an answer. Those from the end of its text on are held back until the answer is recorded."""
+        answer, counted, end = Answer(), None, []
+        async with self._admission.place(), self._recorded_unless_complete([answer]):
+            async with aclosing(self._chunks()) as chunks:
+                async for chunk in chunks:
+                    if self._stopping.is_set():
+                        raise stopping()
+                    for choice in chunk.get("choices") or []:
+                        answer.take(choice, chunk.get("prompt_token_ids"))
+                        self._clean(choice)
+                        if choice.get("finish_reason"):
+                            chunk["system_fingerprint"] = self.id
+                    counted = (chunk.get("usage") or {}).get("completion_tokens", counted)
+                    if (event := self._event(chunk)) is None:
+                        continue
+                    if answer.finish_reason:
+                        end.append(event)
+                    else:
+                        yield event
+            if not answer.finish_reason:
+                raise EngineLost("the stream ended without a finish_reason")
+            await self._record([answer], counted)
+        for event in end:
+            yield event
+        yield b"data: [DONE]\n\n"
 
     def _event(self, chunk: dict[str, Any]) -> bytes | None:
         """A chunk as an event for the client; None for a chunk that it did not ask for."""
