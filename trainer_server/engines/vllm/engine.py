@@ -388,7 +388,7 @@ class VLLMEngine:
         """Wakes vLLM up; does nothing if it is awake. Ends a process that does not wake up."""
         try:
             await self.client.wake_up()
-        except EngineError as error:
+        except EngineLost as error:
             if self._child:
                 await self._child.stop()
             raise EngineError(f"vLLM at {self.url} did not wake up: {error}") from error
