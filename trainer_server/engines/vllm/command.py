@@ -12,6 +12,8 @@ from trainer_server.engines.vllm.install import engine_python
 from trainer_server.wire import Home
 
 PLUGINS = Path(__file__).parent / "plugins"
+NO_DOMAIN = "none.invalid"
+"""A domain that does not exist. To vLLM an empty list of domains means all of them."""
 
 
 def command(
@@ -25,6 +27,7 @@ def command(
     extra: Sequence[str] = (),
     host: str = "127.0.0.1",
     sleeps: bool = False,
+    media_domains: Sequence[str] = (),
 ) -> list[str]:
     """The command line that starts vLLM.
 
@@ -38,6 +41,7 @@ def command(
         extra: `--engine-args`. They come last, so that they override the other flags.
         host: Address that vLLM listens on.
         sleeps: Whether vLLM must be able to sleep; see `environment`.
+        media_domains: Domains from which vLLM may fetch images and other media; empty: it fetches nothing.
 
     Raises:
         EngineError: vLLM is not installed.
@@ -50,6 +54,7 @@ def command(
         *("--max-lora-rank", str(max_rank)),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         *("--uvicorn-log-level", "warning", "--middleware", "art_key.KeyOnly"),
+        *("--allowed-media-domains", *(media_domains or (NO_DOMAIN,))),
         *(("--enable-sleep-mode",) if sleeps else ()),
         *(("--max-model-len", "8192") if cpu and base.name == "SmolLM2-135M-Instruct" else ()),
         *base.engine_args,
@@ -73,6 +78,7 @@ def environment(
     return {
         "VLLM_API_KEY": api_key,
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # they would lead out of the allowed domains
         "DO_NOT_TRACK": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from trainer_server.engines.base import AdapterRefused, EngineLost, EngineSettings, Reply, readable
 from trainer_server.engines.vllm.command import command, environment, free_port
-from trainer_server.engines.vllm.dialect import VLLMClient
+from trainer_server.engines.vllm.dialect import Health, VLLMClient
 from trainer_server.process.child import Child
 from trainer_server.wire import ConfigError, EngineError
 
@@ -26,6 +26,11 @@ _HEALTH_INTERVAL = 1.0
 """Seconds between two health checks of an engine that is ready."""
 _BACKOFF = (0.0, 1.0, 5.0, 15.0, 60.0)
 """Seconds before an engine is started again, by the number of failed tries."""
+_PATIENCE = 60.0
+"""Seconds for which an engine may leave health checks unanswered while its process runs. A front end that answers
+hundreds of requests is slow to answer a check too, and a restart would break all of them off."""
+_PATIENT_CHECKS = 5
+"""Health checks that must fail in that time, one after another."""
 _REMOTE_BACKOFF = 2.0
 """Seconds between two checks of an engine elsewhere that is away."""
 _DRAIN = 300.0
@@ -63,6 +68,24 @@ def _root(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
+class Silence:
+    """Counts health checks that failed one after another, and for how long they have."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._checks = 0
+
+    def lasts(self) -> bool:
+        """Counts one more failed check. Returns whether the engine has been silent for too long."""
+        self._since = time.monotonic() if self._since is None else self._since
+        self._checks += 1
+        return self._checks >= _PATIENT_CHECKS and time.monotonic() - self._since >= _PATIENCE
+
+    def over(self) -> None:
+        """Forgets the failed checks: the engine has answered."""
+        self._since, self._checks = None, 0
+
+
 class VLLMEngine:
     """A vLLM server and the adapters that it must hold. See the protocol Engine for methods and attributes.
 
@@ -86,6 +109,7 @@ class VLLMEngine:
         self._held: set[str] = set()
         self._ready = asyncio.Event()
         self._failure: str | None = None
+        self._silence = Silence()
         self._watch: asyncio.Task[None] | None = None
 
     @classmethod
@@ -114,6 +138,7 @@ class VLLMEngine:
             cpu=settings.cpu,
             extra=settings.args,
             sleeps=sleeps,
+            media_domains=settings.media_domains,
         )
         variables = environment(base, key, kv_cache_gib=settings.kv_cache_gib, gpus=gpus, sleeps=sleeps)
         child = Child(name, line, settings.home.logs, variables)
@@ -288,15 +313,24 @@ class VLLMEngine:
             "path (a shared file system), --enable-lora, and a --max-lora-rank that is large enough"
         )
 
-    async def _healthy(self) -> bool:
-        """Whether vLLM is alive and holds the loaded adapters. If somebody restarted vLLM, it holds none."""
-        if (self._child and not self._child.running) or not await self.client.healthy():
+    async def _serves(self) -> bool:
+        """Whether a ready vLLM stays in service: it is alive and holds the loaded adapters, or is only slow to say so.
+
+        If somebody restarted vLLM, it holds no adapters.
+        """
+        if self._child and not self._child.running:
             return False
-        held = set(self._held)
-        try:
-            return held & self._held <= (await self.client.adapters()).keys()
-        except EngineError:
-            return False
+        health = await self.client.health()
+        if health == Health.alive:
+            held = set(self._held)
+            try:
+                if not held & self._held <= (await self.client.adapters()).keys():
+                    return False
+            except EngineError:
+                health = Health.silent
+        if health == Health.alive:
+            self._silence.over()
+        return health == Health.alive or (health == Health.silent and not self._silence.lasts())
 
     async def _make_ready(self) -> None:
         """Makes the engine ready: waits for its process to answer, checks it, and loads the wanted adapters.
@@ -313,6 +347,7 @@ class VLLMEngine:
             if time.monotonic() > deadline:
                 raise EngineError(f"vLLM at {self.url} does not answer; look into {self._child.log}")
             await asyncio.sleep(0.1)
+        self._silence.over()
         await self.check()
         if self._shares:
             await self._wake_up()
@@ -353,7 +388,7 @@ class VLLMEngine:
         """Wakes vLLM up; does nothing if it is awake. Ends a process that does not wake up."""
         try:
             await self.client.wake_up()
-        except EngineError as error:
+        except EngineLost as error:
             if self._child:
                 await self._child.stop()
             raise EngineError(f"vLLM at {self.url} did not wake up: {error}") from error
@@ -362,12 +397,23 @@ class VLLMEngine:
         failures = 0
         while True:
             await asyncio.sleep(_HEALTH_INTERVAL if self.ready else 0.1)
-            if self.ready and await self._healthy():
+            if self.ready and await self._serves():
                 failures = 0
                 continue
             self._ready.clear()
             async with self._changing:  # after a rest, this wakes vLLM up
                 failures = await self._recover(failures)
+
+    async def _lives(self, child: Child) -> bool:
+        """Whether vLLM's process runs and answers. If it runs and does not answer, this waits, but not for ever."""
+        while child.running:
+            if await self.client.healthy():
+                return True
+            if self._silence.lasts():
+                log.warning("vLLM at %s runs, and has not answered for %.0f s", self.url, _PATIENCE)
+                return False
+            await asyncio.sleep(0.1)
+        return False
 
     async def _recover(self, failures: int) -> int:
         """Tries once to make the engine ready again.
@@ -379,11 +425,12 @@ class VLLMEngine:
             Failed tries after it.
         """
         try:
-            if self._child and not (self._child.running and await self.client.healthy()):
+            if self._child and not await self._lives(self._child):
                 log.warning("vLLM died (restart %d); its log is %s", self.restarts + 1, self._child.log)
                 await self._child.stop()
                 await asyncio.sleep(_BACKOFF[min(failures, len(_BACKOFF) - 1)])
                 self.restarts += 1
+                self._silence.over()
                 await self._child.start()
             await self._make_ready()
             log.info("vLLM at %s is back with %d adapters", self.url, len(self._held))
