@@ -21,6 +21,8 @@ from trainer_server.server.config import ServerConfig
 from trainer_server.server.server import check_names
 from trainer_server.wire import ConfigError
 
+log = logging.getLogger("trainer_server")
+
 
 def serve(config: ServerConfig) -> None:
     """Serves until SIGINT or SIGTERM; its children end with it.
@@ -34,7 +36,9 @@ def serve(config: ServerConfig) -> None:
     check_names(config)  # before the model is downloaded
     if config.engine == "vllm" and not config.engine_urls:
         engine_python(home.cache)  # raises EngineError; before the model is downloaded, which may take long
-    home.root.mkdir(parents=True, exist_ok=True)
+    os.umask(0o077)  # texts of users are in the ledger, the jobs and the logs; the trainer and vLLM inherit this
+    if told := home.make_private():
+        log.warning("%s", told)
     lock = (home.root / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,7 +53,7 @@ def serve(config: ServerConfig) -> None:
         host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
         url = f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
         write_atomic(home.server, json.dumps({"url": url, "pid": os.getpid()}))
-        logging.getLogger("trainer_server").info("serving on %s; token in %s", url, home.token)
+        log.info("serving on %s; token in %s", url, home.token)
         settings = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
         uvicorn.Server(settings).run(sockets=[listener])
     finally:

