@@ -18,4 +18,4 @@ def option(name: str) -> str:
 
 
 app = make_app(os.environ["ENGINE"], option("--served-model-name"), os.environ["VLLM_API_KEY"])
-uvicorn.run(app, host=option("--host"), port=int(option("--port")), log_level="error")
+uvicorn.run(app, uds=option("--uds"), log_level="error")

@@ -14,6 +14,8 @@ class ServerConfig:
 
     home: Home
     model: str = "embedded"
+    revision: str | None = None
+    """Branch, tag or commit of a hub model; None: its main branch."""
     host: str = "127.0.0.1"
     port: int = 8400
     """0: any free port; the one taken is in `home/server.json`."""
@@ -31,6 +33,8 @@ class ServerConfig:
     """GPUs of the trainer, as in CUDA_VISIBLE_DEVICES; None: all."""
     engine_args: tuple[str, ...] = ()
     """Passed to vLLM as they are."""
+    engine_env: tuple[str, ...] = ()
+    """Names of environment variables that vLLM gets besides those in `process.environment.INHERITED`."""
     adapter_slots: int = 6
     """Adapters that one engine holds at once: live versions of all policies, and one for the next."""
     max_rank: int = 16
@@ -62,3 +66,5 @@ class ServerConfig:
     """Whether engines and trainer use the same GPUs by turns: engines sleep while a step is computed."""
     trainer_args: tuple[str, ...] = field(default=())
     """Passed to the trainer process as they are."""
+    trainer_env: tuple[str, ...] = ()
+    """Names of environment variables that the trainer gets besides those in `process.environment.INHERITED`."""

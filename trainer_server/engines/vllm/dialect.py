@@ -44,7 +44,7 @@ class VLLMClient:
     Every method but `healthy` and `close` raises EngineLost when vLLM does not answer.
 
     Args:
-        url: Root of the vLLM server, without `/v1`.
+        url: Root of the vLLM server, without `/v1`; or `unix:` and the path of its socket.
         api_key: The server's key; None: it has none.
         base: The name under which it serves the base model.
         cpu: Whether it computes on the CPU.
@@ -53,13 +53,15 @@ class VLLMClient:
     def __init__(self, url: str, api_key: str | None, *, base: str, cpu: bool) -> None:
         self.url = url
         self._base, self._cpu = base, cpu
+        path = url.removeprefix("unix:") if url.startswith("unix:") else None
         self.http = httpx.AsyncClient(
-            base_url=url,
+            base_url="http://vllm" if path else url,
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(None, connect=10.0),  # a generation may take any time; clients set a limit
             transport=httpx.AsyncHTTPTransport(
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
-                socket_options=_keepalive(),
+                uds=path,
+                socket_options=None if path else _keepalive(),  # they are options of TCP
             ),
         )
 
