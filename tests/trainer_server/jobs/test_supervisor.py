@@ -133,6 +133,13 @@ def test_the_launcher_is_torchrun_or_accelerate(tmp_path: Path) -> None:
     assert "torch.distributed.run" not in command(settings(tmp_path))
 
 
+def test_the_trainer_is_told_the_commit_of_a_hub_model(tmp_path: Path) -> None:
+    base = ServedModel("lab/open", str(tmp_path), revision="b" * 40)
+    words = command(TrainerSettings(home=Home(tmp_path), base=base, tokenizer="tok"))
+    assert words[words.index("--revision") + 1] == "b" * 40
+    assert "--revision" not in command(settings(tmp_path))
+
+
 async def test_a_trainer_that_ends_before_it_is_ready_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = [
         sys.executable,
