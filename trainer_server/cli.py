@@ -56,7 +56,7 @@ def serve_command(
         list[str] | None,
         typer.Option(
             help="An environment variable that vLLM gets too, by name; repeatable. By itself it gets those of the "
-            "system, GPUs, Hugging Face and vLLM, and no secrets but HF_TOKEN."
+            "system, GPUs, Hugging Face and vLLM, and no keys or tokens."
         ),
     ] = None,
     trainer_processes: Annotated[

@@ -23,13 +23,15 @@ INHERITED = (
     # processors, GPUs, and their libraries
     "OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "DNNL_*", "ONEDNN_*", "MALLOC_*", "ATEN_*",
     "CUDA_*", "CUDNN_*", "CUBLAS_*", "NVIDIA_*", "NCCL_*", "GLOO_*", "UCX_*", "TORCH*", "PYTORCH_*", "TRITON_*",
-    # models; HF_TOKEN opens gated models
-    "HF_*", "HUGGINGFACE_*", "HUGGING_FACE_HUB_TOKEN", "TRANSFORMERS_*", "TOKENIZERS_*", "SAFETENSORS_*",
+    # models
+    "HF_*", "HUGGINGFACE_*", "TRANSFORMERS_*", "TOKENIZERS_*", "SAFETENSORS_*",
     "ACCELERATE_*", "FSDP_*", "BNB_*",
     # our own, none of them secret
     "ART_CPU_LORA", "ART_PRECISION", "ART_FAULT",
 )  # fmt: skip
 """Names that every child gets, as patterns of fnmatch."""
+SECRET = ("HF_TOKEN", "*_API_KEY")
+"""Names that no child gets by a pattern. Children need no token of the hub: the model is on this machine."""
 
 
 def inherited(names: Iterable[str] = (), patterns: Collection[str] = ()) -> dict[str, str]:
@@ -44,8 +46,12 @@ def inherited(names: Iterable[str] = (), patterns: Collection[str] = ()) -> dict
     return {
         name: value
         for name, value in os.environ.items()
-        if name in chosen or any(fnmatchcase(name, pattern) for pattern in wanted)
+        if name in chosen or (_matches(name, wanted) and not _matches(name, SECRET))
     }
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def check_present(option: str, names: Iterable[str]) -> None:

@@ -13,9 +13,17 @@ from trainer_server.process.child import Child
 from trainer_server.process.environment import check_present, inherited
 from trainer_server.wire import ConfigError
 
-SECRETS = ("OPENAI_API_KEY", "ART_API_KEY", "ART_ENGINE_API_KEY", "ART_TOKEN", "AWS_SECRET_ACCESS_KEY", "LEDGER_DSN")
+SECRETS = (
+    "OPENAI_API_KEY",
+    "ART_API_KEY",
+    "ART_ENGINE_API_KEY",
+    "ART_TOKEN",
+    "AWS_SECRET_ACCESS_KEY",
+    "HF_TOKEN",
+    "LEDGER_DSN",
+)
 NEEDED = (
-    "LC_ALL", "TMPDIR", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NCCL_DEBUG", "HF_HOME", "HF_TOKEN",
+    "LC_ALL", "TMPDIR", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NCCL_DEBUG", "HF_HOME",
     "OMP_NUM_THREADS", "LD_LIBRARY_PATH", "https_proxy", "HTTPS_PROXY", "XDG_CACHE_HOME", "PYTHONPATH", "ART_FAULT",
 )  # fmt: skip
 

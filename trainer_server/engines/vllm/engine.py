@@ -38,6 +38,9 @@ _DRAIN = 300.0
 """Seconds that an engine has to finish its answers before it rests. Without a limit, a client that stopped reading
 could block the trainer for ever."""
 
+_RESERVED = ("--host", "--port", "--uds", "--api-key", "--root-path", "--ssl-keyfile", "--ssl-certfile")
+"""Flags of vLLM that would keep the server from reaching it."""
+
 
 def vllm_engines(settings: EngineSettings) -> list[VLLMEngine]:
     """Makes an engine for each of `settings.urls`, or, without URLs, an engine to start for each of `settings.gpus`.
@@ -55,6 +58,11 @@ def vllm_engines(settings: EngineSettings) -> list[VLLMEngine]:
         return [VLLMEngine.at(url, settings) for url in urls]
     if settings.share_gpu and settings.cpu:
         raise ConfigError("--share-gpu needs an NVIDIA GPU: on CPUs engine and trainer share main memory anyway")
+    if taken := [word for word in settings.args if word.partition("=")[0] in _RESERVED]:
+        raise ConfigError(
+            f"--engine-args {taken[0]}: the server chooses where the vLLM that it starts listens, and its key. Start a "
+            "vLLM of your own by `art-langgraph engine command`, and name it by --engine-url"
+        )
     many = len(settings.gpus) > 1
     return [
         VLLMEngine.launched(settings, name=f"engine-{at}" if many else "engine", gpus=gpus)

@@ -74,8 +74,9 @@ def test_vllm_gets_its_own_variables_too(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
     monkeypatch.setenv("RAY_ADDRESS", "here")
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    monkeypatch.setenv("VLLM_API_KEY", "of another vLLM")
     assert child_environment()["VLLM_LOGGING_LEVEL"] == "DEBUG"
-    assert not {"RAY_ADDRESS", "OPENAI_API_KEY"} & child_environment().keys()
+    assert not {"RAY_ADDRESS", "OPENAI_API_KEY", "VLLM_API_KEY"} & child_environment().keys()
     assert child_environment(["RAY_ADDRESS"])["RAY_ADDRESS"] == "here"
 
 

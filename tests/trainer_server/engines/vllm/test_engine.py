@@ -176,6 +176,13 @@ def test_variables_for_an_engine_that_is_started_elsewhere_are_refused(tmp_path:
         vllm_engines(EngineSettings(base=base, home=Home(tmp_path), cpu=True, urls=urls, env=("RAY_ADDRESS",)))
 
 
+@pytest.mark.parametrize("words", [("--port", "9000"), ("--api-key=mine",)])
+def test_flags_that_would_make_it_unreachable_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    given = EngineSettings(base=ServedModel("base", str(tmp_path)), home=Home(tmp_path), cpu=True, args=words)
+    with pytest.raises(ConfigError, match=f"--engine-args {words[0]}: the server chooses where"):
+        vllm_engines(given)
+
+
 def test_where_the_directory_is_private_an_old_socket_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "art-engine" / "vllm.sock"
     module._prepare(path)
