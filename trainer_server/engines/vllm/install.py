@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import subprocess
@@ -74,6 +75,8 @@ def engine_python(cache: Path) -> Path:
 def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, kind: str | None = None) -> Installation:
     """Installs vLLM. Does nothing if the same version is installed; an interrupted installation is repeated.
 
+    When several processes call this at once, one installs and the others wait.
+
     Args:
         cache: Directory of what can be made again.
         progress: Is called with lines to show to the user.
@@ -89,7 +92,20 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
         return installed
     if sys.platform != "linux":
         raise EngineError(f"vLLM runs on Linux, not on {sys.platform}: use a remote server (ART_BASE_URL, ART_API_KEY)")
-    where = directory(cache)
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "engine.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("another process installs vLLM: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        installed = status(cache)
+        if installed and installed.requirement == requirement:
+            return installed
+        return _install(directory(cache), kind, requirement, progress)
+
+
+def _install(where: Path, kind: str, requirement: str, progress: Callable[[str], None]) -> Installation:
     started = time.monotonic()
     progress(f"making the environment {where}")
     shutil.rmtree(where, ignore_errors=True)
