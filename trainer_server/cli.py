@@ -29,7 +29,10 @@ def serve_command(
         str, typer.Option(help="Kind of engine: `vllm`, or `module:factory` of one that you wrote.")
     ] = "vllm",
     engine_url: Annotated[
-        list[str] | None, typer.Option(help="A vLLM server that runs elsewhere; repeatable. Default: launch one here.")
+        list[str] | None,
+        typer.Option(
+            help="A vLLM that runs already: http://host:port, or unix:/path; repeatable. Default: start one here."
+        ),
     ] = None,
     engine_gpus: Annotated[
         list[str] | None,

@@ -138,7 +138,8 @@ class VLLMEngine:
     @classmethod
     def at(cls, url: str, settings: EngineSettings) -> VLLMEngine:
         """An engine for a vLLM that runs elsewhere."""
-        client = VLLMClient(url, settings.api_key, base=settings.base.name, cpu=settings.cpu)
+        base = settings.base
+        client = VLLMClient(url, settings.api_key, base=base.name, cpu=settings.cpu, revision=base.revision)
         return cls(client, shares=settings.share_gpu)
 
     @classmethod
@@ -164,7 +165,7 @@ class VLLMEngine:
         )
         own = environment(base, key, kv_cache_gib=settings.kv_cache_gib, gpus=gpus, sleeps=sleeps)
         child = Child(name, line, settings.home.logs, {**child_environment(settings.env), **own})
-        client = VLLMClient(f"unix:{socket}", key, base=base.name, cpu=settings.cpu)
+        client = VLLMClient(f"unix:{socket}", key, base=base.name, cpu=settings.cpu, revision=base.revision)
         return cls(client, child=child, socket=socket, shares=sleeps)
 
     @property
