@@ -103,10 +103,12 @@ class Home:
             return None
         try:
             self.root.chmod(0o700)
-        except PermissionError:
+        except PermissionError:  # it belongs to another user
+            pass
+        if self.root.stat().st_mode & 0o077:  # also on a file system without modes
             return (
-                f"other users can read {self.root} (mode {mode:04o}), which belongs to another user: prompts, answers "
-                "and the token may be open to them. Choose another --home, or let its owner run chmod 700"
+                f"other users can read {self.root} (mode {mode:04o}), and that cannot be changed: prompts, answers and "
+                "the token may be open to them. Choose another --home, or let its owner run chmod 700"
             )
         return f"other users could read {self.root} (mode {mode:04o}); now only you can (mode 0700)"
 

@@ -50,6 +50,15 @@ def test_a_home_that_others_could_read_is_made_private_and_that_is_said(tmp_path
     assert mode(home.root) == 0o700
 
 
+def test_a_home_that_cannot_be_made_private_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path / "home")
+    home.root.mkdir()
+    home.root.chmod(0o750)
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)  # as on a file system without modes
+    assert "can read" in str(home.make_private())
+    assert "cannot be changed" in str(home.make_private())
+
+
 def test_a_directory_that_has_other_uses_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     for shared, bits in ((tmp_path / "user", 0o755), (tmp_path / "tmp", 0o1777)):
