@@ -56,7 +56,8 @@ def unused(cache: Path) -> str | None:
     for home in dict.fromkeys((Home.find().root, Home.find("~/.art-langgraph").root)):
         other = directory(home / "cache")
         if other != directory(cache) and status(home / "cache"):
-            return f"{other} has an installation that is not used: move it (mv {other} {directory(cache)}) or remove it"
+            move = f"mkdir -p {cache} && mv {other} {cache}"
+            return f"{other} has an installation that is not used: move it ({move}) or remove it"
     return None
 
 

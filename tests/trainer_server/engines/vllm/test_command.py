@@ -96,14 +96,14 @@ def test_an_installation_in_a_home_is_not_used_and_that_is_said(
     monkeypatch.delenv("ART_HOME", raising=False)
     before = tmp_path / ".art-langgraph" / "cache"
     installed(before)
-    words = f"move it (mv {before}/engine {tmp_path}/cache/engine) or remove it"
+    move = f"mkdir -p {tmp_path}/cache && mv {before}/engine {tmp_path}/cache"
+    words = f"move it ({move}) or remove it"
     with pytest.raises(EngineError) as missing:
         engine_python(tmp_path / "cache")
     assert words in str(missing.value)
     shown = CliRunner().invoke(build(), ["engine", "status"])
     assert (shown.exit_code, words in shown.output) == (1, True)
-    (tmp_path / "cache").mkdir()
-    directory(before).rename(tmp_path / "cache" / "engine")
+    subprocess.run(["sh", "-c", move], check=True)
     assert status(tmp_path / "cache") is not None
     shown = CliRunner().invoke(build(), ["engine", "status"])
     assert (shown.exit_code, "not used" in shown.output) == (0, False)
