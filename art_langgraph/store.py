@@ -7,6 +7,7 @@ its calls, is a row of another table. `TrajectoryStore` merges these rows into t
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,9 @@ from art_langgraph.messages import plain
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import CompletionCall, Trajectory, TrajectoryGroup
 from trainer_server.wire import Home
+from trainer_server.wire.home import create_private
+
+log = logging.getLogger("art_langgraph")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS trajectories (
@@ -95,12 +99,16 @@ class TrajectoryStore:
     """A SQLite file of trajectories.
 
     Args:
-        path: The file, created if it is missing; None: `trajectories.sqlite` under ART_HOME.
+        path: The file, created if it is missing, for its owner only; None: `trajectories.sqlite` under ART_HOME.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
-        self.path = Path(path) if path is not None else Home.find().store
+        home = Home.find()
+        if path is None and (told := home.make_private()):
+            log.warning("%s", told)
+        self.path = Path(path) if path is not None else home.store
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        create_private(self.path)
         with closing(self._open()) as db:
             db.execute("PRAGMA journal_mode=WAL")
             db.executescript(_SCHEMA)

@@ -89,7 +89,7 @@ class LLM:
             between half of it and all of it.
         max_wait: Longest wait in seconds, also when a server's Retry-After asks for more.
         max_concurrency: Requests at once.
-        cache: A file; True: the file under ART_HOME; None: no cache. Answers of a policy's newest version are never
+        cache: A file; True: the file under ART_CACHE; None: no cache. Answers of a policy's newest version are never
             cached, nor those of a chat model that LangChain cannot serialise.
 
     Raises:

@@ -41,9 +41,8 @@ def trainer_server(home: Path, log: Path, progress: Callable[[str], None], *argu
     """
     where = Home(home)
     where.server.unlink(missing_ok=True)
-    environment = {**os.environ, "ART_CACHE": str(Home.find().cache)}
-    for name in ("ART_BASE_URL", "ART_API_KEY", "ART_HOME"):
-        environment.pop(name, None)
+    others = ("ART_BASE_URL", "ART_API_KEY", "ART_HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in others}
     log.parent.mkdir(parents=True, exist_ok=True)
     command = guarded([sys.executable, "-m", "trainer_server", "--home", str(home), "--port", "0", *arguments])
     with log.open("ab") as out:

@@ -21,6 +21,7 @@ from trainer_server.engines.served_model import ServedModel
 from trainer_server.jobs.board import JobBoard, Trained
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child
+from trainer_server.process.environment import inherited
 from trainer_server.process.hardware import flavour
 from trainer_server.wire import ConfigError, Home
 
@@ -51,6 +52,7 @@ class TrainerSettings:
             On cores that the engine uses too, answers then come first.
         losses: Losses that the trainer registers besides its own, `NAME=MODULE:ATTRIBUTE`.
         args: Further arguments of the trainer process.
+        env: Environment variables that it gets besides those that every child gets.
     """
 
     home: Home
@@ -65,6 +67,7 @@ class TrainerSettings:
     low_priority: bool | None = None
     losses: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
 
 
 class TrainerProcess:
@@ -89,7 +92,7 @@ class TrainerProcess:
         line = command(settings)
         if settings.accelerate_config:
             log.info("the trainer is started by %s; other machines of it by the same line", shlex.join(line))
-        variables = settings.base.process_environment(settings.gpus)
+        variables = {**inherited(settings.env), **settings.base.process_environment(settings.gpus)}
         low_priority = flavour() == "cpu" if settings.low_priority is None else settings.low_priority
         self._child = Child("trainer", line, settings.home.logs, variables, low_priority=low_priority)
         self._watch: asyncio.Task[None] | None = None
@@ -152,10 +155,10 @@ class TrainerProcess:
             status = await self._child.wait()
             self.restarts += 1
             log.warning("the trainer ended with status %s (restart %d); see %s", status, self.restarts, self._child.log)
-            ready = self._about(since=self._started)
-            self._failure = None if ready else self._last_words(status)
-            await self._child.stop()
             try:
+                ready = self._about(since=self._started)
+                self._failure = None if ready else self._last_words(status)
+                await self._child.stop()
                 await asyncio.to_thread(self._count_death, status)
                 self.in_vain += 1
                 await asyncio.sleep(min(30.0, 0.5 * self.in_vain))
@@ -210,6 +213,7 @@ def command(settings: TrainerSettings) -> list[str]:
         *(["--shard"] if settings.shard else []),
         *(["--take-turns"] if settings.share_gpu else []),
         *(word for definition in settings.losses for word in ("--loss", definition)),
+        *(["--revision", settings.base.revision] if settings.base.revision else []),
         *settings.args,
     ]
 

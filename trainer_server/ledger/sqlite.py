@@ -18,6 +18,7 @@ from pydantic_core import PydanticSerializationError
 
 from trainer_server.ledger.base import RETENTION_DAYS, LedgerError
 from trainer_server.wire import Completion
+from trainer_server.wire.home import create_private
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS completions (
@@ -62,6 +63,7 @@ class SQLiteLedger:
         self._thread: threading.Thread | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            create_private(path)
             with closing(sqlite3.connect(path, timeout=30)) as db:
                 db.execute("PRAGMA journal_mode=WAL")
                 db.executescript(_SCHEMA)

@@ -17,6 +17,7 @@ from trainer_server.policies.model_card import model_card
 from trainer_server.policies.retention import Retention
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child
+from trainer_server.process.environment import inherited
 from trainer_server.process.hardware import flavour
 from trainer_server.wire import ARTError, ExportFormat, Home, NotFound
 
@@ -109,6 +110,7 @@ class Exports:
         shutil.copyfile(source / "adapter_model.safetensors", out / "adapter_model.safetensors")
         config = json.loads((source / "adapter_config.json").read_text())
         config["base_model_name_or_path"] = self._base.hub_id  # not where it lies on this machine
+        config["revision"] = self._base.revision
         (out / "adapter_config.json").write_text(json.dumps(config, indent=2))
         return out
 
@@ -117,7 +119,8 @@ class Exports:
     ) -> Path:
         line = [sys.executable, "-m", "trainer_server.training.export.merge", "--model", self._base.path]
         line += ["--adapter", str(adapter), "--out", str(out), "--format", format, "--name", name]
-        child = Child("export", line, self._logs, self._base.process_environment(), low_priority=flavour() == "cpu")
+        env = {**inherited(), **self._base.process_environment()}
+        child = Child("export", line, self._logs, env, low_priority=flavour() == "cpu")
         child.log.unlink(missing_ok=True)
         await child.start()
         try:

@@ -57,7 +57,7 @@ class AdapterStore:
         Args:
             spec: What the policy was created with.
             base_model: Name of the base model.
-            fingerprint: Fingerprint of the base model's weights; None: not known, as for a hub id.
+            fingerprint: Fingerprint of the base model's weights; None: not known.
         """
         file = _PolicyFile(spec=spec, base_model=base_model, fingerprint=fingerprint, created=time.time())
         write_atomic(self.root / spec.name / "policy.json", file.model_dump_json(indent=2))
@@ -110,7 +110,7 @@ class AdapterStore:
         if file.fingerprint and fingerprint and file.fingerprint != fingerprint:
             return (
                 f"policy {policy!r} belongs to other weights of {base_model!r} than those that the server has now: "
-                "serve the model that it was created on, or create a policy of another name"
+                "serve the model that it was created on (--model, --revision), or create a policy of another name"
             )
         return None
 

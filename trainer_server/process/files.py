@@ -1,4 +1,4 @@
-"""Files that survive a kill at any point: written aside, fsynced, renamed."""
+"""Files that survive a kill at any point: written aside, fsynced, renamed. Only their owner may read them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ def fsync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Replaces `path` by `text`; a reader sees the old or the new content, never a part."""
+def write_atomic(path: Path, text: str) -> None:
+    """Replaces `path` by `text`, with mode 0600; a reader sees the old or the new content, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(aside, path)
     except BaseException:
@@ -39,7 +38,7 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def create_exclusive(path: Path, text: str) -> bool:
-    """Creates `path` with `text`, durably, unless it exists.
+    """Creates `path` with `text` and mode 0600, durably, unless it exists.
 
     Of several processes that call this for one path, exactly one gets True. A reader sees the whole text or no file;
     on a file system without hard links, a reader may see an empty file for a moment, but not after this has returned.
@@ -53,7 +52,6 @@ def create_exclusive(path: Path, text: str) -> bool:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fchmod(file.fileno(), 0o644)
             os.fsync(file.fileno())
         try:
             os.link(aside, path)
@@ -72,7 +70,7 @@ def create_exclusive(path: Path, text: str) -> bool:
 
 def _create_in_place(path: Path, text: str) -> None:
     """Creates a file where there are no hard links. Raises FileExistsError if it exists."""
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)

@@ -14,6 +14,8 @@ class ServerConfig:
 
     home: Home
     model: str = "embedded"
+    revision: str | None = None
+    """Branch, tag or commit of a hub model; None: its main branch."""
     host: str = "127.0.0.1"
     port: int = 8400
     """0: any free port; the one taken is in `home/server.json`."""
@@ -40,6 +42,8 @@ class ServerConfig:
     """Passed to vLLM as they are."""
     media_domains: tuple[str, ...] = ()
     """Domains from which engines may fetch images and other media that a request names by address; empty: none."""
+    engine_env: tuple[str, ...] = ()
+    """Names of environment variables that vLLM gets besides those in `process.environment.INHERITED`."""
     adapter_slots: int = 6
     """Adapters that one engine holds at once: live versions of all policies, and one for the next."""
     max_rank: int = 16
@@ -71,3 +75,5 @@ class ServerConfig:
     """Whether engines and trainer use the same GPUs by turns: engines sleep while a step is computed."""
     trainer_args: tuple[str, ...] = field(default=())
     """Passed to the trainer process as they are."""
+    trainer_env: tuple[str, ...] = ()
+    """Names of environment variables that the trainer gets besides those in `process.environment.INHERITED`."""

@@ -25,6 +25,7 @@ from trainer_server.policies.export import Exports
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
+from trainer_server.process.environment import check_present
 from trainer_server.process.files import write_atomic
 from trainer_server.process.hardware import flavour
 from trainer_server.server.config import ServerConfig
@@ -52,7 +53,7 @@ class Server:
         home = config.home
         check_names(config)
         self.ledger = open_ledger(config.ledger, home)  # before a model is downloaded
-        base = resolve(config.model, home.cache, log.info)
+        base = resolve(config.model, home.cache, log.info, revision=config.revision)
         self.identity = Identity(_server_id(config), base, base.tokenizer_fingerprint())
         self.fingerprint = base.fingerprint()
         self.store = AdapterStore(home.policies)
@@ -95,6 +96,7 @@ class Server:
                 low_priority=config.trainer_low_priority,
                 losses=config.losses,
                 args=config.trainer_args,
+                env=config.trainer_env,
             ),
             board=JobBoard(home.jobs),
             store=self.store,
@@ -175,9 +177,12 @@ class Server:
 
 
 def check_names(config: ServerConfig) -> None:
-    """Raises ConfigError for a kind of engine, a ledger or a loss that does not exist. Opens and starts nothing."""
+    """Raises ConfigError for a kind of engine, a ledger, a loss or an environment variable that does not exist. Opens
+    and starts nothing."""
     engine_factory(config.engine)
     ledger_factory(config.ledger)
+    check_present("--engine-env", config.engine_env)
+    check_present("--trainer-env", config.trainer_env)
     for definition in config.losses:
         check_loss_place(definition)
 
@@ -194,6 +199,7 @@ def make_engines(config: ServerConfig, base: ServedModel) -> Sequence[Engine]:
         api_key=config.engine_api_key,
         gpus=config.engine_gpus,
         args=config.engine_args,
+        env=config.engine_env,
         adapter_slots=config.adapter_slots,
         max_rank=config.max_rank,
         kv_cache_gib=config.kv_cache_gib,

@@ -47,13 +47,15 @@ class JobKinds:
         model: PolicyModel,
         base_model: str,
         tokenizer: str,
+        revision: str | None,
         ranks: Ranks,
     ) -> None:
-        """base_model, tokenizer: name and fingerprint; completions of others are skipped."""
+        """base_model, tokenizer: name and fingerprint; completions of others are skipped. revision: commit of a base
+        model from the hub; versions carry it."""
         self._home, self._board, self._store, self._model = home, board, store, model
         self._ledger = ledger
         self._base_model, self._tokenizer, self._ranks = base_model, tokenizer, ranks
-        self._publisher = Publisher(store, model)
+        self._publisher = Publisher(store, model, revision)
         self._kinds = {"create": self._create, "step": self._step, "sft": self._sft}
 
     def do(self, job: JobFile) -> StepResult:

@@ -23,11 +23,16 @@ DISK_REMEDY = (
 
 
 class Publisher:
-    """Finds the version that a job goes on from, and publishes the version that it makes, once."""
+    """Finds the version that a job goes on from, and publishes the version that it makes, once.
 
-    def __init__(self, store: AdapterStore, model: PolicyModel) -> None:
-        self._store = store
-        self._model = model
+    Args:
+        store: Where versions lie.
+        model: The base model with the LoRA that is trained.
+        revision: Commit of a base model from the hub.
+    """
+
+    def __init__(self, store: AdapterStore, model: PolicyModel, revision: str | None = None) -> None:
+        self._store, self._model, self._revision = store, model, revision
 
     def newest(self, policy: str) -> tuple[PolicySpec, int]:
         """The shape of a policy and its newest version, which a job goes on from.
@@ -85,6 +90,7 @@ class Publisher:
                 created=time.time(),
                 job_id=job.id,
                 made_from=made_from,
+                base_revision=self._revision,
                 metrics=metrics,
             )
             self._store.publish(staging, record)

@@ -50,6 +50,7 @@ class Worker:
         ledger: Ledger,
         base_model: str,
         tokenizer: str,
+        revision: str | None = None,
         ranks: Ranks = ALONE,
         takes_turns: bool = False,
     ) -> None:
@@ -61,6 +62,7 @@ class Worker:
             ledger: Where completions are read.
             base_model: Its name; completions of other base models are skipped.
             tokenizer: Its fingerprint; completions of other tokenizers are skipped.
+            revision: Commit of a base model from the hub; versions carry it.
             ranks: The processes that compute a step together.
             takes_turns: The engines use the same GPUs. This process computes when the server gives it the turn.
         """
@@ -76,6 +78,7 @@ class Worker:
             model=model,
             base_model=base_model,
             tokenizer=tokenizer,
+            revision=revision,
             ranks=ranks,
         )
 
@@ -178,9 +181,10 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help="state directory of the server")
-    parser.add_argument("--model", required=True, help="directory or hub id of the base model")
+    parser.add_argument("--model", required=True, help="directory of the base model")
     parser.add_argument("--base-model", required=True, help="its name; completions of other base models are refused")
     parser.add_argument("--tokenizer", required=True, help="fingerprint; completions of other tokenizers are refused")
+    parser.add_argument("--revision", help="commit of a base model from the hub; versions carry it")
     parser.add_argument("--ledger", default="sqlite", help=f"{', '.join(LEDGERS)}, or module:factory")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"], help="of the base model")
     parser.add_argument("--quantization", choices=["4bit", "8bit"], help="of the base model, by bitsandbytes; on GPUs")
@@ -215,6 +219,7 @@ def main() -> None:
         ledger=open_ledger(args.ledger, home),
         base_model=args.base_model,
         tokenizer=args.tokenizer,
+        revision=args.revision,
         ranks=ranks,
         takes_turns=args.take_turns,
     )

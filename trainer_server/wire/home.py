@@ -1,14 +1,15 @@
 """The home directory of a server, where clients read the server's address and token.
 
-`ART_HOME` (default `~/.art-langgraph`) holds the state of a server. `ART_BASE_URL` and `ART_API_KEY` override the
-address and token in it. `ART_CACHE` (default `$ART_HOME/cache`) holds files that can be made again: vLLM's environment
-and converted models.
+`ART_HOME` (default `~/.art-langgraph`) holds the state of a server, and is readable by its owner only. `ART_BASE_URL`
+and `ART_API_KEY` override the address and token in it. `ART_CACHE` (default `~/.cache/art-langgraph`) holds files that
+can be made again: vLLM's environment, converted models, answers of judges. All homes of a user share one cache.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,8 +71,55 @@ class Home:
 
     @property
     def cache(self) -> Path:
-        """Directory of files that can be made again: `$ART_CACHE`, or `cache` in the home directory."""
-        return Path(os.environ.get("ART_CACHE") or self.root / "cache").expanduser().absolute()
+        """Directory of files that can be made again, the same for all homes of a user.
+
+        `$ART_CACHE`, or `$XDG_CACHE_HOME/art-langgraph`, or `~/.cache/art-langgraph`.
+        """
+        if given := os.environ.get("ART_CACHE"):
+            return Path(given).expanduser().absolute()
+        above = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        return (above if above.is_absolute() else Path("~/.cache").expanduser()) / "art-langgraph"
+
+    def make_private(self) -> str | None:
+        """Makes the home directory readable by its owner only (mode 0700), and makes it if it does not exist.
+
+        Returns:
+            What was changed at a directory that existed, or why it could not be changed; None if nothing had to be.
+
+        Raises:
+            ConfigError: The directory has other uses, so that it must not become private.
+        """
+        shared = self.root.is_dir() and self.root.stat().st_mode & stat.S_ISVTX  # as /tmp is
+        if shared or self.root in (Path("/"), Path(os.path.expanduser("~"))):
+            raise ConfigError(
+                f"{self.root} cannot be a home directory of art-langgraph, which only its owner may read: name a "
+                f"directory of its own, such as {self.root / 'art-langgraph'} (--home, ART_HOME)"
+            )
+        if not self.root.exists():
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(mode=0o700, exist_ok=True)
+        mode = stat.S_IMODE(self.root.stat().st_mode)
+        if not mode & 0o077:
+            return None
+        try:
+            self.root.chmod(0o700)
+        except PermissionError:  # it belongs to another user
+            pass
+        if self.root.stat().st_mode & 0o077:  # also on a file system without modes
+            return (
+                f"other users can read {self.root} (mode {mode:04o}), and that cannot be changed: prompts, answers and "
+                "the token may be open to them. Choose another --home, or let its owner run chmod 700"
+            )
+        return f"other users could read {self.root} (mode {mode:04o}); now only you can (mode 0700)"
+
+
+def create_private(path: Path) -> None:
+    """Creates an empty file that only its owner may read, unless it exists. For databases, whose driver would create
+    it with the mode that the process has for all files."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        pass
 
 
 @dataclass(frozen=True, slots=True)

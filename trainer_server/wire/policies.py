@@ -62,6 +62,8 @@ class Version(BaseModel):
     """Id of the job that made it."""
     made_from: int | None = None
     """The version that it was trained from; None for version 0."""
+    base_revision: str | None = None
+    """Commit of the base model on its hub; None for a base model from elsewhere."""
     metrics: dict[str, Any] = Field(default_factory=dict)
     """Metrics of the job that made it."""
     loaded: bool = False

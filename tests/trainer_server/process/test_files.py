@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainer_server.process.files import create_exclusive
+from trainer_server.process.files import create_exclusive, write_atomic
 
 
 def link_fails(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -44,3 +45,11 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(OSError, match="No space left"):
         create_exclusive(tmp_path / "started.json", "text")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_for_their_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_atomic(tmp_path / "replaced.json", "{}")
+    create_exclusive(tmp_path / "linked.json", "{}")
+    link_fails(monkeypatch, errno.EPERM)
+    create_exclusive(tmp_path / "in_place.json", "{}")
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}

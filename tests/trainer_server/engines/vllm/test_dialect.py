@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from testbed.engine_app import make_app
 from tests.support.serving import serving
@@ -85,6 +89,25 @@ async def test_an_adapter_that_is_not_there_is_refused_and_a_start_is_waited_for
     with pytest.raises(EngineError, match="answered 503") as starting:
         await client.load("p@1", tmp_path)
     assert not isinstance(starting.value, AdapterRefused)
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_an_engine_that_serves_another_commit_is_refused(same: bool) -> None:
+    async def models(_request: Request) -> Response:
+        return JSONResponse({"data": [{"id": "lab/open", "root": f"/hub/models--lab--open/snapshots/{'a' * 40}"}]})
+
+    async def load(_request: Request) -> Response:
+        return Response(status_code=400)
+
+    routes = [Route("/v1/models", models), Route("/v1/load_lora_adapter", load, methods=["POST"])]
+    with serving(Starlette(routes=routes)) as url:
+        client = VLLMClient(url, None, base="lab/open", cpu=True, revision=("a" if same else "b") * 40)
+        if same:
+            await client.check(sleeps=False)
+        else:
+            with pytest.raises(EngineError, match=r"serves commit a{40} of .* trains commit b{40}"):
+                await client.check(sleeps=False)
+        await client.close()
 
 
 async def test_silence_says_whether_the_request_arrived(engine: tuple[VLLMClient, dict[str, Any]]) -> None:
