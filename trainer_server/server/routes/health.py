@@ -11,8 +11,8 @@ router = APIRouter(tags=["health"])
 
 @router.get("/health")
 async def health(server: ServerDep) -> dict[str, object]:
-    """Whether completions can be answered now, and why not; which engines can; why the trainer cannot be started."""
-    failures = (server.failure, *(engine.failure for engine in server.engines), server.jobs.process.failure)
+    """Whether completions can be answered now, and why not; which engines can; what is wrong with trainer or jobs."""
+    failures = (server.failure, *(engine.failure for engine in server.engines), server.jobs.failure)
     return {
         "ready": server.ready,
         "engines": [engine.ready for engine in server.engines],
