@@ -94,13 +94,15 @@ class Cancellation:
             OSError: The outcome could not be written down. The trainer starts the job again.
         """
 
-        def report() -> None:
-            if not self._decided(job_id):  # it may have ended by itself meanwhile
+        def decided() -> bool:
+            return self._decided(job_id)
+
+        def decide() -> None:
+            if not decided():  # the trainer may have come to its end meanwhile
                 self._board.report(job_id, outcome)
                 log.warning("%s was broken off: %s", job_id, outcome.error)
 
-        if not await asyncio.to_thread(self._decided, job_id):
-            await self._process.break_off(lambda: asyncio.to_thread(report))
+        await self._process.break_off(decided, decide)
 
     def _decided(self, job_id: str) -> bool:
         """Whether a job has an outcome, or its version is there, which makes one."""

@@ -10,7 +10,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,19 +159,23 @@ class TrainerProcess:
         await self._watch.stop()
         await self._child.stop()
 
-    async def break_off(self, then: Callable[[], Awaitable[None]]) -> None:
+    async def break_off(self, decided: Callable[[], bool], decide: Callable[[], None]) -> None:
         """Ends the trainer in the middle of its job, and has another one started, which loads the model anew.
 
         A computation cannot be stopped in between: its kernels run for as long as they take, and with several processes
         each waits for the others. What the trainer wrote is whole or in a staging directory, whenever it is ended.
 
         Args:
-            then: Is awaited while no trainer runs. It decides what becomes of the job.
+            decided: Whether it is known already what becomes of the job. Then the trainer goes on: it may be at another
+                job.
+            decide: Decides what becomes of the job, while no trainer runs. Both are called on a thread.
         """
         async with self._ending:
+            if await asyncio.to_thread(decided):
+                return
             self._asked_to_end = self._child.running
             await self._child.stop()
-            await then()
+            await asyncio.to_thread(decide)
 
     async def _start(self) -> None:
         async with self._ending:

@@ -44,7 +44,19 @@ class Rounds:
             try:
                 await self._work()
                 self.failure = None
+            except asyncio.CancelledError as error:
+                if self._stopping():
+                    raise
+                await self._failed(error)  # something that the round waited for was cancelled
             except Exception as error:  # the edge of a task: logged, shown by /health, and tried again
-                self.failure = f"{self._name}: {type(error).__name__}: {error}"
-                log.exception("%s failed; it is tried again in %g s", self._name, self._pause)
-                await asyncio.sleep(self._pause)
+                await self._failed(error)
+
+    @staticmethod
+    def _stopping() -> bool:
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+
+    async def _failed(self, error: BaseException) -> None:
+        self.failure = f"{self._name}: {type(error).__name__}: {error}"
+        log.error("%s failed; it is tried again in %g s", self._name, self._pause, exc_info=error)
+        await asyncio.sleep(self._pause)

@@ -218,3 +218,22 @@ async def test_a_cancellation_that_finds_no_space_is_said(tmp_path: Path, base_m
     with pytest.raises(NotStored, match="No space left") as refused:
         await service.cancellation.cancel(job.id)
     assert refused.value.code == "disk"
+
+
+async def test_a_job_that_is_cancelled_twice_at_once_ends_one_trainer(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path)
+    publish(AdapterStore(home.policies), "p", 0)
+    async with running(home, base_model, monkeypatch) as (service, board):
+        job = await service.intake.train("p", STEP)
+        board.start(job.id)
+        trainers = {service.process.pid}
+        both = await asyncio.gather(*(service.cancellation.cancel(job.id) for _ in range(2)))
+        assert [one.status for one in both] == [JobStatus.cancelled] * 2
+        async with asyncio.timeout(20):
+            while service.process.pid in trainers or list(service.open):
+                await asyncio.sleep(0.01)
+        trainers.add(service.process.pid)
+        assert len(trainers) == 2
+        assert service.process.running

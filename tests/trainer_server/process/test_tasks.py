@@ -31,6 +31,27 @@ async def test_a_round_that_fails_is_logged_shown_and_tried_again(caplog: pytest
     assert len(rounds) == 4
 
 
+async def test_a_round_whose_work_is_cancelled_by_others_does_not_end_the_task() -> None:
+    rounds: list[int] = []
+    enough = asyncio.Event()
+
+    async def work() -> None:
+        rounds.append(len(rounds))
+        if len(rounds) > 1:
+            enough.set()
+            await asyncio.sleep(600)
+        waited_for = asyncio.create_task(asyncio.sleep(600))
+        waited_for.cancel()
+        await waited_for
+
+    task = Rounds("the work", work, pause=0.0)
+    task.start()
+    await asyncio.wait_for(enough.wait(), 10)
+    assert task.failure == "the work: CancelledError: "
+    await asyncio.wait_for(task.stop(), 10)
+    assert len(rounds) == 2
+
+
 async def test_a_task_that_was_never_started_can_be_stopped() -> None:
     async def work() -> None:
         raise AssertionError
