@@ -185,6 +185,7 @@ class TrainerClient:
         nodes: Sequence[str] | None = None,
         retry_credit: RetryCredit = "drop",
         idempotency_key: str | None = None,
+        time_limit: float | None = None,
     ) -> Job:
         """Queues a training step and returns at once. Calling it again with the same key returns the same job.
 
@@ -195,6 +196,7 @@ class TrainerClient:
             nodes: As those of `train_step`.
             retry_credit: As that of `train_step`.
             idempotency_key: Names the step. The server takes a step once, however often it is sent. None: a new key.
+            time_limit: Seconds that the trainer may take; a job that takes longer fails. None: the server's limit.
         """
         refs = [group for group in groups if isinstance(group, GroupRef)]
         whole = [group for group in groups if isinstance(group, TrajectoryGroup)]
@@ -202,6 +204,7 @@ class TrainerClient:
             groups=[*refs, *group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit)],
             config=config or GRPOConfig(),
             idempotency_key=idempotency_key or uuid.uuid4().hex,
+            time_limit=time_limit,
         )
         return Job.model_validate_json(
             (await self._ask("POST", f"/api/policies/{policy}/steps", json=request.model_dump(mode="json"))).content
@@ -247,13 +250,16 @@ class TrainerClient:
         return JobList.model_validate_json((await self._ask("GET", "/api/jobs", params=params)).content).jobs
 
     async def cancel(self, job_id: str) -> Job:
-        """Cancels a queued job. Cancelling it again returns the same job.
+        """Cancels a queued or running step or warm start. Cancelling it again returns the same job.
+
+        The policy stays at the version that it had. To break off a running job, the server ends the trainer and starts
+        it again.
 
         Returns:
             The cancelled job.
 
         Raises:
-            ServerError: 404 where there is no such job, 409 where the trainer has taken it up or it has ended.
+            ServerError: 404 where there is no such job, 409 where it has ended or made its version.
         """
         return Job.model_validate_json((await self._ask("POST", f"/api/jobs/{job_id}/cancel")).content)
 
@@ -290,6 +296,7 @@ class TrainerClient:
         nodes: Sequence[str] | None = None,
         retry_credit: RetryCredit = "drop",
         idempotency_key: str | None = None,
+        time_limit: float | None = None,
     ) -> StepResult:
         """Takes a training step on the policy's own completions. Returns when the gateway serves the new version.
 
@@ -300,16 +307,24 @@ class TrainerClient:
             nodes: Patterns of the node paths to train ("planner", "worker/*"); None: all.
             retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
             idempotency_key: As that of `submit`.
+            time_limit: As that of `submit`.
 
         Returns:
-            The new version and the step's metrics. When there was nothing to learn from, the version stays and
-            `metrics["skipped"]` says why. `metrics["job"]` has the job's id and its seconds by phase.
+            The new version, the step's metrics, and in `trajectories` the ids of those that were trained, as `groups`
+            names them. When there was nothing to learn from, the version stays and `metrics["skipped"]` says why.
+            `metrics["job"]` has the job's id and its seconds by phase.
 
         Raises:
-            JobFailed: The step failed; the policy stays at the version it had.
+            JobFailed: The step failed or was cancelled; the policy stays at the version it had.
         """
         job = await self.submit(
-            policy, groups, config, nodes=nodes, retry_credit=retry_credit, idempotency_key=idempotency_key
+            policy,
+            groups,
+            config,
+            nodes=nodes,
+            retry_credit=retry_credit,
+            idempotency_key=idempotency_key,
+            time_limit=time_limit,
         )
         return await self.result(job)
 
@@ -321,6 +336,7 @@ class TrainerClient:
         *,
         nodes: Sequence[str] | None = None,
         idempotency_key: str | None = None,
+        time_limit: float | None = None,
         progress: bool = True,
     ) -> StepResult:
         """Warm start: the next version of a policy imitates demonstrations, by supervised fine-tuning.
@@ -335,6 +351,7 @@ class TrainerClient:
                 are used.
             nodes: Patterns of the node paths whose completions are imitated; None: all.
             idempotency_key: As that of `submit`.
+            time_limit: As that of `submit`.
             progress: Shows a bar on a terminal.
 
         Returns:
@@ -345,6 +362,7 @@ class TrainerClient:
             JobFailed: The warm start failed; the policy stays at the version it had.
         """
         request = sft_request(demonstrations, config, nodes=nodes, idempotency_key=idempotency_key or uuid.uuid4().hex)
+        request.time_limit = time_limit
         answer = await self._ask("POST", f"/api/policies/{policy}/sft", json=request.model_dump(mode="json"))
         label = f"warm start of {policy}" if progress else None
         return await self.result(Job.model_validate_json(answer.content), progress=label)

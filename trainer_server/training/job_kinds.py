@@ -156,6 +156,9 @@ class JobKinds:
         if self._ranks.count > 1:
             self._ranks.broadcast(json.dumps({"job": job.id, "version": version}))
         metrics, optimizer = self.compute_step(job.id, version)
+        trained = metrics["trajectories_trained"]
+        self._board.use(job.id, trained)  # before the version: a process that is killed after it does not step again
+        metrics["trajectories_trained"] = len(trained)
         if "skipped" in metrics:
             return StepResult(version=version, metrics=metrics)
         return self._publisher.publish_weights(job, metrics, optimizer, made_from=version)

@@ -22,7 +22,7 @@ from trainer_server.process.files import write_atomic
 from trainer_server.training.grpo.loss import LOSSES, register_loss
 from trainer_server.training.job_kinds import JobKinds
 from trainer_server.training.model.policy import PolicyModel
-from trainer_server.training.publish import DISK_REMEDY
+from trainer_server.training.publish import remedy
 from trainer_server.training.ranks import ALONE, Ranks
 from trainer_server.wire import ARTError, ConfigError, Home, TrainingError
 
@@ -93,7 +93,7 @@ class Worker:
             changed = self.board.changed()
             if changed != seen or time.monotonic() - listed >= _LIST_EVERY:
                 seen, listed = changed, time.monotonic()
-                waiting = [job_id for job_id in self.board.ids() if job_id not in done]
+                waiting = [job_id for job_id in self.board.open_ids() if job_id not in done]
             # The order of a policy's versions is that of its jobs: later ones wait.
             while waiting and self._over(waiting[0]):
                 done.add(waiting.pop(0))
@@ -145,7 +145,7 @@ class Worker:
             trained = Trained(error=str(error))
         except OSError as error:
             log.error("%s failed: %s", job.id, error)
-            trained = Trained(error=f"{error}. {DISK_REMEDY}")
+            trained = Trained(error=f"{error}. {remedy(error)}")
         except Exception as error:  # the edge of a job: recorded, told to the client, and not fatal to the next one
             log.exception("%s failed", job.id)
             if self.ranks.count > 1:  # another rank may be gone, or wait in the middle of a step: all begin again
@@ -159,13 +159,13 @@ class Worker:
         log.info("%s %s %s in %.2f s", job.id, job.kind, job.policy, trained.seconds)
 
     def _report(self, job_id: str, trained: Trained) -> None:
-        """Writes the report, however long the disk is full: without it the job would never end."""
+        """Writes the report, however long that cannot be done: without it the job would never end."""
         while True:
             try:
                 faults.point("reporting")
                 return self.board.report(job_id, trained)
             except OSError as error:
-                log.error("%s is done, but that cannot be written down; free space on the disk: %s", job_id, error)
+                log.error("%s is done, but that cannot be written down; it is tried again: %s", job_id, error)
                 time.sleep(_REPORT_EVERY)
 
 

@@ -20,7 +20,19 @@ from trainer_server.wire.errors import (
     Unprocessable,
 )
 from trainer_server.wire.home import DEFAULT_URL, Connection, Home
-from trainer_server.wire.policies import NAME_PATTERN, TARGETS, ExportFormat, Fork, Policy, PolicySpec, Score, Version
+from trainer_server.wire.policies import (
+    MAX_VERSION,
+    NAME_PATTERN,
+    TARGETS,
+    ExportFormat,
+    Fork,
+    Policy,
+    PolicySpec,
+    Score,
+    Version,
+    VersionNumber,
+    version_number,
+)
 from trainer_server.wire.sft import Conversation, SFTConfig, SFTRequest
 from trainer_server.wire.steps import (
     GroupRef,
@@ -36,6 +48,7 @@ from trainer_server.wire.steps import (
 
 __all__ = [
     "DEFAULT_URL",
+    "MAX_VERSION",
     "NAME_PATTERN",
     "TARGETS",
     "ARTError",
@@ -75,4 +88,6 @@ __all__ = [
     "TrajectoryRef",
     "Unprocessable",
     "Version",
+    "VersionNumber",
+    "version_number",
 ]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import random
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from trainer_server.training.grpo.advantage import advantages, zero_variance
-from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig
+from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig, TrajectoryRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class Sample:
     """Samples of one group stay together in a minibatch, where there are enough groups."""
     old_logprobs: Sequence[float] | None = None
     """By sampled token, under the version that sampled it; recomputed where the sampler's own are not the policy's."""
+    trajectory: str = ""
+    """Id of its trajectory, as the request has it."""
 
     @property
     def constrained(self) -> bool:
@@ -39,12 +41,14 @@ class Batch:
     """What one step trains on.
 
     version: the newest one of the policy, which is trained. samples: what is trained. rewards: of all trajectories that
-    have one. *_skipped: what is not trained, by reason.
+    have one. rewards_by_version: those of trajectories that one version of the policy sampled alone. *_skipped: what is
+    not trained, by reason.
     """
 
     version: int = 0
     samples: list[Sample] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
+    rewards_by_version: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     groups: int = 0
     groups_skipped: Counter[str] = field(default_factory=Counter)
     trajectories: int = 0
@@ -69,6 +73,10 @@ class Batch:
         return {
             "reward_mean": statistics.fmean(self.rewards) if self.rewards else None,
             "reward_std": statistics.stdev(self.rewards) if len(self.rewards) > 1 else 0.0,
+            "reward_by_version": {
+                str(version): {"mean": statistics.fmean(rewards), "trajectories": len(rewards)}
+                for version, rewards in sorted(self.rewards_by_version.items())
+            },
             "advantage_mean": statistics.fmean(advantages),
             "advantage_std": statistics.pstdev(advantages),
             "advantage_max": max(map(abs, advantages)),
@@ -79,6 +87,7 @@ class Batch:
             "groups_skipped_by": dict(self.groups_skipped),
             "trajectories": self.trajectories,
             "trajectories_skipped": dict(self.trajectories_skipped),
+            "trajectories_trained": list(dict.fromkeys(sample.trajectory for sample in self.samples)),
             "completions": len(self.samples),
             "completions_skipped": dict(self.completions_skipped),
             "constrained": sum(sample.constrained for sample in self.samples),
@@ -116,6 +125,10 @@ def gather_batch(
             batch.trajectories_skipped["no_reward"] += missing
         rewards = [trajectory.reward for trajectory in scored if trajectory.reward is not None]
         batch.rewards += rewards
+        for trajectory in scored:
+            sampler = _sampler(trajectory, completions, policy)
+            if sampler is not None and trajectory.reward is not None:
+                batch.rewards_by_version[sampler].append(trajectory.reward)
         scored_by_group.append(scored)
         rewards_by_group.append(rewards)
     baselines = [group.baseline for group in groups]
@@ -135,7 +148,7 @@ def gather_batch(
                 if reason:
                     batch.completions_skipped[reason] += 1
                 elif completion is not None and any(trained := _trained(completion)):
-                    batch.samples.append(Sample(completion, advantage, trained, number))
+                    batch.samples.append(Sample(completion, advantage, trained, number, trajectory=trajectory.id))
                 else:
                     batch.completions_skipped["forced"] += 1
     return batch
@@ -158,6 +171,14 @@ def minibatches(samples: Sequence[Sample], count: int, rng: random.Random) -> li
         parts[smallest] += unit
         sizes[smallest] += sum(len(samples[index].completion.token_ids) for index in unit)
     return [sorted(part) for part in parts]
+
+
+def _sampler(trajectory: TrajectoryRef, completions: Mapping[str, Completion], policy: str) -> int | None:
+    """The version of the policy that sampled a whole trajectory; None: several did, or others, or it is not known."""
+    known = [completions[completion_id] for completion_id in trajectory.completions if completion_id in completions]
+    samplers = {(completion.policy, completion.version) for completion in known}
+    name, version = samplers.pop() if len(samplers) == 1 else (None, None)
+    return version if name == policy else None
 
 
 def _why_skipped(
