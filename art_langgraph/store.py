@@ -48,8 +48,8 @@ CREATE TABLE IF NOT EXISTS resumed (attempt TEXT PRIMARY KEY, trajectory TEXT NO
 CREATE TABLE IF NOT EXISTS scores (trajectory TEXT NOT NULL, time REAL NOT NULL, record TEXT NOT NULL) STRICT;
 CREATE INDEX IF NOT EXISTS scores_trajectory ON scores (trajectory);
 CREATE TABLE IF NOT EXISTS steps (
-    policy TEXT NOT NULL, step TEXT NOT NULL, trajectory TEXT NOT NULL, version INTEGER,
-    PRIMARY KEY (policy, step, trajectory)
+    policy TEXT NOT NULL, step TEXT NOT NULL, trajectory TEXT NOT NULL, ended INTEGER NOT NULL DEFAULT 0,
+    version INTEGER, PRIMARY KEY (policy, step, trajectory)
 ) STRICT;
 """
 
@@ -236,11 +236,11 @@ class TrajectoryStore:
         """
         with closing(self._open()) as db, db:
             db.execute("DELETE FROM steps WHERE policy = ? AND step = ?", (policy, step))
-            rows = [(policy, step, trajectory_id, None) for trajectory_id in trajectory_ids]
-            db.executemany("INSERT OR IGNORE INTO steps VALUES (?, ?, ?, ?)", rows)
+            rows = [(policy, step, trajectory_id) for trajectory_id in trajectory_ids]
+            db.executemany("INSERT OR IGNORE INTO steps (policy, step, trajectory) VALUES (?, ?, ?)", rows)
 
     def end_step(self, policy: str, step: str, version: int | None) -> None:
-        """Records what became of a step that `begin_step` recorded. Unknown steps are ignored.
+        """Records what became of a step that `begin_step` recorded. The last record counts. Unknown steps are ignored.
 
         Args:
             policy: Name of the policy.
@@ -248,21 +248,19 @@ class TrajectoryStore:
             version: The version that it made; None: it made none, so that its runs do not count as trained.
         """
         with closing(self._open()) as db, db:
-            if version is None:
-                db.execute("DELETE FROM steps WHERE policy = ? AND step = ?", (policy, step))
-            else:
-                db.execute("UPDATE steps SET version = ? WHERE policy = ? AND step = ?", (version, policy, step))
+            db.execute("UPDATE steps SET ended = 1, version = ? WHERE policy = ? AND step = ?", (version, policy, step))
 
     def open_steps(self, policy: str) -> list[str]:
         """Idempotency keys of the policy's steps that were begun and not ended."""
         with closing(self._open()) as db:
-            query = "SELECT step FROM steps WHERE policy = ? AND version IS NULL GROUP BY step ORDER BY min(rowid)"
+            query = "SELECT step FROM steps WHERE policy = ? AND NOT ended GROUP BY step ORDER BY min(rowid)"
             return [step for (step,) in db.execute(query, (policy,))]
 
     def trained(self, policy: str) -> set[str]:
         """Ids of the runs that steps of `policy` were given: steps that made a version, and open ones."""
         with closing(self._open()) as db:
-            rows = db.execute("SELECT trajectory FROM steps WHERE policy = ?", (policy,))
+            query = "SELECT trajectory FROM steps WHERE policy = ? AND (version IS NOT NULL OR NOT ended)"
+            rows = db.execute(query, (policy,))
             return {trajectory_id for (trajectory_id,) in rows}
 
     def get(self, trajectory_id: str) -> Trajectory | None:

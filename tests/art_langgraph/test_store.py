@@ -171,6 +171,8 @@ def test_the_runs_of_a_step_are_free_again_when_it_makes_no_version(tmp_path: Pa
     assert store.open_steps("p") == ["open"]
     assert store.trained("p") == {"made-1", "made-2", "open-3"}
     assert (store.trained("other"), store.open_steps("other")) == (set(), [])
+    store.end_step("p", "skipped", 4)  # another process had looked too early
+    assert {"skipped-1", "skipped-2"} <= store.trained("p")
 
 
 def test_filters(tmp_path: Path) -> None:
