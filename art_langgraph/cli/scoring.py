@@ -39,7 +39,7 @@ def feedback_command(
     value: Annotated[float, typer.Option("--score", help="The reward; larger is better.")],
     store: StoreOption = None,
 ) -> None:
-    """Give a recorded run a reward.
+    """Give a recorded run a reward, in place of all rewards that it had.
 
     Example: art-langgraph feedback tr-4f2a --score 1
     """
