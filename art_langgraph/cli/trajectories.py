@@ -213,15 +213,15 @@ def _write_parquet(file: Path, runs: Sequence[Trajectory]) -> None:
     arrow, parquet = _pyarrow()
     rows = [
         {
-            "id": trajectory.id,
+            "id": _utf8(trajectory.id),
             "started": trajectory.started,
             "seconds": trajectory.seconds,
-            "graph": trajectory.graph_id,
-            "thread": trajectory.thread_id,
-            "run": trajectory.run_id,
-            "scenario": trajectory.scenario.id,
+            "graph": _utf8(trajectory.graph_id),
+            "thread": _utf8(trajectory.thread_id),
+            "run": _utf8(trajectory.run_id),
+            "scenario": _utf8(trajectory.scenario.id),
             "reward": trajectory.reward,
-            "error": trajectory.error,
+            "error": _utf8(trajectory.error),
             "completions": len(trajectory.completions),
             "tool_calls": len(trajectory.tool_calls),
             "record": to_line(trajectory),
@@ -246,6 +246,11 @@ def _write_parquet(file: Path, runs: Sequence[Trajectory]) -> None:
         ]
     )
     parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), file)
+
+
+def _utf8(text: str | None) -> str | None:
+    """A text as Parquet can hold it: `?` for half a surrogate pair. The column `record` has the exact text, as JSON."""
+    return None if text is None else text.encode(errors="replace").decode()
 
 
 def _read_parquet(file: Path) -> Iterator[Trajectory]:

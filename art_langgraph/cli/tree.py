@@ -46,6 +46,11 @@ def tree(trajectory: Trajectory) -> Tree:
         root.add(escape(f"answered by: {', '.join(models)}"))
     if trajectory.error:
         root.add(f"[red]{escape(trajectory.error)}[/red]")
+    if trajectory.reward_reason:
+        root.add(escape(f"judged: {shortened(trajectory.reward_reason, 400)}"))
+    if trajectory.node_rewards:
+        by_node = " · ".join(f"{pattern} {cell(value)}" for pattern, value in trajectory.node_rewards.items())
+        root.add(escape(f"rewards by node: {by_node}"))
     if trajectory.metrics:
         root.add(escape(" · ".join(f"{name} {value:.3f}" for name, value in trajectory.metrics.items())))
     branches: dict[str | None, Tree] = {None: root}

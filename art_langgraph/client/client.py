@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from art_langgraph.client.demonstrations import Demonstration, sft_request
 from art_langgraph.client.download import fetch
-from art_langgraph.credit import RetryCredit, group_refs
+from art_langgraph.credit import RetryCredit, group_refs, repeated
 from art_langgraph.jsonl import explain
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import (
@@ -40,6 +41,8 @@ from trainer_server.wire import (
     StepResult,
     Version,
 )
+
+log = logging.getLogger("art_langgraph")
 
 _WAIT = 20
 """Seconds of a long poll for a job."""
@@ -197,11 +200,26 @@ class TrainerClient:
             retry_credit: As that of `train_step`.
             idempotency_key: Names the step. The server takes a step once, however often it is sent. None: a new key.
             time_limit: Seconds that the trainer may take; a job that takes longer fails. None: the server's limit.
+
+        Raises:
+            ConfigError: `nodes` was given with a GroupRef, which names its completions itself.
         """
         refs = [group for group in groups if isinstance(group, GroupRef)]
+        if refs and nodes is not None:
+            raise ConfigError(
+                f"nodes={list(nodes)} cannot choose among the completions of a GroupRef ({refs[0].scenario_id!r}): "
+                "give nodes= to group_refs() or compare(), which make them"
+            )
         whole = [group for group in groups if isinstance(group, TrajectoryGroup)]
+        refs += group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit)
+        if twice := repeated(refs):
+            log.warning(
+                "%d completions are in several references of one step, which trains them once for each; the first: %s",
+                len(twice),
+                twice[0],
+            )
         request = StepRequest(
-            groups=[*refs, *group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit)],
+            groups=refs,
             config=config or GRPOConfig(),
             idempotency_key=idempotency_key or uuid.uuid4().hex,
             time_limit=time_limit,
@@ -264,7 +282,7 @@ class TrainerClient:
         return Job.model_validate_json((await self._ask("POST", f"/api/jobs/{job_id}/cancel")).content)
 
     async def wait(self, job: Job, *, progress: str | None = None) -> Job:
-        """Waits until a job has ended.
+        """Waits until a job has ended. When the waiting is cancelled, the job goes on at the server; a warning says so.
 
         Args:
             job: The job.
@@ -279,9 +297,18 @@ class TrainerClient:
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
         with Progress(*columns, transient=True, disable=progress is None) as bar:
             task = bar.add_task(progress or "", total=1.0)
-            while not job.status.final:
-                job = await self.job(job.id, wait=_GLANCE if progress else _WAIT)
-                bar.update(task, completed=job.progress or 0.0)
+            try:
+                while not job.status.final:
+                    job = await self.job(job.id, wait=_GLANCE if progress else _WAIT)
+                    bar.update(task, completed=job.progress or 0.0)
+            except asyncio.CancelledError:  # Ctrl-C, or the caller's timeout
+                log.warning(
+                    "nobody waits for %s any more; it goes on at the server: `art-langgraph jobs list` shows it, "
+                    "`art-langgraph jobs cancel %s` cancels it while it is queued",
+                    job.id,
+                    job.id,
+                )
+                raise
         if job.status in (JobStatus.failed, JobStatus.cancelled):
             how = "failed" if job.status == JobStatus.failed else "was cancelled"
             raise JobFailed(f"{job.id} on policy {job.policy!r} {how}: {job.error}", job_id=job.id)

@@ -80,7 +80,7 @@ class RunSettings:
         system: System prompt of `build_agent`, and of the references that a warm start imitates.
         max_tokens: Maximum number of tokens in each answer of the model, for `build_agent`.
         max_concurrency: Maximum number of runs at the same time.
-        timeout: Seconds for each run of a measurement. Training runs have no limit of their own.
+        timeout: Seconds for each run. A run that takes longer has raised.
     """
 
     system: str = SYSTEM

@@ -266,6 +266,7 @@ def _steps(
         n=training.n,
         config=training.config,
         max_concurrency=runs.max_concurrency,
+        timeout=runs.timeout,
         seed=seed,
         progress=progress,
     )

@@ -117,6 +117,40 @@ def test_an_id_that_names_no_single_run_is_an_error(store: TrajectoryStore, give
             raise error
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_half_a_surrogate_pair_survives_a_file(store: TrajectoryStore, tmp_path: Path, kind: str) -> None:
+    half = "half a pair \ud83d"
+    trajectory = recorded("tr-1", half, error=half)
+    store.add(trajectory)
+    file = tmp_path / f"out.{kind}"
+    assert "1 trajectories" in art("trajectories", "export", str(file)).output
+    assert "1 added" in art("trajectories", "import", str(file), "--store", str(tmp_path / "other.sqlite")).output
+    assert TrajectoryStore(tmp_path / "other.sqlite").get("tr-1") == trajectory
+
+
+def test_score_keeps_rewards_by_node_and_of_completions(
+    store: TrajectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scores_parts.py").write_text(
+        "from art_langgraph import NodeRewards\n"
+        "def by_node(run):\n    return NodeRewards(planner=1.0, worker=0.5)\n"
+        "def by_completion(run):\n    run.completions[0].reward = 0.25\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    store.add(recorded("tr-1"))
+    assert "1 scored, 0 failed" in art("score", "--reward", "scores_parts:by_node").output
+    (run,) = store.list()
+    assert (run.reward, run.node_rewards) == (1.5, {"planner": 1.0, "worker": 0.5})
+    assert "rewards by node: planner 1.000 · worker 0.500" in art("trajectories", "show", "tr-1").output
+    assert "1 scored, 0 failed" in art("score", "--reward", "scores_parts:by_completion", "--again").output
+    (run,) = store.list()
+    assert (run.reward, run.node_rewards, run.completions[0].reward) == (None, None, 0.25)
+    assert "0 scored, 0 failed" in art("score", "--reward", "scores_parts:by_node").output
+    art("feedback", "tr-1", "--score", "0")
+    (run,) = store.list()
+    assert (run.reward, run.completions[0].reward) == (0.0, None)
+
+
 def test_score_says_which_runs_it_left_alone(
     store: TrajectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from art_langgraph.cli.main import build
 from art_mcp import MCPScenario, RunSettings, ScenarioSet, TrainingSettings, WarmStart, connect, specialize
 from art_mcp.scenarios.plan import Observation, Plan, Step
 from art_mcp.specialization.demonstrations import demonstrations
+from art_mcp.specialization.specialize import _steps
 from tests.support.mcp.commands import SERVER
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
@@ -128,6 +129,14 @@ async def test_the_report_escapes_what_a_server_says(connected: TrainerServer, t
         progress=False,
     )
     assert "<script>" not in (tmp_path / "report.html").read_text()
+
+
+async def test_training_runs_have_the_time_limit_of_all_runs() -> None:
+    async with TrainerClient("http://127.0.0.1:1", "key") as trainer:
+        training, runs = TrainingSettings(steps=1), RunSettings(timeout=7.0)
+        begun: Any = _steps(breaking(0), scenarios().train, "p", trainer, training, None, runs, 0, False)
+        assert begun.ag_frame.f_locals["timeout"] == 7.0
+        await begun.aclose()
 
 
 async def test_too_few_scenarios_are_an_error_that_says_what_to_do(connected: TrainerServer) -> None:
