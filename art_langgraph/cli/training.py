@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from art_langgraph.cli.options import (
+    AggregationOption,
     ErrorOption,
     GraphOption,
     JudgeOption,
@@ -40,6 +41,7 @@ def train_command(
     policy: Annotated[str, typer.Option(help="Policy to train.")],
     from_store: Annotated[bool, typer.Option("--from-store", help="Train on recorded runs (needed: say so).")] = False,
     lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = 1e-4,
+    loss_aggregation: AggregationOption = "loss_type",
     node: Annotated[list[str] | None, typer.Option(help="Train only this node; repeatable, patterns allowed.")] = None,
     replay: Annotated[int, typer.Option(help="Run each scenario anew this many times and compare those runs.")] = 0,
     graph_object: Annotated[
@@ -91,7 +93,7 @@ def train_command(
             chosen = await _replay(target, runs, replay, str(graph_object), reward, ruler)
         elif ruler:
             chosen = await _judge(target, runs, ruler)
-        await _train(policy, target, chosen, recorded, lr, node)
+        await _train(policy, target, chosen, recorded, GRPOConfig(lr=lr, loss_aggregation=loss_aggregation), node)
 
     asyncio.run(step())
 
@@ -130,7 +132,7 @@ async def _train(
     store: TrajectoryStore,
     runs: Sequence[Trajectory],
     recorded: Sequence[Trajectory],
-    lr: float,
+    config: GRPOConfig,
     nodes: list[str] | None,
 ) -> None:
     """Compares runs, takes a training step on them, and records that they were used."""
@@ -145,7 +147,7 @@ async def _train(
         print("nothing to train on")
         raise typer.Exit(1)
     async with TrainerClient() as trainer:
-        result = await trainer.train_step(policy, comparison.groups, GRPOConfig(lr=lr))
+        result = await trainer.train_step(policy, comparison.groups, config)
     store.mark_trained([trajectory.id for trajectory in comparison.trained], policy, result.version)
     metrics = result.metrics
     if skipped := metrics.get("skipped"):

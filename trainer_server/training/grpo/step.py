@@ -56,9 +56,10 @@ def optimise(
     batch = batch.keeping(*trainable_samples(model, batch, config, with_version, ranks))
     tokens = Tokens.of(batch.samples, batch.version)
     rng = random.Random(int(torch.randint(2**62, ()).item()))
+    whole = config.loss_aggregation == "trajectory"
     parts = [
         Minibatch.of(batch.samples, index_S, tokens, config, share=model.share, ranks=ranks.count)
-        for index_S in minibatches(batch.samples, config.num_minibatches, rng)
+        for index_S in minibatches(batch.samples, config.num_minibatches, rng, whole_trajectories=whole)
     ]
     rows = [row for part in parts for row in part.rows]
     sizes = {**_sizes(parts), "rows_shared": model.share, "tokens_trained": int(tokens.trained_F.sum())}
