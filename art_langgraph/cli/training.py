@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from art_langgraph.cli.options import (
+    AggregationOption,
     ErrorOption,
     GraphOption,
     JudgeOption,
@@ -43,6 +44,7 @@ def train_command(
     policy: Annotated[str, typer.Option(help="Policy to train.")],
     from_store: Annotated[bool, typer.Option("--from-store", help="Train on recorded runs (needed: say so).")] = False,
     lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = 1e-4,
+    loss_aggregation: AggregationOption = "loss_type",
     node: Annotated[list[str] | None, typer.Option(help="Train only this node; repeatable, patterns allowed.")] = None,
     replay: Annotated[int, typer.Option(help="Run each scenario anew this many times and compare those runs.")] = 0,
     graph_object: Annotated[
@@ -92,7 +94,8 @@ def train_command(
                 runs = await _replay(target, runs, replay, str(graph_object), reward, ruler)
             elif ruler:
                 runs = await _judge(target, runs, ruler)
-            await _train(trainer, policy, target, runs, recorded, lr, node)
+            config = GRPOConfig(lr=lr, loss_aggregation=loss_aggregation)
+            await _train(trainer, policy, target, runs, recorded, config, node)
 
     asyncio.run(step())
 
@@ -151,7 +154,7 @@ async def _train(
     store: TrajectoryStore,
     runs: Sequence[Trajectory],
     recorded: Sequence[Trajectory],
-    lr: float,
+    config: GRPOConfig,
     nodes: list[str] | None,
 ) -> None:
     """Compares runs, takes a training step on them, and records that they were used."""
@@ -167,7 +170,7 @@ async def _train(
         raise typer.Exit(1)
     key = uuid.uuid4().hex
     async with StepMarks(store, policy, key, comparison.trained) as marks:
-        job = await trainer.submit(policy, comparison.groups, GRPOConfig(lr=lr), idempotency_key=key)
+        job = await trainer.submit(policy, comparison.groups, config, idempotency_key=key)
         print(f"{job.id} is accepted: a training step of {policy}")
         marks.result = result = await trainer.result(job)
     metrics = result.metrics

@@ -92,7 +92,11 @@ class TrainerProcess:
         self._deaths: Counter[str] = Counter()
         line = command(settings)
         if settings.accelerate_config:
-            log.info("the trainer is started by %s; other machines of it by the same line", shlex.join(line))
+            log.warning(
+                "the trainer is started by %s; other machines of it by the same line. Its ports ask for no key: use it "
+                "in a network that you trust",
+                shlex.join(line),
+            )
         variables = {**inherited(settings.env), **settings.base.process_environment(settings.gpus)}
         low_priority = flavour() == "cpu" if settings.low_priority is None else settings.low_priority
         self._child = Child("trainer", line, settings.home.logs, variables, low_priority=low_priority)
@@ -243,7 +247,7 @@ def command(settings: TrainerSettings) -> list[str]:
         _check(settings.accelerate_config)
         launcher = ["accelerate.commands.launch", "--config_file", str(settings.accelerate_config), "-m"]
     elif settings.processes > 1:
-        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={settings.processes}", "-m"]
+        launcher = ["trainer_server.training.launch", str(settings.processes)]
     options = {
         "--home": str(settings.home.root),
         "--model": settings.base.path,

@@ -49,8 +49,8 @@ class GRPOConfig(BaseModel):
     """Configuration of one training step. Names and formulas follow TRL's `GRPOConfig`.
 
     TRL's longer names are accepted as well: `learning_rate`, `vllm_importance_sampling_*`, and `scale_rewards` as a
-    bool. A sequence is a completion, one call of the model: TRL's formulas average and clip over these. Completions
-    that are left out do not count in an average.
+    bool. A sequence is a completion, one call of the model: TRL's formulas average and clip over these
+    (`loss_aggregation` averages over trajectories). Completions that are left out do not count in an average.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -67,8 +67,15 @@ class GRPOConfig(BaseModel):
     - sapo: a sigmoid instead of a clip, averaged over each sequence.
 
     GSPO is grpo with `importance_sampling_level="sequence"`."""
+    loss_aggregation: Literal["loss_type", "trajectory"] = "loss_type"
+    """How tokens are averaged.
+
+    - loss_type: as the loss does it. It knows completions only, so a trajectory with ten calls weighs about ten times
+      what a trajectory with one call does.
+    - trajectory: over all trained tokens of a trajectory, then over trajectories, whatever the loss does otherwise. A
+      trajectory with ten calls weighs what one with a single call does. A minibatch has whole trajectories."""
     max_completion_length: int = Field(default=1024, gt=0, le=MOST_TOKENS)
-    """The constant length of dr_grpo, in tokens."""
+    """The constant length of dr_grpo, in tokens; without effect with `loss_aggregation="trajectory"`."""
     epsilon: float = Field(default=0.2, gt=0)
     """Lower clip range of the ratio: it is clipped at 1 - epsilon."""
     epsilon_high: float | None = Field(default=0.28, gt=0)
@@ -117,7 +124,8 @@ class GRPOConfig(BaseModel):
     num_iterations: int = Field(default=1, ge=1, le=MOST_ITERATIONS)
     """Passes over the batch. From the second update on, ratios compare with the version that the step began with."""
     num_minibatches: int = Field(default=1, ge=1, le=MOST_MINIBATCHES)
-    """Minibatches of a pass, each one optimizer update. Groups stay whole if there are enough groups."""
+    """Minibatches of a pass, each one optimizer update. Groups stay whole if there are enough groups; with
+    `loss_aggregation="trajectory"`, trajectories always do."""
     entropy_coef: float = 0.0
     """Weight of the mean entropy in the objective that is maximised."""
     top_entropy_quantile: float = Field(default=1.0, ge=0, le=1)

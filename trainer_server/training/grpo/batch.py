@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import statistics
 from collections import Counter, defaultdict
@@ -25,10 +26,12 @@ class Sample:
     """By sampled token: False for those that a grammar forced."""
     group: int = 0
     """Samples of one group stay together in a minibatch, where there are enough groups."""
+    trajectory: int = 0
+    """Number of its trajectory in the batch. `loss_aggregation="trajectory"` averages over these."""
+    trajectory_id: str = ""
+    """Id of its trajectory, as the request has it."""
     old_logprobs: Sequence[float] | None = None
     """By sampled token, under the version that sampled it; recomputed where the sampler's own are not the policy's."""
-    trajectory: str = ""
-    """Id of its trajectory, as the request has it."""
 
     @property
     def constrained(self) -> bool:
@@ -87,7 +90,7 @@ class Batch:
             "groups_skipped_by": dict(self.groups_skipped),
             "trajectories": self.trajectories,
             "trajectories_skipped": dict(self.trajectories_skipped),
-            "trajectories_trained": list(dict.fromkeys(sample.trajectory for sample in self.samples)),
+            "trajectories_trained": list(dict.fromkeys(sample.trajectory_id for sample in self.samples)),
             "completions": len(self.samples),
             "completions_skipped": dict(self.completions_skipped),
             "constrained": sum(sample.constrained for sample in self.samples),
@@ -134,12 +137,14 @@ def gather_batch(
     baselines = [group.baseline for group in groups]
     values = advantages(rewards_by_group, config.scale_rewards, baselines, config.group_baseline)
     scored_groups = zip(scored_by_group, rewards_by_group, baselines, strict=True)
+    places = itertools.count()
     for number, (scored, rewards, baseline) in enumerate(scored_groups):
         if zero_variance(rewards, baseline):
             alone = len(rewards) == 1 and baseline is None
             batch.groups_skipped["single_reward" if alone else "equal_rewards" if rewards else "no_reward"] += 1
             continue
         for trajectory, advantage in zip(scored, values[number], strict=True):
+            place = next(places)
             for completion_id in dict.fromkeys(trajectory.completions):
                 completion = completions.get(completion_id)
                 reason = _why_skipped(
@@ -148,22 +153,32 @@ def gather_batch(
                 if reason:
                     batch.completions_skipped[reason] += 1
                 elif completion is not None and any(trained := _trained(completion)):
-                    batch.samples.append(Sample(completion, advantage, trained, number, trajectory=trajectory.id))
+                    batch.samples.append(Sample(completion, advantage, trained, number, place, trajectory.id))
                 else:
                     batch.completions_skipped["forced"] += 1
     return batch
 
 
-def minibatches(samples: Sequence[Sample], count: int, rng: random.Random) -> list[list[int]]:
+def minibatches(
+    samples: Sequence[Sample], count: int, rng: random.Random, *, whole_trajectories: bool = False
+) -> list[list[int]]:
     """Indices of samples in `count` minibatches of about the same number of sampled tokens.
 
     None is empty: fewer samples make fewer minibatches. Groups stay whole while there are at least `count` of them:
     their samples share a prefix.
+
+    Args:
+        samples: Of the batch.
+        count: How many minibatches.
+        rng: Source of randomness.
+        whole_trajectories: Whether the samples of a trajectory stay together where groups do not. Fewer trajectories
+            make fewer minibatches.
     """
     by_group = len({sample.group for sample in samples}) >= count
     by_unit: dict[int, list[int]] = {}
     for index, sample in enumerate(samples):
-        by_unit.setdefault(sample.group if by_group else index, []).append(index)
+        together = sample.group if by_group else sample.trajectory if whole_trajectories else index
+        by_unit.setdefault(together, []).append(index)
     parts: list[list[int]] = [[] for _ in range(min(count, len(by_unit)))]
     sizes = [0] * len(parts)
     for unit in rng.sample(list(by_unit.values()), len(by_unit)):
