@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError
-
-from art_langgraph.messages import plain
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import CompletionCall, Trajectory, TrajectoryGroup
-from trainer_server.wire import Home
+from trainer_server.wire import ConfigError, Home
+from trainer_server.wire.home import create_private
+from trainer_server.wire.jsonl import from_json, to_json
+from trainer_server.wire.text import writable
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS trajectories (
@@ -52,6 +51,9 @@ CREATE TABLE IF NOT EXISTS trained (
     trajectory TEXT NOT NULL, policy TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (trajectory, policy, version)
 ) STRICT;
 """
+
+_PATIENCE = 30.0
+"""Seconds for which a connection waits while another process writes."""
 
 _TRAINABLE = """
 SELECT json_extract(record, '$.evaluation') = 1 OR EXISTS (
@@ -94,21 +96,37 @@ class Filter:
 class TrajectoryStore:
     """A SQLite file of trajectories.
 
+    Only the user may read the file, since it has what people and models wrote. A file that exists keeps its
+    permissions.
+
     Args:
         path: The file, created if it is missing; None: `trajectories.sqlite` under ART_HOME.
+
+    Raises:
+        ConfigError: The file cannot be made or opened.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = Path(path) if path is not None else Home.find().store
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with closing(self._open()) as db:
-            db.execute("PRAGMA journal_mode=WAL")
-            db.executescript(_SCHEMA)
+        try:
+            create_private(self.path)
+            with closing(self._open()) as db:
+                db.execute("PRAGMA journal_mode=WAL")
+                db.executescript(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(
+                f"the trajectory store {self.path} cannot be opened: {error}. Name another file, or another directory "
+                "with ART_HOME"
+            ) from error
 
     @contextmanager
-    def session(self) -> Iterator[Session]:
-        """Opens a connection for several batches of writes. Use it in the thread that opened it."""
-        with closing(self._open()) as db:
+    def session(self, *, patience: float = _PATIENCE) -> Iterator[Session]:
+        """Opens a connection for several batches of writes. Use it in the thread that opened it.
+
+        Args:
+            patience: Seconds to wait while another process writes, before a write raises sqlite3.OperationalError.
+        """
+        with closing(self._open(patience)) as db:
             yield Session(db)
 
     def add(self, trajectory: Trajectory) -> None:
@@ -154,7 +172,7 @@ class TrajectoryStore:
                     "that records it",
                     example=trajectory_id,
                 )
-            row = (trajectory_id, time.time(), reward, error, json.dumps(dict(parts or {})), source)
+            row = (trajectory_id, time.time(), reward, _text(error), json.dumps(dict(parts or {})), _text(source))
             db.execute("INSERT INTO scores VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def score_group(self, group: TrajectoryGroup, source: str = "group") -> None:
@@ -245,11 +263,12 @@ class TrajectoryStore:
             return int(db.execute("SELECT count(*) FROM trajectories").fetchone()[0])
 
     def _select(self, wanted: Filter) -> Iterator[Trajectory]:
-        clauses, values = ["1"], []
+        clauses = ["1"]
+        values: list[str | float] = []
         for column in ("scenario", "graph", "thread", "run"):
             if (value := getattr(wanted, column)) is not None:
                 clauses.append(f"{column} = ?")
-                values.append(value)
+                values.append(writable(value))
         for bound, sign in ((wanted.since, ">="), (wanted.until, "<")):
             if bound is not None:
                 clauses.append(f"started {sign} ?")
@@ -262,8 +281,8 @@ class TrajectoryStore:
                 if wanted.admits(trajectory := _read(db, record)):
                     yield trajectory
 
-    def _open(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, timeout=30)
+    def _open(self, patience: float = _PATIENCE) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=patience)
 
 
 class Session:
@@ -287,30 +306,29 @@ class Batch:
 
     def begin(self, trajectory: Trajectory) -> None:
         """Stores a run that has begun, so that its scenario and metadata survive a kill of the process."""
-        row = (trajectory.id, trajectory.started, _json(trajectory))
+        row = (trajectory.id, trajectory.started, to_json(trajectory))
         self._db.execute("INSERT OR IGNORE INTO begun VALUES (?, ?, ?)", row)
 
     def completion(self, trajectory_id: str, call: CompletionCall) -> None:
         """Stores a model's answer in a run that has begun."""
-        self._db.execute("INSERT INTO completions VALUES (?, ?)", (trajectory_id, _json(call)))
+        self._db.execute("INSERT INTO completions VALUES (?, ?)", (trajectory_id, to_json(call)))
 
     def add(self, trajectory: Trajectory) -> None:
         """Stores a run that has ended. Its record replaces what `begin` and `completion` stored."""
-        error = None if trajectory.error is None else trajectory.error.encode(errors="replace").decode()
         row = (
             trajectory.id,
             trajectory.started,
-            trajectory.scenario.id,
-            trajectory.graph_id,
-            trajectory.thread_id,
+            _text(trajectory.scenario.id),
+            _text(trajectory.graph_id),
+            _text(trajectory.thread_id),
             trajectory.run_id,
-            error,
+            _text(trajectory.error),
         )
-        self._db.execute("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, _json(trajectory)))
+        self._db.execute("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, to_json(trajectory)))
         self._db.execute("DELETE FROM begun WHERE id = ?", (trajectory.id,))
         self._db.execute("DELETE FROM completions WHERE trajectory = ?", (trajectory.id,))
         if trajectory.thread_id is not None:
-            self._link(trajectory, trajectory.thread_id)
+            self._link(trajectory, writable(trajectory.thread_id))
 
     def _link(self, run: Trajectory, thread: str) -> None:
         """Marks the attempts that this run repeats.
@@ -332,15 +350,13 @@ class Batch:
         )
 
 
-def _json(record: BaseModel) -> str:
-    try:
-        return record.model_dump_json()
-    except PydanticSerializationError:  # a model wrote half a surrogate pair: JSON can escape it
-        return json.dumps(plain(record))
+def _text(text: str | None) -> str | None:
+    """A text as a column of the store can hold it. The record keeps every character."""
+    return None if text is None else writable(text)
 
 
 def _read(db: sqlite3.Connection, record: str) -> Trajectory:
-    trajectory = Trajectory.model_validate(json.loads(record))
+    trajectory = from_json(Trajectory, record)
     rows = db.execute("SELECT attempt FROM resumed WHERE trajectory = ?", (trajectory.id,))
     resumed = {attempt for (attempt,) in rows}
     for call in trajectory.completions:
@@ -357,8 +373,8 @@ def _read(db: sqlite3.Connection, record: str) -> Trajectory:
 
 
 def _unfinished(db: sqlite3.Connection, record: str) -> Trajectory:
-    trajectory = Trajectory.model_validate(json.loads(record))
+    trajectory = from_json(Trajectory, record)
     rows: Iterable[tuple[str]] = db.execute("SELECT record FROM completions WHERE trajectory = ?", (trajectory.id,))
-    trajectory.completions = [CompletionCall.model_validate_json(row) for (row,) in rows]
+    trajectory.completions = [from_json(CompletionCall, row) for (row,) in rows]
     trajectory.error = "the run has not ended"
     return trajectory
