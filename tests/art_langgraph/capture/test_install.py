@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import subprocess
@@ -11,13 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, Scenario, Trajectory, TrajectoryStore, notices
-from art_langgraph.capture import flush, install, uninstall
+from art_langgraph.capture import flush, install, process, uninstall
 from art_langgraph.trajectory import CompletionCall
 from tests.support.trainer_server import TrainerServer
+from trainer_server.wire import ARTError
 from trainer_server.wire.jsonl import read_jsonl
 
 
@@ -119,6 +122,26 @@ def program(code: str, store: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", _GRAPH + code, str(store)], capture_output=True, text=True, timeout=120,
         cwd=Path(__file__).parents[3],
     )  # fmt: skip
+
+
+async def test_the_app_of_langgraph_dev_says_that_runs_are_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ART_HOME", str(tmp_path))
+    app = httpx.ASGITransport(importlib.import_module("art_langgraph.dev").app)
+
+    def full(_timeout: float) -> None:
+        raise ARTError("the disk is full")
+
+    try:
+        async with httpx.AsyncClient(transport=app, base_url="http://app") as http:
+            assert (await http.post("/art/flush")).json() == {"capture": True}
+            assert process._handler.writer
+            monkeypatch.setattr(process._handler.writer, "flush", full)
+            answer = await http.post("/art/flush")
+            assert (answer.status_code, answer.json()) == (507, {"capture": False, "error": "the disk is full"})
+    finally:
+        uninstall()
 
 
 def test_runs_of_forked_processes_are_stored(tmp_path: Path) -> None:

@@ -1,0 +1,23 @@
+"""Results of tool calls: what is cut says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from art_mcp.client.result import CallResult
+
+
+def test_structured_content_that_is_too_large_is_mentioned() -> None:
+    answer = {"content": [{"type": "text", "text": "three rows"}], "structuredContent": {"rows": "x" * 200}}
+    small = CallResult.of(answer, 100)
+    assert small.text == "three rows\n[the structured content of 212 characters was left out]"
+    assert small.structured is None
+    assert CallResult.of({"structuredContent": {"rows": "x" * 200}}, 100).text == small.text.partition("\n")[2]
+    whole = CallResult.of(answer, 1000)
+    assert (whole.text, whole.structured) == ("three rows", {"rows": "x" * 200})
+
+
+@pytest.mark.parametrize("data", ["no base64", "ö", "\ud83d"])
+def test_content_that_is_no_base64_has_a_digest_of_its_text(data: str) -> None:
+    result = CallResult.of({"content": [{"type": "image", "mimeType": "image/png", "data": data}]})
+    assert set(result.content[0]) == {"type", "mimeType", "bytes", "sha256"}
