@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from art_langgraph.jsonl import read_jsonl, write_jsonl
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, scenario_id
+from trainer_server.wire.jsonl import read_jsonl, write_jsonl
 
 
 def load_scenarios(path: str | Path) -> list[Scenario]:

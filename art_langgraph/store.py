@@ -6,7 +6,6 @@ its calls, is a row of another table. `TrajectoryStore` merges these rows into t
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import sqlite3
@@ -18,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
-from pydantic_core import PydanticSerializationError
 
-from art_langgraph.messages import plain
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import CompletionCall, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError, Home
 from trainer_server.wire.home import create_private
+from trainer_server.wire.jsonl import from_json, to_json
+from trainer_server.wire.text import writable
 
 log = logging.getLogger("art_langgraph")
 
@@ -56,6 +55,9 @@ CREATE TABLE IF NOT EXISTS steps (
     version INTEGER, PRIMARY KEY (policy, step, trajectory)
 ) STRICT;
 """
+
+_PATIENCE = 30.0
+"""Seconds for which a connection waits while another process writes."""
 
 _TRAINABLE = """
 SELECT json_extract(record, '$.evaluation') = 1 OR EXISTS (
@@ -141,8 +143,14 @@ class Filter:
 class TrajectoryStore:
     """A SQLite file of trajectories.
 
+    Only the user may read the file, since it has what people and models wrote. A file that exists keeps its
+    permissions.
+
     Args:
         path: The file, created if it is missing, for its owner only; None: `trajectories.sqlite` under ART_HOME.
+
+    Raises:
+        ConfigError: The file cannot be made or opened.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -150,16 +158,25 @@ class TrajectoryStore:
         if path is None and (told := home.make_private()):
             log.warning("%s", told)
         self.path = Path(path) if path is not None else home.store
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        create_private(self.path)
-        with closing(self._open()) as db:
-            db.execute("PRAGMA journal_mode=WAL")
-            db.executescript(_SCHEMA)
+        try:
+            create_private(self.path)
+            with closing(self._open()) as db:
+                db.execute("PRAGMA journal_mode=WAL")
+                db.executescript(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(
+                f"the trajectory store {self.path} cannot be opened: {error}. Name another file, or another directory "
+                "with ART_HOME"
+            ) from error
 
     @contextmanager
-    def session(self) -> Iterator[Session]:
-        """Opens a connection for several batches of writes. Use it in the thread that opened it."""
-        with closing(self._open()) as db:
+    def session(self, *, patience: float = _PATIENCE) -> Iterator[Session]:
+        """Opens a connection for several batches of writes. Use it in the thread that opened it.
+
+        Args:
+            patience: Seconds to wait while another process writes, before a write raises sqlite3.OperationalError.
+        """
+        with closing(self._open(patience)) as db:
             yield Session(db)
 
     def add(self, trajectory: Trajectory) -> None:
@@ -328,11 +345,12 @@ class TrajectoryStore:
             return int(db.execute("SELECT count(*) FROM trajectories").fetchone()[0])
 
     def _select(self, wanted: Filter) -> Iterator[Trajectory]:
-        clauses, values = ["1"], []
+        clauses = ["1"]
+        values: list[str | float] = []
         for column in ("scenario", "graph", "thread", "run"):
             if (value := getattr(wanted, column)) is not None:
                 clauses.append(f"{column} = ?")
-                values.append(value)
+                values.append(writable(value))
         for bound, sign in ((wanted.since, ">="), (wanted.until, "<")):
             if bound is not None:
                 clauses.append(f"started {sign} ?")
@@ -345,8 +363,8 @@ class TrajectoryStore:
                 if wanted.admits(trajectory := _read(db, record)):
                     yield trajectory
 
-    def _open(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, timeout=30)
+    def _open(self, patience: float = _PATIENCE) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=patience)
 
 
 class Session:
@@ -370,30 +388,29 @@ class Batch:
 
     def begin(self, trajectory: Trajectory) -> None:
         """Stores a run that has begun, so that its scenario and metadata survive a kill of the process."""
-        row = (trajectory.id, trajectory.started, _json(trajectory))
+        row = (trajectory.id, trajectory.started, to_json(trajectory))
         self._db.execute("INSERT OR IGNORE INTO begun VALUES (?, ?, ?)", row)
 
     def completion(self, trajectory_id: str, call: CompletionCall) -> None:
         """Stores a model's answer in a run that has begun."""
-        self._db.execute("INSERT INTO completions VALUES (?, ?)", (trajectory_id, _json(call)))
+        self._db.execute("INSERT INTO completions VALUES (?, ?)", (trajectory_id, to_json(call)))
 
     def add(self, trajectory: Trajectory) -> None:
         """Stores a run that has ended. Its record replaces what `begin` and `completion` stored."""
-        error = None if trajectory.error is None else trajectory.error.encode(errors="replace").decode()
         row = (
             trajectory.id,
             trajectory.started,
-            trajectory.scenario.id,
-            trajectory.graph_id,
-            trajectory.thread_id,
+            _text(trajectory.scenario.id),
+            _text(trajectory.graph_id),
+            _text(trajectory.thread_id),
             trajectory.run_id,
-            error,
+            _text(trajectory.error),
         )
-        self._db.execute("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, _json(trajectory)))
+        self._db.execute("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, to_json(trajectory)))
         self._db.execute("DELETE FROM begun WHERE id = ?", (trajectory.id,))
         self._db.execute("DELETE FROM completions WHERE trajectory = ?", (trajectory.id,))
         if trajectory.thread_id is not None:
-            self._link(trajectory, trajectory.thread_id)
+            self._link(trajectory, writable(trajectory.thread_id))
 
     def _link(self, run: Trajectory, thread: str) -> None:
         """Marks the attempts that this run repeats.
@@ -415,15 +432,13 @@ class Batch:
         )
 
 
-def _json(record: BaseModel) -> str:
-    try:
-        return record.model_dump_json()
-    except PydanticSerializationError:  # a model wrote half a surrogate pair: JSON can escape it
-        return json.dumps(plain(record))
+def _text(text: str | None) -> str | None:
+    """A text as a column of the store can hold it. The record keeps every character."""
+    return None if text is None else writable(text)
 
 
 def _read(db: sqlite3.Connection, record: str) -> Trajectory:
-    trajectory = Trajectory.model_validate(json.loads(record))
+    trajectory = from_json(Trajectory, record)
     rows = db.execute("SELECT attempt FROM resumed WHERE trajectory = ?", (trajectory.id,))
     resumed = {attempt for (attempt,) in rows}
     for call in trajectory.completions:
@@ -431,7 +446,7 @@ def _read(db: sqlite3.Connection, record: str) -> Trajectory:
             call.superseded = "resume"
     query = "SELECT record FROM scores WHERE trajectory = ? ORDER BY rowid DESC LIMIT 1"
     if score := db.execute(query, (trajectory.id,)).fetchone():
-        _Score.model_validate(json.loads(score[0])).give(trajectory)
+        from_json(_Score, score[0]).give(trajectory)
     return trajectory
 
 
@@ -449,12 +464,12 @@ def _add_score(db: sqlite3.Connection, trajectory_id: str, score: _Score) -> Non
             "that records it",
             example=trajectory_id,
         )
-    db.execute("INSERT INTO scores VALUES (?, ?, ?)", (trajectory_id, time.time(), _json(score)))
+    db.execute("INSERT INTO scores VALUES (?, ?, ?)", (trajectory_id, time.time(), to_json(score)))
 
 
 def _unfinished(db: sqlite3.Connection, record: str) -> Trajectory:
-    trajectory = Trajectory.model_validate(json.loads(record))
+    trajectory = from_json(Trajectory, record)
     rows: Iterable[tuple[str]] = db.execute("SELECT record FROM completions WHERE trajectory = ?", (trajectory.id,))
-    trajectory.completions = [CompletionCall.model_validate_json(row) for (row,) in rows]
+    trajectory.completions = [from_json(CompletionCall, row) for (row,) in rows]
     trajectory.error = "the run has not ended"
     return trajectory

@@ -116,15 +116,16 @@ async def judge_runs(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: 
     Returns:
         Copies of the runs, with their scores.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
+    from art_langgraph.progress import progress_bar
     from art_langgraph.rewards import score_group
     from art_langgraph.trajectory import TrajectoryGroup
 
     groups = TrajectoryGroup.by_scenario(list(runs))
     judged: list[Trajectory] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, transient=True, disable=not sys.stderr.isatty()) as bar:
+    with progress_bar(*columns, shown=sys.stderr.isatty()) as bar:
         task = bar.add_task("judged scenarios", total=len(groups))
         for scoring in asyncio.as_completed([score_group(group, ruler) for group in groups]):
             group = await scoring

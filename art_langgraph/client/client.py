@@ -13,12 +13,12 @@ from typing import Any, Self
 
 import httpx
 from pydantic import ValidationError
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from art_langgraph.client.demonstrations import Demonstration, sft_request
 from art_langgraph.client.download import fetch
 from art_langgraph.credit import RetryCredit, group_refs, repeated
-from art_langgraph.jsonl import explain
+from art_langgraph.progress import progress_bar
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import (
     Completion,
@@ -41,6 +41,8 @@ from trainer_server.wire import (
     StepResult,
     Version,
 )
+from trainer_server.wire.jsonl import explain
+from trainer_server.wire.text import beginning
 
 log = logging.getLogger("art_langgraph")
 
@@ -295,7 +297,7 @@ class TrainerClient:
             JobFailed: The job failed or was cancelled.
         """
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        with Progress(*columns, transient=True, disable=progress is None) as bar:
+        with progress_bar(*columns, shown=progress is not None) as bar:
             task = bar.add_task(progress or "", total=1.0)
             try:
                 while not job.status.final:
@@ -480,5 +482,5 @@ def _error(answer: httpx.Response) -> ServerError:
         problem = answer.json()["error"]
         message, code = str(problem["message"]), problem.get("code")
     except (ValueError, KeyError, TypeError):
-        message, code = answer.text[:500], None
+        message, code = beginning(answer.text, 500), None
     return ServerError(f"{message} (HTTP {answer.status_code})", status=answer.status_code, code=code)

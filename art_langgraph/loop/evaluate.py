@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from art_langgraph.jsonl import read_jsonl, write_jsonl
 from art_langgraph.loop.failures import check_rewards, versions_of
 from art_langgraph.loop.intervals import mean_interval, rate_interval
 from art_langgraph.loop.rollout import Graph, Resume, ScenarioLike, gather
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory
+from trainer_server.wire.jsonl import read_jsonl, write_jsonl
 
 Success = Callable[[Trajectory], bool]
 """Whether a run that was scored solved its scenario."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -83,8 +82,8 @@ def _described(part: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
         return description
     try:
         data = base64.b64decode(encoded)
-    except binascii.Error:  # invalid base64: the digest is of the text
-        data = encoded.encode()
+    except ValueError:  # invalid base64: the digest is of the text
+        data = encoded.encode(errors="surrogatepass")
     return {**description, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 

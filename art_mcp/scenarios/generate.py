@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from art_langgraph.llm.llm import LLM, Model
+from art_langgraph.progress import progress_bar
 from art_mcp.client.connect import Server, connect
 from art_mcp.scenarios.catalog import Catalog, read_catalog, withheld
 from art_mcp.scenarios.execute import StepFailed, execute, perform
@@ -204,7 +205,7 @@ async def finish(
     if server is None:
         kept, waiting = waiting[:n], waiting[n:]
         notes.append("not executed: a catalog answers nothing, so only calls are checked, and some may fail")
-    with Progress(*_COLUMNS, transient=True, disable=not progress) as bar:
+    with progress_bar(*_COLUMNS, shown=progress) as bar:
         task = bar.add_task("executing scenarios", total=2 * n)
         while server and waiting and len(kept) < n:
             order = balanced(waiting, after=[*kept, *failed])  # failures count, so that other tools come first
@@ -263,7 +264,7 @@ async def _look_around(
     readers = [
         tool for tool in catalog.tools if not (tool.destructive or tool.annotations.get("readOnlyHint") is False)
     ]
-    with Progress(*_COLUMNS, transient=True, disable=not progress) as bar:
+    with progress_bar(*_COLUMNS, shown=progress) as bar:
         for tool in bar.track(readers * ROUNDS, description="looking around"):
             for _ in range(LOOKS):
                 try:

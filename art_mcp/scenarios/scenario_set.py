@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from art_langgraph.jsonl import read_jsonl, write_jsonl
 from art_langgraph.trajectory import Scenario
 from art_mcp.scenarios.plan import MCPScenario
+from trainer_server.wire.jsonl import read_jsonl, write_jsonl
 
 MIN_TRAINED_COMBINATIONS = 2
 """Minimum number of training combinations that contain a tool before another combination with that tool may go to

@@ -7,10 +7,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from art_langgraph import Scenario, Trajectory, TrajectoryGroup, TrajectoryStore
 from art_langgraph.trajectory import CompletionCall
@@ -32,6 +35,55 @@ def test_listing_is_newest_first_and_filters(tmp_path: Path) -> None:
     assert [one.reward for one in store.list(since=1.0, limit=1)] == [1.0]
     assert store.get("unknown") is None
     assert store.get(added[1].id) == added[1]
+
+
+TEXTS = st.lists(st.sampled_from("a\ud83d\ude00\u2028\x85\n") | st.characters(codec=None)).map("".join)
+
+
+@given(TEXTS.filter(lambda text: "\0" not in text))
+def test_every_text_is_kept_also_half_surrogate_pairs(text: str) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        store = TrajectoryStore(Path(directory) / "s.sqlite")
+        call = CompletionCall(id="c", message={"role": "assistant", "content": text}, started=0.0)
+        open_run = Trajectory(scenario=Scenario(input=text))
+        ended = Trajectory(scenario=Scenario(id=text or "none", input=text), graph_id=text, thread_id=text, error=text)
+        with store.session() as session, session.batch() as batch:
+            batch.begin(open_run)
+            batch.completion(open_run.id, call)
+            batch.add(ended)
+        store.score(ended.id, None, error=text)
+        (unfinished,) = store.unfinished()
+        assert unfinished.scenario == Scenario(id=open_run.scenario.id, input=whole(text))
+        assert unfinished.completions[0].message == {"role": "assistant", "content": whole(text)}
+        (listed,) = store.list(graph=text, thread=text, scenario=text or "none")
+        assert (listed.graph_id, listed.thread_id, listed.error) == (whole(text),) * 3
+
+
+def whole(text: str) -> str:
+    """A text as JSON has it: a high surrogate before a low one is one character."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
+def test_only_the_user_may_read_the_store(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path / "home" / "s.sqlite")
+    with store.session() as session, session.batch() as batch:
+        batch.add(run("a"))
+        files = sorted(store.path.parent.iterdir())
+        assert len(files) == 3  # with those that SQLite makes beside it
+        assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    store.path.chmod(0o640)
+    TrajectoryStore(store.path)
+    assert store.path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_store_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file" / "s.sqlite", tmp_path):
+        with pytest.raises(ConfigError, match=f"the trajectory store {path} cannot be opened"):
+            TrajectoryStore(path)
+    (tmp_path / "other").write_text("no database" * 100)
+    with pytest.raises(ConfigError, match="file is not a database"):
+        TrajectoryStore(tmp_path / "other")
 
 
 def test_an_id_is_written_once(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What server and clients share: the contract of the HTTP API, errors, where a server leaves its address, the guard of
-child processes; and what every part of the server may need: code from outside that an option names (plugins.py).
+child processes; and what every part of the server may need: JSON Lines (jsonl.py), text that UTF-8 can hold (text.py),
+code from outside that an option names (plugins.py).
 Imports the standard library and pydantic only."""
 
 from trainer_server.wire.completions import Completion, CompletionStatus, Sampling
