@@ -18,6 +18,7 @@ from trainer_server.gateway.call import Call
 from trainer_server.gateway.chat_request import ChatRequest, header_temperature, parse
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.recorder import Recorder, Source
+from trainer_server.gateway.rollout_log import RolloutLog
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
@@ -35,11 +36,13 @@ class Gateway:
         names: The version that each policy's name currently means.
         slots: The cache of adapters on the engines.
         leases: Versions that running rollouts are pinned to.
+        rollouts: Remembers what each rollout asked for.
         engines: The engines that answer.
         max_tokens: Limit of tokens when a request names none.
         engine_wait: Seconds that a request waits for an engine that is starting or restarting.
 
     Attributes:
+        rollouts: As the argument.
         requests: Chat requests since the start of the server.
     """
 
@@ -51,13 +54,14 @@ class Gateway:
         names: PolicyNames,
         slots: Slots,
         leases: Leases,
+        rollouts: RolloutLog,
         engines: Engines,
         max_tokens: int = 1024,
         engine_wait: float = 180.0,
     ) -> None:
         self._recorder = recorder
         self._store, self._names, self._slots = store, names, slots
-        self._leases, self._engines = leases, engines
+        self._leases, self._engines, self.rollouts = leases, engines, rollouts
         self._max_tokens, self._engine_wait = max_tokens, engine_wait
         self._noted: set[str] = set()
         """Dropped parameters that were logged. Each is logged once."""
@@ -95,6 +99,8 @@ class Gateway:
             override = spec.temperature
         chat = parse(body, default_max_tokens=self._max_tokens, temperature=override)
         self._note_dropped(chat)
+        if rollout is not None:
+            self.rollouts.note(rollout, policy, version, chat.sampling.temperature)
         source = Source(policy, version, rollout)
         call = Call(
             chat,

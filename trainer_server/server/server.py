@@ -16,6 +16,7 @@ from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.slots import Slots
 from trainer_server.gateway.gateway import Gateway
 from trainer_server.gateway.recorder import Identity, Recorder
+from trainer_server.gateway.rollout_log import RolloutLog
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.service import JobService
 from trainer_server.jobs.supervisor import TrainerSettings
@@ -72,6 +73,7 @@ class Server:
             names=self.names,
             slots=self.slots,
             leases=self.leases,
+            rollouts=RolloutLog(config.lease),
             engines=self.engines,
             max_tokens=config.max_tokens,
             engine_wait=config.engine_wait,
