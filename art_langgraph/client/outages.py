@@ -86,9 +86,7 @@ class Outages:
                 return None
             tell, outage.told = attempt > 1 and not outage.told, outage.told or attempt > 1
         if tell:
-            log.warning(
-                "no trainer server answers at %s (%s): asking again for %g s", server, explain(error), patience
-            )
+            log.warning("no trainer server answers at %s (%s): asking again for %g s", server, explain(error), patience)
         return min(max(age / 4, 0.1), _LONGEST_PAUSE, patience - age)
 
     def answered(self, url: httpx.URL) -> None:

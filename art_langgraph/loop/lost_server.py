@@ -38,7 +38,9 @@ async def server_is_back(error: Exception) -> bool:
     if lost is None:
         return False
     server, cause = lost
-    log.warning("a run lost the trainer server at %s (%s): it is repeated when the server is back", server.url, explain(cause))
+    log.warning(
+        "a run lost the trainer server at %s (%s): it is repeated when the server is back", server.url, explain(cause)
+    )
     async with PatientAsyncClient(retry_seconds(), timeout=_TIMEOUT) as http:
         try:
             await http.get(f"{server.url}/health")

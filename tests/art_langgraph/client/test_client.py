@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from art_langgraph import ARTError, Scenario, TrainerClient, Trajectory, TrajectoryGroup
 from tests.support.serving import serving
-from trainer_server.engines.vllm.engine import free_port
+from trainer_server.engines.vllm.command import free_port
 from trainer_server.wire import ConfigError, GroupRef, Job, JobStatus, ServerUnreachable, StepResult
 
 
