@@ -60,6 +60,8 @@ class Outages:
 
     def __init__(self) -> None:
         self._outages: dict[str, _Outage] = {}
+        self._ended: dict[str, float] = {}
+        """When the last outage of a server ended."""
         self._lock = threading.Lock()
 
     def pause(self, url: httpx.URL, error: Exception, *, attempt: int, patience: float) -> float | None:
@@ -96,8 +98,16 @@ class Outages:
         with self._lock:
             outage = self._outages.pop(_server(url), None)
         if outage is not None and outage.told:
-            seconds = time.monotonic() - outage.began
+            now = self._ended[_server(url)] = time.monotonic()
+            seconds = now - outage.began
             log.warning("the trainer server at %s answers again, after %.0f s", _server(url), seconds)
+
+    def gone_since(self, url: httpx.URL, moment: float) -> bool:
+        """Whether a server was gone for a while after a moment of `time.monotonic`, or is gone now."""
+        with self._lock:
+            outage = self._outages.get(_server(url))
+            gone = outage is not None and outage.told and outage.failed >= moment
+            return gone or self._ended.get(_server(url), float("-inf")) >= moment
 
 
 outages = Outages()

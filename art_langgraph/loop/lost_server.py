@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from art_langgraph.client.outages import explain, retry_seconds
+from art_langgraph.client.outages import explain, outages, retry_seconds
 from art_langgraph.client.servers import known_servers
 from art_langgraph.client.transport import PatientAsyncClient
 from trainer_server.wire import Connection
@@ -25,16 +25,17 @@ _SLOW = "APITimeoutError"
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 
 
-async def server_is_back(error: Exception) -> bool:
+async def server_is_back(error: Exception, began: float) -> bool:
     """Waits for the trainer server that a run lost.
 
     Args:
-        error: What the run raised.
+        error: What the run raised. A run whose time was over lost the server if it was gone meanwhile.
+        began: When the run began, by `time.monotonic`.
 
     Returns:
         Whether the run lost its connection to a trainer server, and the server answers again.
     """
-    lost = _lost_server(error)
+    lost = _lost_server(error) or _waited_for(error, began)
     if lost is None:
         return False
     server, cause = lost
@@ -63,6 +64,14 @@ def _lost_server(error: Exception) -> tuple[Connection, Exception] | None:
         if key in keys and "/v1/" in url:
             return Connection(url.partition("/v1/")[0], key), cause
     return None
+
+
+def _waited_for(error: Exception, began: float) -> tuple[Connection, Exception] | None:
+    """The trainer server that the calls of a run waited for until its time was over."""
+    if not isinstance(error, TimeoutError):
+        return None
+    gone = (server for server in known_servers() if outages.gone_since(httpx.URL(server.url), began))
+    return next(((server, error) for server in gone), None)
 
 
 def _causes(error: BaseException) -> Iterator[Exception]:

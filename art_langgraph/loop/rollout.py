@@ -57,9 +57,10 @@ async def rollout(
     graph that ask the trainer server use the same version of their policy during the whole rollout. A graph with a
     checkpointer gets a new thread unless `config` names a thread.
 
-    When the graph raises because a model call lost its connection to the trainer server, the run is repeated from its
-    beginning as soon as the server is back, three times at most, and a warning says so. It is not repeated when the
-    server stays away for two minutes (`ART_RETRY_FOR`), nor when `config` names a thread, which has the first attempt.
+    When the graph raises because a model call lost its connection to the trainer server, or its time is over because
+    the server was gone, the run is repeated from its beginning as soon as the server is back, three times at most, and
+    a warning says so. It is not repeated when the server stays away for two minutes (`ART_RETRY_FOR`), nor when
+    `config` names a thread, which has the first attempt.
 
     Args:
         graph: A compiled graph, or a factory that makes a graph for a scenario; see `Graph`.
@@ -100,10 +101,12 @@ async def rollout(
             metadata=metadata,
         )
 
+    began = time.monotonic()
     trajectory, scope, error = await attempt()
     for _ in range(REPEATS):
-        if error is None or _thread(config or {}) is not None or not await server_is_back(error):
+        if error is None or _thread(config or {}) is not None or not await server_is_back(error, began):
             break
+        began = time.monotonic()
         trajectory, scope, error = await attempt()
     problem = await ignored(scope, trajectory, remote=source.kind == REMOTE) if error is None else None
     if problem is not None:

@@ -43,4 +43,5 @@ def still_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(transport, "time", clock)
     monkeypatch.setattr(transport, "asyncio", _Sleeping(clock))
     monkeypatch.setattr(outages.outages, "_outages", {})
+    monkeypatch.setattr(outages.outages, "_ended", {})
     return clock

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from art_langgraph.client.outages import retry_seconds
+from art_langgraph.client.outages import outages, retry_seconds
 from art_langgraph.client.transport import PatientAsyncClient, PatientClient
 from tests.support.clock import Clock, still_clock
 from trainer_server.wire import ConfigError
@@ -46,12 +46,16 @@ async def test_a_request_is_sent_again_until_the_server_is_back(
     clock: Clock, error: type[httpx.TransportError], caplog: pytest.LogCaptureFixture
 ) -> None:
     handle, asked = lost(9, error)
+    began = clock.now
     async with patient(handle) as http:
         assert (await http.post("/x", content="the body")).text == "here"
     assert asked == ["the body"] * 10
     gone, back = caplog.messages
     assert gone == f"no trainer server answers at http://server ({error.__name__}: gone): asking again for 120 s"
     assert back.startswith("the trainer server at http://server answers again, after ")
+    assert outages.gone_since(httpx.URL("http://server/y"), began)
+    assert not outages.gone_since(httpx.URL("http://server/y"), clock.now + 1)
+    assert not outages.gone_since(httpx.URL("http://other/y"), began)
 
 
 def test_a_model_without_an_event_loop_waits_too(clock: Clock) -> None:

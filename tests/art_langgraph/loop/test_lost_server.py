@@ -34,6 +34,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setenv("ART_BASE_URL", f"http://127.0.0.1:{chosen}")
     monkeypatch.setenv("ART_API_KEY", KEY)
     monkeypatch.setattr(outages.outages, "_outages", {})
+    monkeypatch.setattr(outages.outages, "_ended", {})
     return chosen
 
 
@@ -129,6 +130,15 @@ async def test_an_answer_that_was_cut_off_repeats_the_run(port: int, caplog: pyt
         caplog.clear()
         assert "RemoteProtocolError" in str((await rollout(graph, "x")).error)
     assert caplog.text.count("it is repeated when") == REPEATS
+
+
+async def test_time_that_ran_out_while_the_server_was_gone_is_given_again(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = asyncio.create_task(rollout(asking(ChatART(policy="agent")), "x", timeout=0.6))
+    await told(caplog, "): it is repeated when the server is back")
+    with serving(gateway(), port):
+        assert (await running).error is None
 
 
 async def test_a_server_that_stays_away_fails_the_run(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
