@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -181,7 +182,14 @@ class TrainerClient:
             policy: Name of the policy.
             version: Its version.
             score: Larger is better.
+
+        Raises:
+            ConfigError: The score is not finite.
         """
+        if not math.isfinite(score):
+            raise ConfigError(
+                f"score={score} of {policy}@{version} is not finite: versions are compared by their scores"
+            )
         await self._ask("PUT", f"/api/policies/{policy}/versions/{version}/score", json={"score": score})
 
     async def completion(self, completion_id: str) -> Completion:

@@ -159,6 +159,8 @@ async def train(
     """
     if reward is None and group_reward is None:
         raise ConfigError("train() needs reward=… or group_reward=…: without one there is nothing to learn from")
+    if groups_per_step < 1 or first_step < 1:
+        raise ConfigError(f"groups_per_step={groups_per_step} and first_step={first_step} must be at least 1")
     if len(scenarios) < groups_per_step:
         raise ConfigError(f"{len(scenarios)} scenarios are fewer than groups_per_step={groups_per_step}")
     if max_staleness < 0 or dynamic_sampling < 0:

@@ -93,6 +93,8 @@ async def test_what_a_step_would_ignore_is_refused_before_it_is_sent() -> None:
         for options in ({"nodes": ["planner"]}, {"retry_credit": "train"}):
             with pytest.raises(ConfigError, match=r"group 0 .* is a GroupRef, which does not say in which node"):
                 await client.train_step("agent", [GroupRef(scenario_id="a", trajectories=[])], **options)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"score=nan of agent@1 is not finite"):
+            await client.score_version("agent", 1, float("nan"))
         talk = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}
         with pytest.raises(ConfigError, match=r"nodes=\['planner'\] chooses completions of recorded runs"):
             await client.sft("agent", [talk], nodes=["planner"])

@@ -14,7 +14,7 @@ from langgraph.types import interrupt
 
 from art_langgraph import TrainerClient, train
 from tests.support.chat_models import Answering
-from trainer_server.wire import Job, JobStatus, StepResult
+from trainer_server.wire import ConfigError, Job, JobStatus, StepResult
 
 
 class Client(TrainerClient):
@@ -102,3 +102,9 @@ async def test_rollouts_get_config_answers_to_interrupts_and_metadata() -> None:
     assert seen == [(["mine"], "answer to ['which?']")] * 2
     runs = [run for record in records for group in record.groups for run in group.trajectories]
     assert [run.metadata for run in runs] == [{"who": "me"}] * 2
+
+
+@pytest.mark.parametrize("wrong", [{"groups_per_step": 0}, {"first_step": 0}, {"groups_per_step": 2}])
+async def test_a_setting_that_gives_no_step_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="groups_per_step"):
+        await versions(Client(), **wrong)
