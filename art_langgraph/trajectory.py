@@ -222,7 +222,7 @@ class Trajectory(BaseModel):
     def _with_messages(cls, value: Any) -> Any:
         return revive(value)
 
-    @field_serializer("output", "scenario", when_used="json")
+    @field_serializer("output", "scenario")
     def _plain(self, value: Any) -> Any:
         return plain(value)
 

@@ -23,6 +23,7 @@ from art_langgraph.capture.answer import completion_id
 from art_langgraph.capture.background import at_exit
 from art_langgraph.capture.graph_run import facts_of
 from art_langgraph.capture.handler import ARTCallbackHandler
+from art_langgraph.capture.handover import taken_up
 from art_langgraph.capture.release import release
 from art_langgraph.capture.scope import Scope, enclosing_run, explicit
 from art_langgraph.capture.writer import Writer
@@ -152,11 +153,14 @@ class _ProcessHandler(BaseCallbackHandler):
         return root
 
     def _begin(self, run_id: UUID, inputs: Any, kwargs: dict[str, Any], writer: Writer) -> _Root:
-        handler = ARTCallbackHandler()
+        metadata = kwargs.get("metadata") or {}
+        scope, asked = taken_up(metadata)
+        handler = ARTCallbackHandler(scope)
         trajectory = Trajectory(
             scenario=Scenario(input=plain(inputs)),
-            rollout_id=handler.scope.rollout_id,
-            **facts_of(run_id, kwargs.get("name"), kwargs.get("metadata") or {}),
+            rollout_id=scope.rollout_id,
+            **asked,
+            **facts_of(run_id, kwargs.get("name"), metadata),
         )
 
         def keep(call: CompletionCall) -> None:

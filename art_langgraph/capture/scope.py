@@ -22,12 +22,13 @@ class Scope:
     """What everything inside a rollout may want to know.
 
     Args:
-        rollout_id: What ChatART tells the gateway, so that all completions of the rollout come from one version.
+        rollout_id: What models tell the gateway, so that all completions of the rollout come from one version.
         recorder: What has happened so far.
         temperature: Overrides what the graph's models ask for; None: leave them.
-        version: Of the policies that ChatART asks, for all or by name; None: the newest.
+        version: Of the policies that the graph asks, for all or by name; None: the newest.
         servers: Address and key of every trainer server that was asked, so that the rollout's hold on a policy version
             can be released.
+        marked: How many requests to a trainer server said that they belong to the rollout.
         exits: What is closed when the rollout's graph has ended; None where nobody waits for that end
             (`art_langgraph.capture.process`).
         routed: Checkpoint namespaces of the agents whose model calls ARTMiddleware sends to a policy.
@@ -38,6 +39,7 @@ class Scope:
     temperature: float | None = None
     version: int | Mapping[str, int] | None = None
     servers: set[Server] = field(default_factory=set)
+    marked: int = 0
     exits: AsyncExitStack | None = None
     routed: set[str] = field(default_factory=set)
 

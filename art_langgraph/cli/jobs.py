@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from art_langgraph.cli.options import JsonOption, several
+from art_langgraph.cli.options import JsonOption, several, short_patience
 from art_langgraph.cli.output import print_json, print_table, shortened
 from trainer_server.wire import ConfigError, Job, JobStatus
 
@@ -35,7 +35,7 @@ def list_command(
     async def jobs() -> list[Job]:
         from art_langgraph.client.client import TrainerClient
 
-        async with TrainerClient() as trainer:
+        async with TrainerClient(retry_for=short_patience()) as trainer:
             return await trainer.jobs(limit=limit, status=status)
 
     listed = asyncio.run(jobs())
@@ -61,7 +61,7 @@ def cancel_command(
     async def cancel() -> Job:
         from art_langgraph.client.client import TrainerClient
 
-        async with TrainerClient() as trainer:
+        async with TrainerClient(retry_for=short_patience()) as trainer:
             return await trainer.cancel(await _find_job(trainer, job))
 
     cancelled = asyncio.run(cancel())

@@ -59,6 +59,13 @@ AggregationOption = Annotated[
 VotesOption = Annotated[int, typer.Option("--votes", help="How often the judge is asked about each scenario.", min=1)]
 
 
+def short_patience() -> float:
+    """Seconds for which a command that somebody waits for asks a server that is gone; longer ones ask for longer."""
+    from art_langgraph.client.outages import retry_seconds
+
+    return min(retry_seconds(), 5.0)
+
+
 def filters(
     graph: str | None,
     thread: str | None,

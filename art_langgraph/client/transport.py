@@ -1,12 +1,75 @@
-"""An httpx transport with a connection pool per event loop."""
+"""HTTP clients that repeat requests while the trainer server is gone, and a connection pool per event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import httpx
+
+from art_langgraph.client.outages import LOST, outages
+
+
+class PatientAsyncClient(httpx.AsyncClient):
+    """An httpx client that sends a request again while its server is gone. See `outages.Outages`.
+
+    A request whose answer was cut off is sent again too: all requests to the trainer server may be repeated. An answer
+    that is streamed is not sent again once its first byte has arrived.
+
+    Args:
+        retry_for: Seconds for which requests are repeated, from the beginning of an outage.
+        options: Those of httpx.
+    """
+
+    def __init__(self, retry_for: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.retry_for = retry_for
+
+    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                answer = await super().send(request, **options)
+            except LOST as error:
+                pause = outages.pause(request.url, error, attempt=attempt, patience=self.retry_for)
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+            else:
+                outages.answered(request.url)
+                return answer
+
+
+class PatientClient(httpx.Client):
+    """The same, without an event loop.
+
+    Args:
+        retry_for: As that of PatientAsyncClient.
+        options: Those of httpx.
+    """
+
+    def __init__(self, retry_for: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.retry_for = retry_for
+
+    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                answer = super().send(request, **options)
+            except LOST as error:
+                pause = outages.pause(request.url, error, attempt=attempt, patience=self.retry_for)
+                if pause is None:
+                    raise
+                time.sleep(pause)
+            else:
+                outages.answered(request.url)
+                return answer
 
 
 class LoopTransport(httpx.AsyncBaseTransport):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from langchain_core.runnables import RunnableConfig
+
 from art_langgraph.loop.failures import check_rewards, versions_of
 from art_langgraph.loop.intervals import mean_interval, rate_interval
 from art_langgraph.loop.rollout import Graph, Resume, ScenarioLike, gather
@@ -215,6 +217,8 @@ async def evaluate(
     timeout: float | None = None,
     store: TrajectoryStore | None = None,
     resume: Resume | None = None,
+    config: RunnableConfig | None = None,
+    metadata: Mapping[str, Any] | None = None,
     progress: bool | str = True,
 ) -> Evaluation:
     """Runs a graph `n` times on each scenario with a fixed version and temperature, and scores the runs.
@@ -225,8 +229,8 @@ async def evaluate(
         graph: As that of `rollout`.
         scenarios: Tasks that the policy was not trained on.
         reward: Scores a run; None leaves the runs unscored.
-        version: Version of the policies that ChatART asks, for all of them or by name; None: the version that the graph
-            names.
+        version: Version of the policies that the graph asks, for all of them or by name; None: the version that the
+            graph names.
         n: Runs of each scenario. More scenarios tell more than more runs of the same ones; see `Evaluation`.
         success: Whether a scored run solved its scenario; by default a reward of at least 1.
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
@@ -234,6 +238,8 @@ async def evaluate(
         timeout: Seconds for a run of the graph.
         store: Where the runs are stored; None: nowhere.
         resume: Answers the graph's interrupts; see `rollout`.
+        config: LangChain's config of each run.
+        metadata: Your data, kept in each trajectory.
         progress: Shows a bar on a terminal; a string labels it.
 
     Returns:
@@ -242,6 +248,7 @@ async def evaluate(
     Raises:
         ConfigError: As `gather`.
         RolloutsFailed: As `gather`, or no run has a reward though a reward function was given.
+        PinIgnored: As `gather`.
     """
     groups = await gather(
         graph,
@@ -253,6 +260,8 @@ async def evaluate(
         timeout=timeout,
         store=store,
         resume=resume,
+        config=config,
+        metadata=metadata,
         version=version,
         progress=progress,
         evaluation=True,

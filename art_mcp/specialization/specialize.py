@@ -133,7 +133,8 @@ async def specialize(
             async for record in _steps(agent, learnable, policy, trainer, training, ruler, runs, seed, progress):
                 made.steps.append(record)
                 reward = "none" if record.reward is None else f"{record.reward:.3f}"
-                stages.tell(f"step {record.step}: {policy}@{record.result.version}, mean reward {reward}")
+                about = f"step {record.step}: {policy}@{record.result.version}, mean reward {reward}"
+                stages.tell("; ".join(filter(None, [about, record.failures])))
         with stages.stage("after", "measuring on the held-out scenarios"):
             last = (await trainer.versions(policy))[-1].version
             try:

@@ -17,6 +17,7 @@ from trainer_server.engines.slots import Slots
 from trainer_server.gateway.admission import Admission
 from trainer_server.gateway.gateway import Gateway
 from trainer_server.gateway.recorder import Identity, Recorder
+from trainer_server.gateway.rollout_log import RolloutLog
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.service import JobService
 from trainer_server.jobs.supervisor import TrainerSettings
@@ -77,6 +78,7 @@ class Server:
             names=self.names,
             slots=self.slots,
             leases=self.leases,
+            rollouts=RolloutLog(config.lease),
             engines=self.engines,
             admission=Admission(limits.running, limits.waiting),
             max_tokens=config.max_tokens,

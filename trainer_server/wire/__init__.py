@@ -3,7 +3,7 @@ child processes; and what every part of the server may need: JSON Lines (jsonl.p
 code from outside that an option names (plugins.py).
 Imports the standard library and pydantic only."""
 
-from trainer_server.wire.completions import Completion, CompletionStatus, Sampling
+from trainer_server.wire.completions import Completion, CompletionStatus, RolloutCalls, Sampling
 from trainer_server.wire.errors import (
     ARTError,
     ConfigError,
@@ -77,6 +77,7 @@ __all__ = [
     "Policy",
     "PolicySpec",
     "Refusal",
+    "RolloutCalls",
     "SFTConfig",
     "SFTRequest",
     "Sampling",

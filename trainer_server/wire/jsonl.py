@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from trainer_server.wire.errors import ConfigError
 from trainer_server.wire.text import writable
@@ -32,8 +32,8 @@ def to_json(record: Any) -> str:
         try:
             return record.model_dump_json()
         except PydanticSerializationError:  # half a surrogate pair
-            record = record.model_dump(mode="json")
-    return writable(json.dumps(record, ensure_ascii=False))
+            record = record.model_dump()
+    return writable(json.dumps(record, ensure_ascii=False, default=to_jsonable_python))
 
 
 def from_json(kind: type[M], text: str) -> M:

@@ -22,7 +22,7 @@ def held(connected: TrainerServer) -> Held:
     """The policies of which a rollout holds a version, one for each rollout that began in this test."""
     leases = connected.app.state.server.leases
     before = set(leases._held)
-    return lambda: [policy for rollout, policy in leases._held if (rollout, policy) not in before]
+    return lambda: [policy for rollout in leases._held.keys() - before for policy in leases._held[rollout]]
 
 
 def group() -> TrajectoryGroup:
