@@ -109,7 +109,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             return
         node = NodeRun(**self._runs.place(parent_run_id, metadata), started=time.time())
         node.parent, node.attempt = node.attempt, str(run_id)
-        superseded = self._runs.set_node(run_id, node)
+        self._runs.set_node(run_id, node)
         self.recorder.node(node)
         for why, attempts in superseded.items():
             self.recorder.supersede(attempts, why)

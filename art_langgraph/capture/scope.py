@@ -14,6 +14,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 
 from art_langgraph.capture.recorder import Recorder
+from art_langgraph.trajectory import parent_namespace
 
 
 @dataclass(slots=True, eq=False)
@@ -54,11 +55,6 @@ class Scope:
         """What to ask the gateway for, where a graph asks for `policy`."""
         version = self.version.get(policy) if isinstance(self.version, Mapping) else self.version
         return policy if version is None or "@" in policy else f"{policy}@{version}"
-
-
-def parent_namespace(namespace: str) -> str:
-    """The checkpoint namespace of the graph that a node belongs to."""
-    return namespace.rpartition("|")[0]
 
 
 @runtime_checkable
