@@ -85,12 +85,14 @@ register_configure_hook(_handler, inheritable=True)
 def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
     """Makes `scope` the current rollout inside the `with` block, in this task and those it starts.
 
-    The handler hears every LangChain run in there, whatever callbacks the run is given.
+    The handler hears every LangChain run in there, whatever callbacks the run is given. A run that goes on around the
+    block, such as that of the node which calls it, encloses none of them: its handlers do not hear them.
     """
-    token, heard = _current.set(scope), _handler.set(handler)
+    token, heard, config = _current.set(scope), _handler.set(handler), var_child_runnable_config.set(None)
     try:
         yield scope
     finally:
+        var_child_runnable_config.reset(config)
         _handler.reset(heard)
         _current.reset(token)
 
@@ -98,12 +100,8 @@ def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
 @contextmanager
 def apart() -> Iterator[None]:
     """What runs inside the `with` block belongs to no rollout, though one may be running here: nothing records it."""
-    config = var_child_runnable_config.set(None)
-    try:
-        with recording(Scope(), BaseCallbackHandler()):
-            yield
-    finally:
-        var_child_runnable_config.reset(config)
+    with recording(Scope(), BaseCallbackHandler()):
+        yield
 
 
 def enclosing_run() -> tuple[UUID | None, dict[str, Any]]:
