@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 
-from art_langgraph.capture.answer import completion_id, from_cache, gateway_id, served_version, to_openai
-from art_langgraph.capture.graph_run import GraphRun
+from art_langgraph.capture.answer import (
+    completion_id,
+    from_cache,
+    gateway_id,
+    served_version,
+    to_openai,
+    tool_answer,
+    tool_messages,
+)
+from art_langgraph.capture.graph_run import GraphRun, error_text
 from art_langgraph.capture.recorder import Recorder
 from art_langgraph.capture.runs import Runs
 from art_langgraph.capture.scope import Scope, enclosing_run
@@ -118,8 +126,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
         self._graph.ended(run_id, outputs, None)
         if node := self._runs.node(run_id):
             node.seconds = time.time() - node.started
-            for message in _messages(outputs):
-                if isinstance(message, ToolMessage) and message.status == "error":
+            for message in tool_messages(outputs):
+                if message.status == "error":
                     # A tool that the graph does not have never runs: no other event tells of the call.
                     refused = ToolCall(
                         tool=message.name or "",
@@ -228,11 +236,12 @@ class ARTCallbackHandler(BaseCallbackHandler):
         if call is None:
             return
         call.seconds = time.time() - call.started
-        if isinstance(output, ToolMessage):
-            call.tool_call_id = call.tool_call_id or output.tool_call_id
-            call.is_error = call.is_error or output.status == "error"
+        text, message = tool_answer(output, call.tool_call_id)
+        if message is not None:
+            call.tool_call_id = message.tool_call_id
+            call.is_error = call.is_error or message.status == "error"
         if call.result is None:
-            call.result = output.text if isinstance(output, BaseMessage) else str(output)
+            call.result = text
         self.recorder.tool_ended(run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
@@ -240,11 +249,5 @@ class ARTCallbackHandler(BaseCallbackHandler):
             call = self._tools.pop(run_id, None)
         if call:
             call.seconds = time.time() - call.started
-            call.is_error, call.result = True, f"{type(error).__name__}: {error}"
+            call.is_error, call.result = True, error_text(error)
             self.recorder.tool_ended(run_id)
-
-
-def _messages(outputs: Any) -> Sequence[Any]:
-    """The messages among what a node wrote."""
-    messages = outputs.get("messages", ()) if isinstance(outputs, dict) else outputs
-    return messages if isinstance(messages, list | tuple) else ()

@@ -48,16 +48,17 @@ class Recorder:
             self._open_tools.pop(run_id, None)
 
     def tool_refused(self, call: ToolCall) -> None:
-        """Adds a tool call of the model that no tool answered, with the model's arguments, unless it is recorded."""
+        """Adds a tool call of the model that no tool answered, with the model's arguments, unless it is recorded.
+
+        A call that no model of this run made is in the history of an earlier run, and is not added.
+        """
         with self._lock:
             if any(known.tool_call_id == call.tool_call_id for known in self.tool_calls):
                 return
-            for completion in self.completions:
-                for asked in (completion.message or {}).get("tool_calls") or ():
-                    if asked["id"] == call.tool_call_id:
-                        call.tool = asked["function"]["name"]
-                        call.arguments = _arguments(asked["function"]["arguments"])
-            self.tool_calls.append(call)
+            made = [asked for answer in self.completions for asked in (answer.message or {}).get("tool_calls") or ()]
+            if asked := [one["function"] for one in made if one["id"] == call.tool_call_id]:
+                call.tool, call.arguments = asked[-1]["name"], _arguments(asked[-1]["arguments"])
+                self.tool_calls.append(call)
 
     def mcp_call(self, call: ToolCall, run_id: UUID | None = None) -> None:
         """Records a call over MCP, in the LangChain tool call that made it or as a call of its own.
