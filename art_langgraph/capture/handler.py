@@ -54,7 +54,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
 
     def __init__(self, scope: Scope | None = None) -> None:
         self.scope = scope or Scope()
-        self._graph = GraphRun(self.scope)
+        self.graph = GraphRun(self.scope)
         self._runs = Runs()
         self._models: dict[UUID, CompletionCall] = {}
         self._tools: dict[UUID, ToolCall] = {}
@@ -63,7 +63,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
     @property
     def root(self) -> UUID | None:
         """Of the runs that it hears, the first that nothing encloses."""
-        return self._graph.root
+        return self.graph.root
 
     @property
     def recorder(self) -> Recorder:
@@ -92,11 +92,20 @@ class ARTCallbackHandler(BaseCallbackHandler):
         Raises:
             ConfigError: The reward function is async.
         """
-        return self._graph.trajectory(scenario, reward, output)
+        return self.graph.trajectory(scenario, reward, output)
 
     def scope_of(self, run_id: UUID | None) -> Scope | None:
         """The rollout that a run belongs to."""
         return self.scope
+
+    def close(self) -> None:
+        """The run has ended. Model calls that have no answer by now are recorded without."""
+        with self._lock:
+            cut_off, self._models = list(self._models.values()), {}
+        for call in cut_off:
+            call.seconds = time.time() - call.started
+            call.error = "the run ended before the answer came"
+            self.recorder.completion(call)
 
     def on_chain_start(
         self,
@@ -111,7 +120,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
     ) -> None:
         metadata = metadata or {}
         if parent_run_id is None or parent_run_id not in self._runs:
-            self._graph.started(run_id, inputs, kwargs.get("name"), metadata)
+            self.graph.started(run_id, inputs, kwargs.get("name"), metadata)
         opens = self._runs.chain(run_id, parent_run_id, metadata)
         if not opens or kwargs.get("name") != metadata.get("langgraph_node") or _HIDDEN in (tags or []):
             return
@@ -119,11 +128,9 @@ class ARTCallbackHandler(BaseCallbackHandler):
         node.parent, node.attempt = node.attempt, str(run_id)
         self._runs.set_node(run_id, node)
         self.recorder.node(node)
-        for why, attempts in superseded.items():
-            self.recorder.supersede(attempts, why)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self._graph.ended(run_id, outputs, None)
+        self.graph.ended(run_id, outputs, None)
         if node := self._runs.node(run_id):
             node.seconds = time.time() - node.started
             for message in tool_messages(outputs):
@@ -140,13 +147,13 @@ class ARTCallbackHandler(BaseCallbackHandler):
                     self.recorder.tool_refused(refused)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._graph.ended(run_id, None, f"{type(error).__name__}: {error}")
+        self.graph.ended(run_id, None, error_text(error))
         if node := self._runs.node(run_id):
             node.seconds = time.time() - node.started
             if isinstance(error, GraphInterrupt):
                 node.interrupted = True
             elif not isinstance(error, GraphBubbleUp):  # how a node hands over to its parent graph
-                node.error = f"{type(error).__name__}: {error}"
+                node.error = error_text(error)
 
     def on_chat_model_start(
         self,
@@ -204,7 +211,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             call = self._models.pop(run_id, None)
         if call:
             call.seconds = time.time() - call.started
-            call.error = f"{type(error).__name__}: {error}"
+            call.error = error_text(error)
             self.recorder.completion(call)
 
     def on_tool_start(

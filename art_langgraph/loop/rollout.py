@@ -7,15 +7,17 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, cast
+from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.types import Command
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from art_langgraph.capture.graph_run import resumed_state
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.release import release
 from art_langgraph.capture.scope import Scope, recording
+from art_langgraph.loop import threads
 from art_langgraph.loop.failures import check_runs, warn_unheard, warn_version_unasked
 from art_langgraph.loop.graphs import Graph as Graph
 from art_langgraph.loop.graphs import GraphSource, NotStarted, graph_input
@@ -49,17 +51,21 @@ async def rollout(
 
     When the graph raises, the trajectory has its `error` and everything that happened until then. Each ChatART in the
     graph uses the same version of its policy during the whole rollout. A graph with a checkpointer gets a new thread
-    unless `config` names a thread.
+    unless `config` names a thread. A rollout inside a node of another rollout is a run of its own.
 
     Args:
         graph: A compiled graph, or a factory that makes a graph for a scenario; see `Graph`.
-        scenario: The task. A text is a user's message: the first message of a graph that takes messages.
+        scenario: The task. A text is a user's message: the first message of a graph that takes messages. The answer to
+            an interrupt (`Command(resume=…)`), or None, goes on with the thread of `config`, and the trajectory has the
+            thread's scenario, as the store or the checkpointer knows it. The store reads such a run and the run that it
+            resumes as a single trajectory; where there is no store, `first.resumed_by(second)` makes it.
         reward: Scores the run, also when the graph raised; None leaves it unscored.
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
         config: LangChain's config of the run.
         timeout: Seconds for the graph, from when it is there; running over is an error of the trajectory.
         store: Where the trajectory is kept as well.
-        resume: Answers the graph's interrupts, given as a list; without it an interrupt ends the run.
+        resume: Answers the graph's interrupts, given as a list. The run also goes on from breakpoints
+            (`interrupt_before`, `interrupt_after`), which ask nothing. Without it the run ends at either.
         version: Version of the policies that ChatART asks, for all of them or by name; None: the newest.
         evaluation: The run evaluates a version, and is never trained on.
         metadata: Your data, kept in the trajectory.
@@ -71,7 +77,7 @@ async def rollout(
         ConfigError: The graph is not compiled, it does not take the scenario's input, the function is no factory, or
             the factory raised. Nothing was run.
     """
-    scenario, source = Scenario.of(scenario), GraphSource.of(graph)
+    scenario, source, configurable = Scenario.of(scenario), GraphSource.of(graph), threads.configurable(config)
     source.check([scenario])
     scope = Scope(temperature=temperature, version=version)
     recorder = scope.recorder
@@ -82,6 +88,7 @@ async def rollout(
         requested_version=dict(version) if isinstance(version, Mapping) else version,
         evaluation=evaluation,
         metadata=dict(metadata or {}),
+        resumes=resumed_state(scenario.input, configurable),
     )
     started, opened = time.monotonic(), False
     handler = ARTCallbackHandler(scope)
@@ -92,13 +99,13 @@ async def rollout(
                 runnable = await source.open(scenario, stack)
                 opened = True
                 async with asyncio.timeout(timeout):
-                    whole = _own_thread(config, runnable, scope)
-                    trajectory.graph_id, trajectory.thread_id = runnable.get_name(), _thread(whole)
+                    whole = threads.own_thread(config, runnable, scope.rollout_id)
+                    trajectory.graph_id, trajectory.thread_id = runnable.get_name(), threads.thread_of(whole)
+                    if trajectory.resumes:
+                        trajectory.scenario = await threads.thread_scenario(scenario, runnable, whole, store)
                     trajectory.output = await runnable.ainvoke(graph_input(runnable, scenario.input), whole)
-                    while resume and (interrupts := _interrupts(trajectory.output)):
-                        value = resume(interrupts)
-                        value = await value if inspect.isawaitable(value) else value
-                        trajectory.output = await runnable.ainvoke(Command(resume=value), whole)
+                    if resume:
+                        await _resume(runnable, threads.newest(whole), resume, trajectory)
     except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
         if isinstance(error, NotStarted) and not opened:  # an inner rollout's is data of this run
             raise
@@ -106,6 +113,7 @@ async def rollout(
     finally:
         scope.exits = None  # a task that outlives the run must not wait for an end that has passed
         release(scope)
+    handler.close()
     trajectory.seconds = time.monotonic() - started
     if handler.root:
         trajectory.run_id = str(handler.root)
@@ -273,21 +281,11 @@ def _first(error: Exception) -> Exception:
     return error
 
 
-def _thread(config: RunnableConfig) -> str | None:
-    """The thread that a config names."""
-    thread = (config.get("configurable") or {}).get("thread_id")
-    return None if thread is None else str(thread)
-
-
-def _interrupts(output: Any) -> list[Any]:
-    """Values of the interrupts that a graph stopped at; empty when it ended."""
-    interrupts = output.get("__interrupt__") if isinstance(output, dict) else None
-    return [interrupt.value for interrupt in interrupts or ()]
-
-
-def _own_thread(config: RunnableConfig | None, graph: Runnable[Any, Any], scope: Scope) -> RunnableConfig:
-    """Adds a new thread to a config, where the graph has a checkpointer and the config names no thread."""
-    merged: dict[str, Any] = dict(config or {})
-    if getattr(graph, "checkpointer", None):
-        merged["configurable"] = {"thread_id": scope.rollout_id, **(merged.get("configurable") or {})}
-    return cast(RunnableConfig, merged)
+async def _resume(graph: Runnable[Any, Any], config: RunnableConfig, resume: Resume, trajectory: Trajectory) -> None:
+    """Goes on with a run until it ends: answers its interrupts, and leaves its breakpoints behind."""
+    while (asked := await threads.questions(graph, trajectory.output, config)) is not None:
+        given = None
+        if asked:
+            value = resume(asked)
+            given = Command(resume=await value if inspect.isawaitable(value) else value)
+        trajectory.output = await graph.ainvoke(given, config)
