@@ -337,9 +337,15 @@ class Trajectory(BaseModel):
 
     @property
     def waiting(self) -> set[str]:
-        """Checkpoint namespaces of the nodes that wait for the answer to an interrupt."""
+        """Checkpoint namespaces of the nodes that wait for the answer to an interrupt; empty where the run has ended.
+
+        Of nodes in subgraphs it has the outermost, which waits with them.
+        """
+        outermost = [node for node in self.nodes if node.parent is None]
         repeated = Attempts(self.nodes).superseded
-        return {node.namespace for node in self.nodes if node.interrupted and node.attempt not in repeated}
+        last = max((node.step or 0 for node in outermost), default=0)  # a graph that went on waits no longer
+        stopped = [node for node in outermost if node.interrupted and (node.step or 0) >= last]
+        return {node.namespace for node in stopped if node.attempt not in repeated}
 
     def resumed_by(self, later: Trajectory) -> Trajectory:
         """This run and the run that went on with its thread, as a single one.

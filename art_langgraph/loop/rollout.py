@@ -284,7 +284,7 @@ def _first(error: Exception) -> Exception:
 async def _resume(graph: Runnable[Any, Any], config: RunnableConfig, resume: Resume, trajectory: Trajectory) -> None:
     """Goes on with a run until it ends: answers its interrupts, and leaves its breakpoints behind."""
     while (asked := await threads.questions(graph, trajectory.output, config)) is not None:
-        given = None
+        given: Command[Any] | None = None
         if asked:
             value = resume(asked)
             given = Command(resume=await value if inspect.isawaitable(value) else value)

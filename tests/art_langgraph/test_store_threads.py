@@ -141,6 +141,27 @@ async def test_a_run_that_stopped_at_a_breakpoint_goes_on_too(store: TrajectoryS
     assert marks(whole) == ["resume", None, None]
 
 
+async def test_a_run_that_goes_on_past_the_interrupted_node_waits_no_longer(store: TrajectoryStore) -> None:
+    model = Answering()
+
+    async def ask(state: State) -> dict[str, list[str]]:
+        return {"said": [(await model.ainvoke("ask")).text, interrupt("?")]}
+
+    async def send(state: State) -> dict[str, list[str]]:
+        return {"said": [(await model.ainvoke("send")).text]}
+
+    graph = StateGraph(State).add_node("ask", ask).add_node("send", send)
+    compiled = graph.add_edge(START, "ask").add_edge("ask", "send").compile(checkpointer=InMemorySaver())
+    begun = await rollout(compiled, asks("x"), config=on("t"), store=store)
+    assert begun.waiting
+    await compiled.aupdate_state(on("t"), {"said": ["by hand"]}, as_node="ask")
+    await rollout(compiled, None, config=on("t"), store=store)
+    (whole,) = store.list()
+    assert whole.waiting == set()
+    assert whole.output["said"] == ["by hand", "fine"]
+    assert marks(whole) == [None, None], "the first answer was not asked for again"
+
+
 async def test_another_branch_from_the_same_checkpoint_is_a_run_of_its_own(store: TrajectoryStore) -> None:
     graph = person()
     begun = await rollout(graph, asks("x"), config=on("t"), store=store)
