@@ -86,7 +86,7 @@ class Place(BaseModel):
 
 
 Superseded = Literal["retry", "resume"]
-"""Why a node ran again: a retry after an error, or a resume after an interrupt."""
+"""Why something ran again: a retry after an error, or a resume after an interrupt."""
 
 
 class CompletionCall(Place):
@@ -105,7 +105,7 @@ class CompletionCall(Place):
     error: str | None = None
     """What the call raised."""
     superseded: Superseded | None = None
-    """Why the node, or a node that encloses it, ran again. A superseded call does not count. None: none ran again."""
+    """Why the node, or what encloses the call otherwise, ran again. A superseded call does not count."""
     cached: bool = False
     """The answer came from LangChain's cache. It is trained in the run that sampled it, not here."""
     reward: float | None = None

@@ -35,6 +35,8 @@ from art_langgraph.trajectory import CompletionCall, NodeRun, Place, Scenario, T
 
 _HIDDEN = "langsmith:hidden"
 """Tag of LangGraph's own bookkeeping nodes."""
+_REPEATS = "retry:attempt:"
+"""How the tag of a chain begins that LangChain's `with_retry` runs again."""
 
 
 class ARTCallbackHandler(BaseCallbackHandler):
@@ -56,7 +58,10 @@ class ARTCallbackHandler(BaseCallbackHandler):
         self.scope = scope or Scope()
         self.graph = GraphRun(self.scope)
         self._runs = Runs()
-        self._models: dict[UUID, CompletionCall] = {}
+        self._models: dict[UUID, tuple[UUID | None, CompletionCall]] = {}
+        """Model calls under way, each with the run that made it."""
+        self._ended: list[tuple[UUID | None, CompletionCall]] = []
+        """Those that have ended."""
         self._tools: dict[UUID, ToolCall] = {}
         self._lock = threading.Lock()
 
@@ -102,10 +107,10 @@ class ARTCallbackHandler(BaseCallbackHandler):
         """The run has ended. Model calls that have no answer by now are recorded without."""
         with self._lock:
             cut_off, self._models = list(self._models.values()), {}
-        for call in cut_off:
+        for caller, call in cut_off:
             call.seconds = time.time() - call.started
             call.error = "the run ended before the answer came"
-            self.recorder.completion(call)
+            self._end(caller, call)
 
     def on_chain_start(
         self,
@@ -122,6 +127,11 @@ class ARTCallbackHandler(BaseCallbackHandler):
         if parent_run_id is None or parent_run_id not in self._runs:
             self.graph.started(run_id, inputs, kwargs.get("name"), metadata)
         opens = self._runs.chain(run_id, parent_run_id, metadata)
+        if any(tag.startswith(_REPEATS) for tag in tags or ()):
+            self._runs.repeat(run_id, parent_run_id)
+            for caller, call in self._ended:
+                if self._runs.repeated(caller):
+                    call.superseded = call.superseded or "retry"
         if not opens or kwargs.get("name") != metadata.get("langgraph_node") or _HIDDEN in (tags or []):
             return
         node = NodeRun(**self._runs.place(parent_run_id, metadata), started=time.time())
@@ -175,11 +185,11 @@ class ARTCallbackHandler(BaseCallbackHandler):
             **self._runs.place(parent_run_id, metadata or {}),
         )
         with self._lock:
-            self._models[run_id] = call
+            self._models[run_id] = parent_run_id, call
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
-            started = self._models.pop(run_id, None)
+            caller, started = self._models.pop(run_id, (None, None))
         if started is None:
             return
         seconds = time.time() - started.started
@@ -197,7 +207,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             call.message = to_openai([generation.message])[0]
             if thought := generation.message.additional_kwargs.get("reasoning_content"):
                 call.message["reasoning_content"] = thought
-            self.recorder.completion(call)
+            self._end(caller, call)
             if call.id is None and self.scope.beyond_routes(call.namespace):
                 name, model = "/".join(call.path[:-1]), call.model or "a model that is no policy"
                 warn_once(
@@ -208,11 +218,17 @@ class ARTCallbackHandler(BaseCallbackHandler):
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
-            call = self._models.pop(run_id, None)
+            caller, call = self._models.pop(run_id, (None, None))
         if call:
             call.seconds = time.time() - call.started
             call.error = error_text(error)
-            self.recorder.completion(call)
+            self._end(caller, call)
+
+    def _end(self, caller: UUID | None, call: CompletionCall) -> None:
+        if self._runs.repeated(caller):
+            call.superseded = "retry"
+        self._ended.append((caller, call))
+        self.recorder.completion(call)
 
     def on_tool_start(
         self,

@@ -29,7 +29,7 @@ class Recorder:
     def completion(self, call: CompletionCall) -> None:
         """Adds a model call. A completion that is known already came from a cache, and is marked as cached."""
         with self._lock:
-            call.superseded = self._attempts.superseded.get(call.attempt)
+            call.superseded = call.superseded or self._attempts.superseded.get(call.attempt)
             if call.id is not None and any(earlier.id == call.id for earlier in self.completions):
                 call.cached = True
             self.completions.append(call)
@@ -86,8 +86,8 @@ class Recorder:
         with self._lock:
             self.nodes.append(run)
             if self._attempts.started(run):
-                for completion in self.completions:
-                    completion.superseded = self._attempts.superseded.get(completion.attempt)
+                for call in self.completions:
+                    call.superseded = call.superseded or self._attempts.superseded.get(call.attempt)
 
 
 def _arguments(text: str) -> dict[str, Any]:

@@ -27,6 +27,8 @@ class Runs:
         self._runs: dict[UUID, Run] = {}
         self._agents: dict[str, str | None] = {}
         """By checkpoint namespace: the agent that the node of that namespace belongs to."""
+        self._repeated: set[UUID] = set()
+        """Chains that LangChain's `with_retry` ran again."""
         self._lock = threading.Lock()
 
     def __contains__(self, run_id: UUID | None) -> bool:
@@ -44,6 +46,21 @@ class Runs:
             self._runs[run_id] = Run(parent, namespace)
             self._agents.setdefault(namespace, metadata.get("lc_agent_name"))  # graphs inside the node come later
         return bool(namespace) and (above is None or above.namespace != namespace)
+
+    def repeat(self, run_id: UUID, parent: UUID | None) -> None:
+        """A chain is another attempt at what its parent tried before, which is repeated thereby."""
+        with self._lock:
+            self._repeated |= {known for known, run in self._runs.items() if run.parent == parent and known != run_id}
+
+    def repeated(self, run_id: UUID | None) -> bool:
+        """Whether a run is a chain that was repeated, or lies inside one."""
+        with self._lock:
+            while self._repeated and run_id is not None:
+                if run_id in self._repeated:
+                    return True
+                run = self._runs.get(run_id)
+                run_id = run.parent if run else None
+        return False
 
     def tool(self, run_id: UUID, parent: UUID | None) -> None:
         """A tool starts, which may run a graph."""

@@ -7,6 +7,7 @@ import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
@@ -76,6 +77,29 @@ async def test_a_retry_repeats_graphs_two_levels_down_and_no_sibling() -> None:
     found = await rollout(whole.compile(checkpointer=InMemorySaver()), {"said": []})
     once = [("draft", None), ("check", None)]
     assert marks(found) == [("beside", None), ("draft", "retry"), ("check", "retry"), *once]
+
+
+async def test_langchains_retry_of_a_graph_or_of_a_chain_repeats_what_it_encloses() -> None:
+    model, tries = Answering(), iter(range(100))
+
+    async def parse(answer: Any) -> str:
+        if next(tries) == 0:
+            raise ValueError("not parsed")
+        return str(answer.text)
+
+    chain = (model | RunnableLambda(parse)).with_retry(wait_exponential_jitter=False)
+
+    async def node(state: Said) -> dict[str, list[str]]:
+        await model.ainvoke("before")
+        return {"said": [await chain.ainvoke("x")]}
+
+    parsed = StateGraph(Said).add_node("n", node).add_edge(START, "n").compile()
+    found = await rollout(parsed, {"said": []})
+    assert found.error is None
+    assert [call.superseded for call in found.completions] == [None, "retry", None]
+    found = await rollout(drafts(model, fails=1).with_retry(wait_exponential_jitter=False), {"said": []})
+    assert found.error is None
+    assert marks(found) == [("draft", "retry"), ("check", "retry"), ("draft", None), ("check", None)]
 
 
 async def test_an_answer_that_comes_after_its_attempt_failed_does_not_count() -> None:
