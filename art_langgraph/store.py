@@ -1,7 +1,8 @@
 """TrajectoryStore: every recorded run, in SQLite (WAL). Several processes may write at once.
 
-The record of a finished run is never changed. What becomes known later, such as a score or a resume that voids some of
-its calls, is a row of another table. `TrajectoryStore` merges these rows into the trajectory when it reads it.
+The record of a finished run is never changed. What becomes known later, such as a score or the run that resumed it, is
+a row of another table. `TrajectoryStore` merges these rows into the trajectory when it reads it: a run that stopped at
+an interrupt and the runs that resumed its thread are read as a single trajectory, with the id of the first.
 """
 
 from __future__ import annotations
@@ -40,14 +41,12 @@ CREATE TABLE IF NOT EXISTS trajectories (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS trajectories_started ON trajectories (started);
 CREATE INDEX IF NOT EXISTS trajectories_run ON trajectories (run);
+CREATE INDEX IF NOT EXISTS trajectories_thread ON trajectories (thread);
 CREATE TABLE IF NOT EXISTS begun (id TEXT PRIMARY KEY, started REAL NOT NULL, record TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS completions (trajectory TEXT NOT NULL, record TEXT NOT NULL) STRICT;
 CREATE INDEX IF NOT EXISTS completions_trajectory ON completions (trajectory);
-CREATE TABLE IF NOT EXISTS interrupted (
-    thread TEXT NOT NULL, namespace TEXT NOT NULL, trajectory TEXT NOT NULL, attempt TEXT PRIMARY KEY
-) STRICT;
-CREATE INDEX IF NOT EXISTS interrupted_thread ON interrupted (thread);
-CREATE TABLE IF NOT EXISTS resumed (attempt TEXT PRIMARY KEY, trajectory TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS resumed (trajectory TEXT PRIMARY KEY, first TEXT NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS resumed_first ON resumed (first);
 CREATE TABLE IF NOT EXISTS scores (trajectory TEXT NOT NULL, time REAL NOT NULL, record TEXT NOT NULL) STRICT;
 CREATE INDEX IF NOT EXISTS scores_trajectory ON scores (trajectory);
 CREATE TABLE IF NOT EXISTS steps (
@@ -58,13 +57,15 @@ CREATE TABLE IF NOT EXISTS steps (
 
 _PATIENCE = 30.0
 """Seconds for which a connection waits while another process writes."""
+_FIRST = "id NOT IN (SELECT trajectory FROM resumed)"
+"""Holds for the runs that are read: not for those that resumed another run, and are read with it."""
 
 _TRAINABLE = """
-SELECT json_extract(record, '$.evaluation') = 1 OR EXISTS (
+SELECT max(json_extract(record, '$.evaluation') = 1 OR EXISTS (
     SELECT 1 FROM json_each(record, '$.completions') WHERE json_extract(value, '$.id') IS NOT NULL
-) FROM trajectories WHERE id = ?
+)) FROM trajectories WHERE id = :id OR id IN (SELECT trajectory FROM resumed WHERE first = :id)
 """
-"""1 for a run that has completions of the gateway, and for an evaluation, which needs none; else 0."""
+"""1 for a run that has completions of the gateway, and for an evaluation, which needs none; else 0. NULL: no run."""
 
 
 class _Score(BaseModel):
@@ -134,7 +135,9 @@ class Filter:
     """True: only runs that raised. False: only runs that did not."""
 
     def admits(self, trajectory: Trajectory) -> bool:
-        """Whether the reward is within bounds. SQL checks all other fields; rewards are stored after the run."""
+        """Whether error and reward are as wanted. SQL checks all other fields; these may become known after the run."""
+        if self.error is not None and self.error != (trajectory.error is not None):
+            return False
         if self.min_reward is not None and (trajectory.reward is None or trajectory.reward < self.min_reward):
             return False
         return self.max_reward is None or (trajectory.reward is not None and trajectory.reward <= self.max_reward)
@@ -289,9 +292,13 @@ class TrajectoryStore:
             return {trajectory_id for (trajectory_id,) in rows}
 
     def get(self, trajectory_id: str) -> Trajectory | None:
-        """A run by its id, finished or not; None where the store has no such run."""
+        """A run by its id, finished or not; None where the store has no such run.
+
+        A run that resumed another run is read with it.
+        """
+        first = "coalesce((SELECT first FROM resumed WHERE trajectory = :id), :id)"
         with closing(self._open()) as db:
-            row = db.execute("SELECT record FROM trajectories WHERE id = ?", (trajectory_id,)).fetchone()
+            row = db.execute(f"SELECT record FROM trajectories WHERE id = {first}", {"id": trajectory_id}).fetchone()
             if row:
                 return _read(db, row[0])
             begun = db.execute("SELECT record FROM begun WHERE id = ?", (trajectory_id,)).fetchone()
@@ -342,21 +349,23 @@ class TrajectoryStore:
 
     def __len__(self) -> int:
         with closing(self._open()) as db:
-            return int(db.execute("SELECT count(*) FROM trajectories").fetchone()[0])
+            return int(db.execute(f"SELECT count(*) FROM trajectories WHERE {_FIRST}").fetchone()[0])
 
     def _select(self, wanted: Filter) -> Iterator[Trajectory]:
-        clauses = ["1"]
+        clauses = [_FIRST]
         values: list[str | float] = []
-        for column in ("scenario", "graph", "thread", "run"):
+        for column in ("scenario", "graph", "thread"):
             if (value := getattr(wanted, column)) is not None:
                 clauses.append(f"{column} = ?")
                 values.append(writable(value))
+        if wanted.run is not None:
+            resuming = "SELECT first FROM resumed JOIN trajectories ON id = trajectory WHERE run = ?"
+            clauses.append(f"(run = ? OR id IN ({resuming}))")
+            values += [writable(wanted.run)] * 2
         for bound, sign in ((wanted.since, ">="), (wanted.until, "<")):
             if bound is not None:
                 clauses.append(f"started {sign} ?")
                 values.append(bound)
-        if wanted.error is not None:
-            clauses.append("error IS NOT NULL" if wanted.error else "error IS NULL")
         query = f"SELECT record FROM trajectories WHERE {' AND '.join(clauses)} ORDER BY started DESC"
         with closing(self._open()) as db:
             for (record,) in db.execute(query, values):
@@ -396,7 +405,14 @@ class Batch:
         self._db.execute("INSERT INTO completions VALUES (?, ?)", (trajectory_id, to_json(call)))
 
     def add(self, trajectory: Trajectory) -> None:
-        """Stores a run that has ended. Its record replaces what `begin` and `completion` stored."""
+        """Stores a run that has ended. Its record replaces what `begin` and `completion` stored.
+
+        A run that goes on with its thread gets the scenario of the thread's run before it. Where that run had stopped
+        at an interrupt or a breakpoint, the two are read as a single run from now on.
+        """
+        before = self._before(trajectory) if trajectory.resumes else None
+        if before is not None:
+            trajectory = trajectory.model_copy(update={"scenario": before.scenario})
         row = (
             trajectory.id,
             trajectory.started,
@@ -409,27 +425,21 @@ class Batch:
         self._db.execute("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, to_json(trajectory)))
         self._db.execute("DELETE FROM begun WHERE id = ?", (trajectory.id,))
         self._db.execute("DELETE FROM completions WHERE trajectory = ?", (trajectory.id,))
-        if trajectory.thread_id is not None:
-            self._link(trajectory, writable(trajectory.thread_id))
+        if before is not None and _goes_on(before, trajectory):
+            self._db.execute("INSERT INTO resumed VALUES (?, ?)", (trajectory.id, before.id))
 
-    def _link(self, run: Trajectory, thread: str) -> None:
-        """Marks the attempts that this run repeats.
+    def _before(self, trajectory: Trajectory) -> Trajectory | None:
+        """The newest run of a thread that began before another run of it."""
+        query = f"SELECT record FROM trajectories WHERE thread = ? AND started < ? AND {_FIRST} ORDER BY started DESC"
+        row = self._db.execute(query, (_text(trajectory.thread_id), trajectory.started)).fetchone()
+        return _read(self._db, row[0]) if row else None
 
-        When a thread is resumed, its interrupted nodes run again from their beginning. The calls of the first attempt
-        then do not count.
-        """
-        earlier = self._db.execute(
-            "SELECT namespace, trajectory, attempt FROM interrupted WHERE thread = ?", (thread,)
-        ).fetchall()
-        namespaces = {node.namespace for node in run.nodes}
-        self._db.executemany(
-            "INSERT OR IGNORE INTO resumed VALUES (?, ?)",
-            [(attempt, earlier_id) for namespace, earlier_id, attempt in earlier if namespace in namespaces],
-        )
-        self._db.executemany(
-            "INSERT OR IGNORE INTO interrupted VALUES (?, ?, ?, ?)",
-            [(thread, node.namespace, run.id, node.attempt) for node in run.nodes if node.interrupted],
-        )
+
+def _goes_on(before: Trajectory, later: Trajectory) -> bool:
+    """Whether a run goes on where another stopped, rather than from a checkpoint before that."""
+    if later.resumes == "checkpoint":
+        return not before.waiting.isdisjoint(node.namespace for node in later.nodes)
+    return bool(before.waiting) or before.error is None
 
 
 def _text(text: str | None) -> str | None:
@@ -438,14 +448,18 @@ def _text(text: str | None) -> str | None:
 
 
 def _read(db: sqlite3.Connection, record: str) -> Trajectory:
-    trajectory = from_json(Trajectory, record)
-    rows = db.execute("SELECT attempt FROM resumed WHERE trajectory = ?", (trajectory.id,))
-    resumed = {attempt for (attempt,) in rows}
-    for call in trajectory.completions:
-        if call.attempt in resumed and call.superseded is None:
-            call.superseded = "resume"
-    query = "SELECT record FROM scores WHERE trajectory = ? ORDER BY rowid DESC LIMIT 1"
-    if score := db.execute(query, (trajectory.id,)).fetchone():
+    trajectory = last = from_json(Trajectory, record)
+    query = "SELECT record FROM resumed JOIN trajectories ON id = trajectory WHERE first = ? ORDER BY started"
+    for (later,) in db.execute(query, (trajectory.id,)):
+        last = from_json(Trajectory, later)
+        trajectory = trajectory.resumed_by(last)
+    query = """
+        SELECT record, time FROM scores
+        WHERE trajectory = :id OR trajectory IN (SELECT trajectory FROM resumed WHERE first = :id)
+        ORDER BY rowid DESC LIMIT 1
+    """
+    score = db.execute(query, {"id": trajectory.id}).fetchone()
+    if score and (not last.scored or score[1] >= last.started):
         from_json(_Score, score[0]).give(trajectory)
     return trajectory
 
@@ -455,9 +469,10 @@ def _add_score(db: sqlite3.Connection, trajectory_id: str, score: _Score) -> Non
     given = [score.reward, *(score.node_rewards or {}).values(), *score.completions.values()]
     if wrong := [value for value in given if value is not None and not math.isfinite(value)]:
         raise ConfigError(f"the reward of {trajectory_id} is {wrong[0]}: give a finite number, or None and an error")
-    if not (stored := db.execute(_TRAINABLE, (trajectory_id,)).fetchone()):
+    (trainable,) = db.execute(_TRAINABLE, {"id": trajectory_id}).fetchone()
+    if trainable is None:
         raise KeyError(trajectory_id)
-    if score.reward is not None and stored == (0,):
+    if score.reward is not None and not trainable:
         warn_once(
             "a run has a reward and no completion of the trainer server: no step can train it",
             "Let the graph ask the policy by ChatART, or by the server's address as base_url, in the process "

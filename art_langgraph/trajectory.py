@@ -7,7 +7,8 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self
 
 from langchain_core.messages import BaseMessage
@@ -69,6 +70,17 @@ class Scenario(BaseModel):
         return cls(input=given)
 
 
+def parent_namespace(namespace: str) -> str:
+    """The checkpoint namespace of the graph that a node belongs to.
+
+    Args:
+        namespace: Of the node, or of a graph that runs in it. A number at its end tells a graph from others in the
+            same node.
+    """
+    node, _, number = namespace.rpartition("|")
+    return (node if number.isdigit() else namespace).rpartition("|")[0]
+
+
 class Place(BaseModel):
     """Where in a graph something happened. Empty outside of any node."""
 
@@ -79,7 +91,7 @@ class Place(BaseModel):
     """Names of the nodes from the outermost graph inwards. The name of an agent stands before its nodes, unless the
     node that holds the agent has that name already: `["supervisor", "tools", "researcher", "model"]`."""
     namespace: str = ""
-    """LangGraph's checkpoint namespace, which differs between branches."""
+    """LangGraph's checkpoint namespace, which differs between branches, and between calls of a graph in one node."""
     step: int | None = None
     branch: int | None = None
     """Index among the branches of a `Send` fan-out, or among the tasks of an entrypoint."""
@@ -87,6 +99,10 @@ class Place(BaseModel):
     """Id of the node's run. A retry or a resume of the node gets another id."""
     parent: str | None = None
     """Id of the run of the enclosing graph's node, inside a subgraph."""
+
+
+Superseded = Literal["retry", "resume"]
+"""Why something ran again: a retry after an error, or a resume after an interrupt."""
 
 
 class CompletionCall(Place):
@@ -104,9 +120,8 @@ class CompletionCall(Place):
     """The request's messages, in OpenAI's format."""
     error: str | None = None
     """What the call raised."""
-    superseded: Literal["retry", "resume"] | None = None
-    """Why the node ran again: a retry after an error, or a resume after an interrupt. A superseded call does not
-    count. None: the node did not run again."""
+    superseded: Superseded | None = None
+    """Why the node, or what encloses the call otherwise, ran again. A superseded call does not count."""
     cached: bool = False
     """The answer came from LangChain's cache. It is trained in the run that sampled it, not here."""
     reward: float | None = None
@@ -162,6 +177,85 @@ class NodeRun(Place):
     seconds: float = 0.0
 
 
+class Attempts:
+    """Runs of nodes, in the order of their start: which of them were repeated, so that what they did does not count.
+
+    Node runs of one checkpoint namespace are attempts at the same work. A retry begins the node's subgraphs anew, so
+    that all that the failed attempt encloses is repeated. A resume goes on inside the node's subgraphs, unless they
+    keep no checkpoints.
+
+    Args:
+        nodes: Node runs that have started already.
+    """
+
+    def __init__(self, nodes: Iterable[NodeRun] = ()) -> None:
+        self.superseded: dict[str | None, Superseded] = {}
+        """Why an attempt was repeated, by its id."""
+        self._at: defaultdict[str, list[NodeRun]] = defaultdict(list)
+        """By checkpoint namespace: the attempts at a node."""
+        self._inside: defaultdict[str | None, list[NodeRun]] = defaultdict(list)
+        """By attempt: the node runs that it encloses."""
+        self._graphs: defaultdict[str, defaultdict[str | None, list[NodeRun]]] = defaultdict(lambda: defaultdict(list))
+        """By checkpoint namespace of a graph, and by the attempt that runs the graph: the runs of its nodes."""
+        for node in nodes:
+            self.started(node)
+
+    def started(self, node: NodeRun) -> bool:
+        """A node run has started.
+
+        Returns:
+            Whether more attempts are superseded than before.
+        """
+        before = len(self.superseded)
+        if why := self.superseded.get(node.parent):  # in a branch that outlives its attempt
+            self.superseded[node.attempt] = why
+        if (earlier := self._at[node.namespace]) and _failed(earlier[-1]):
+            for run in reversed(earlier):
+                if not _failed(run) and not run.interrupted:
+                    break
+                self._supersede(run, "retry")
+        elif earlier and earlier[-1].interrupted:
+            self.superseded.setdefault(earlier[-1].attempt, "resume")
+        for run in self._begun_anew(node):
+            self._supersede(run, "resume")
+        earlier.append(node)
+        self._inside[node.parent].append(node)
+        self._graphs[parent_namespace(node.namespace)][node.parent].append(node)
+        return len(self.superseded) > before
+
+    def _supersede(self, run: NodeRun, why: Superseded) -> None:
+        """A run, and all that it encloses, was repeated."""
+        self.superseded.setdefault(run.attempt, why)
+        for inner in self._inside[run.attempt]:
+            self._supersede(inner, why)
+
+    def _begun_anew(self, node: NodeRun) -> list[NodeRun]:
+        """What earlier attempts did in the graph of a node, if the graph did not go on from there."""
+        graph = self._graphs[parent_namespace(node.namespace)]
+        earlier = [run for attempt, runs in graph.items() if attempt != node.parent for run in runs]
+        resumed = {node.namespace, *(run.namespace for run in graph[node.parent])} if earlier else set()
+        if not resumed.isdisjoint(run.namespace for run in earlier):
+            return []
+        return earlier if any((node.step or 0) <= (run.step or 0) for run in earlier) else []
+
+
+def _failed(run: NodeRun) -> bool:
+    """Whether a node run raised, or was left behind before it ended."""
+    return run.error is not None or not (run.interrupted or run.seconds)
+
+
+_OF_THE_REWARD = (
+    "reward",
+    "reward_error",
+    "reward_reason",
+    "judgement",
+    "independent_reward_error",
+    "node_rewards",
+    "metrics",
+    "reward_source",
+)
+
+
 class Trajectory(BaseModel):
     """The record of a graph's run.
 
@@ -210,6 +304,9 @@ class Trajectory(BaseModel):
     """Id of the assistant on a LangGraph server."""
     thread_id: str | None = None
     """Id of LangGraph's thread."""
+    resumes: Literal["newest", "checkpoint"] | None = None
+    """From which state of its thread the run went on, where it had no input of its own but the answer to an interrupt,
+    or none: from the newest, or from a checkpoint that its config named. None: it had an input."""
     run_id: str | None = None
     """LangGraph's id of the root run; on a LangGraph server, the id of the run."""
     metadata: dict[str, Any] = Field(default_factory=dict)
@@ -263,6 +360,51 @@ class Trajectory(BaseModel):
             if call.policy is not None and call.version is not None:
                 answered.setdefault(call.policy, set()).add(call.version)
         return {policy: sorted(versions) for policy, versions in answered.items()}
+
+    @property
+    def waiting(self) -> set[str]:
+        """Checkpoint namespaces of the nodes that wait for the answer to an interrupt; empty where the run has ended.
+
+        Of nodes in subgraphs it has the outermost, which waits with them.
+        """
+        outermost = [node for node in self.nodes if node.parent is None]
+        repeated = Attempts(self.nodes).superseded
+        last = max((node.step or 0 for node in outermost), default=0)  # a graph that went on waits no longer
+        stopped = [node for node in outermost if node.interrupted and (node.step or 0) >= last]
+        return {node.namespace for node in stopped if node.attempt not in repeated}
+
+    def resumed_by(self, later: Trajectory) -> Trajectory:
+        """This run and the run that went on with its thread, as a single one.
+
+        It has the scenario of this run and the output of the later one. What was done twice, because an interrupted
+        node begins again, counts once. The reward is that of the later run, or of this one where the later has none.
+
+        Args:
+            later: The run that resumed the thread.
+
+        Returns:
+            A new trajectory, with the id of this one.
+        """
+        repeated = Attempts([*self.nodes, *later.nodes]).superseded
+        completions = [
+            call.model_copy(update={"superseded": call.superseded or repeated.get(call.attempt)})
+            for call in (*self.completions, *later.completions)
+        ]
+        scored = later.reward is not None or later.reward_error or any(c.reward is not None for c in later.completions)
+        rewards = {name: getattr(later, name) for name in _OF_THE_REWARD} if scored else {}
+        return self.model_copy(
+            update={
+                **rewards,
+                "completions": completions,
+                "tool_calls": [*self.tool_calls, *later.tool_calls],
+                "nodes": [*self.nodes, *later.nodes],
+                "output": later.output,
+                "error": later.error,
+                "evaluation": self.evaluation or later.evaluation,
+                "metadata": {**self.metadata, **later.metadata},
+                "seconds": self.seconds + later.seconds,
+            }
+        )
 
     @property
     def completion_ids(self) -> list[str]:

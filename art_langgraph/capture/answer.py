@@ -1,11 +1,12 @@
-"""What a chat model's answer says of itself: who gave it, and under which id."""
+"""What answers say of themselves: of a chat model, who gave it and under which id; of a tool, its message."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import BaseMessage, convert_to_openai_messages
+from langchain_core.messages import BaseMessage, ToolMessage, convert_to_openai_messages
+from langgraph.types import Command
 
 
 def completion_id(message: BaseMessage) -> str | None:
@@ -40,3 +41,34 @@ def to_openai(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
     except (ValueError, KeyError, TypeError):
         converted = [{"role": message.type, "content": message.text} for message in messages]
     return converted if isinstance(converted, list) else [converted]
+
+
+def tool_messages(output: Any) -> Iterator[ToolMessage]:
+    """The tool messages in what a tool returned or a node wrote, also those in commands."""
+    if isinstance(output, ToolMessage):
+        yield output
+    elif isinstance(output, Command):
+        yield from tool_messages(output.update)
+    elif isinstance(output, list | tuple):
+        for item in output:
+            yield from tool_messages(item)
+    elif messages := output.get("messages") if isinstance(output, Mapping) else getattr(output, "messages", None):
+        yield from tool_messages(messages)
+
+
+def tool_answer(output: Any, call_id: str | None) -> tuple[str, ToolMessage | None]:
+    """What a tool answered.
+
+    Args:
+        output: What it returned. A command may also have the history that it hands over.
+        call_id: Id of the model's tool call; None: unknown.
+
+    Returns:
+        The text, and the tool message that has it, if any.
+    """
+    messages = list(tool_messages(output))
+    if answers := [message for message in messages if call_id in (None, message.tool_call_id)]:
+        return answers[-1].text, answers[-1]
+    if isinstance(output, Command):
+        return f"Command(goto={output.goto!r})" if output.goto else "Command", None
+    return (output.text if isinstance(output, BaseMessage) else str(output)), None

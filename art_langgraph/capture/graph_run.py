@@ -6,8 +6,10 @@ import inspect
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
+
+from langgraph.types import Command
 
 from art_langgraph.capture.handover import KEY
 from art_langgraph.capture.scope import Scope
@@ -34,15 +36,14 @@ class GraphRun:
         self._roots: set[UUID] = set()
         self._lock = threading.Lock()
 
-    def started(self, run_id: UUID, inputs: Any, name: str | None, metadata: Mapping[str, Any]) -> None:
-        """A run that nothing encloses has begun."""
+    def started(self, run_id: UUID, inputs: Any, name: str | None, metadata: Mapping[str, Any], **asked: Any) -> None:
+        """A run that nothing encloses has begun. asked: what a rollout of another process wants of it."""
         with self._lock:
             first = self.root is None
             self.root = self.root or run_id
             self._roots.add(run_id)
         if first:
-            facts = facts_of(run_id, name, metadata)
-            update = {**facts, "scenario": Scenario(input=plain(inputs)), "started": time.time()}
+            update = {**_facts_of(run_id, inputs, name, metadata), **asked, "started": time.time()}
             self._header = self._header.model_copy(update=update)
 
     def ended(self, run_id: UUID, output: Any, error: str | None) -> None:
@@ -72,19 +73,42 @@ class GraphRun:
         return trajectory
 
 
-def facts_of(run_id: UUID, name: str | None, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _facts_of(run_id: UUID, inputs: Any, name: str | None, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """What a root run says of itself, as fields of a `Trajectory`.
 
     Args:
         run_id: LangChain's id of the run; a LangGraph server's own takes its place.
+        inputs: What the graph was invoked with.
         name: Name of the run: the graph's, unless a LangGraph server knows a better one.
         metadata: Of the run. What is no identity is the user's.
     """
     identity = {"graph_id": name, "run_id": run_id, **metadata}
+    resumes = resumed_state(inputs, metadata)
     return {
         **{key: str(identity[key]) for key in _IDENTITY if identity.get(key) is not None},
         "metadata": {key: plain(value) for key, value in metadata.items() if key not in (*_IDENTITY, KEY)},
+        "resumes": resumes,
+        "scenario": Scenario(input=plain(inputs), id=f"thread-{metadata['thread_id']}" if resumes else ""),
     }
+
+
+def resumed_state(inputs: Any, facts: Mapping[str, Any]) -> Literal["newest", "checkpoint"] | None:
+    """Which state of its thread a run goes on from, where it has no input of its own; None where it has.
+
+    Args:
+        inputs: What the graph was invoked with.
+        facts: `thread_id` and `checkpoint_id` of the run, in its metadata or its config.
+    """
+    has_input = inputs is not None and not (isinstance(inputs, Command) and inputs.resume is not None)
+    if has_input or facts.get("thread_id") is None:
+        return None
+    return "checkpoint" if facts.get("checkpoint_id") else "newest"
+
+
+def error_text(error: BaseException) -> str:
+    """What a record says of an error."""
+    what = "the stream of the run was left before the run ended" if isinstance(error, GeneratorExit) else error
+    return f"{type(error).__name__}: {what}"
 
 
 def _score(trajectory: Trajectory, reward: RewardFunction) -> None:

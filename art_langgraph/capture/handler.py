@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 
-from art_langgraph.capture.answer import completion_id, from_cache, gateway_id, served_version, to_openai
-from art_langgraph.capture.graph_run import GraphRun
+from art_langgraph.capture.answer import (
+    completion_id,
+    from_cache,
+    gateway_id,
+    served_version,
+    to_openai,
+    tool_answer,
+    tool_messages,
+)
+from art_langgraph.capture.graph_run import GraphRun, error_text
 from art_langgraph.capture.recorder import Recorder
 from art_langgraph.capture.requests import attach
 from art_langgraph.capture.runs import Runs
@@ -28,6 +36,8 @@ from art_langgraph.trajectory import CompletionCall, NodeRun, Place, Scenario, T
 
 _HIDDEN = "langsmith:hidden"
 """Tag of LangGraph's own bookkeeping nodes."""
+_REPEATS = "retry:attempt:"
+"""How the tag of a chain begins that LangChain's `with_retry` runs again."""
 
 
 class ARTCallbackHandler(BaseCallbackHandler):
@@ -48,16 +58,19 @@ class ARTCallbackHandler(BaseCallbackHandler):
     def __init__(self, scope: Scope | None = None) -> None:
         attach()
         self.scope = scope or Scope()
-        self._graph = GraphRun(self.scope)
+        self.graph = GraphRun(self.scope)
         self._runs = Runs()
-        self._models: dict[UUID, CompletionCall] = {}
+        self._models: dict[UUID, tuple[UUID | None, CompletionCall]] = {}
+        """Model calls under way, each with the run that made it."""
+        self._ended: list[tuple[UUID | None, CompletionCall]] = []
+        """Those that have ended."""
         self._tools: dict[UUID, ToolCall] = {}
         self._lock = threading.Lock()
 
     @property
     def root(self) -> UUID | None:
         """Of the runs that it hears, the first that nothing encloses."""
-        return self._graph.root
+        return self.graph.root
 
     @property
     def recorder(self) -> Recorder:
@@ -86,11 +99,20 @@ class ARTCallbackHandler(BaseCallbackHandler):
         Raises:
             ConfigError: The reward function is async.
         """
-        return self._graph.trajectory(scenario, reward, output)
+        return self.graph.trajectory(scenario, reward, output)
 
     def scope_of(self, run_id: UUID | None) -> Scope | None:
         """The rollout that a run belongs to."""
         return self.scope
+
+    def close(self) -> None:
+        """The run has ended. Model calls that have no answer by now are recorded without."""
+        with self._lock:
+            cut_off, self._models = list(self._models.values()), {}
+        for caller, call in cut_off:
+            call.seconds = time.time() - call.started
+            call.error = "the run ended before the answer came"
+            self._end(caller, call)
 
     def on_chain_start(
         self,
@@ -105,23 +127,26 @@ class ARTCallbackHandler(BaseCallbackHandler):
     ) -> None:
         metadata = metadata or {}
         if parent_run_id is None or parent_run_id not in self._runs:
-            self._graph.started(run_id, inputs, kwargs.get("name"), metadata)
+            self.graph.started(run_id, inputs, kwargs.get("name"), metadata)
         opens = self._runs.chain(run_id, parent_run_id, metadata)
+        if any(tag.startswith(_REPEATS) for tag in tags or ()):
+            self._runs.repeat(run_id, parent_run_id)
+            for caller, call in self._ended:
+                if self._runs.repeated(caller):
+                    call.superseded = call.superseded or "retry"
         if not opens or kwargs.get("name") != metadata.get("langgraph_node") or _HIDDEN in (tags or []):
             return
         node = NodeRun(**self._runs.place(parent_run_id, metadata), started=time.time())
         node.parent, node.attempt = node.attempt, str(run_id)
-        superseded = self._runs.set_node(run_id, node)
+        self._runs.set_node(run_id, node)
         self.recorder.node(node)
-        for why, attempts in superseded.items():
-            self.recorder.supersede(attempts, why)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self._graph.ended(run_id, outputs, None)
+        self.graph.ended(run_id, outputs, None)
         if node := self._runs.node(run_id):
             node.seconds = time.time() - node.started
-            for message in _messages(outputs):
-                if isinstance(message, ToolMessage) and message.status == "error":
+            for message in tool_messages(outputs):
+                if message.status == "error":
                     # A tool that the graph does not have never runs: no other event tells of the call.
                     refused = ToolCall(
                         tool=message.name or "",
@@ -134,13 +159,13 @@ class ARTCallbackHandler(BaseCallbackHandler):
                     self.recorder.tool_refused(refused)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._graph.ended(run_id, None, f"{type(error).__name__}: {error}")
+        self.graph.ended(run_id, None, error_text(error))
         if node := self._runs.node(run_id):
             node.seconds = time.time() - node.started
             if isinstance(error, GraphInterrupt):
                 node.interrupted = True
             elif not isinstance(error, GraphBubbleUp):  # how a node hands over to its parent graph
-                node.error = f"{type(error).__name__}: {error}"
+                node.error = error_text(error)
 
     def on_chat_model_start(
         self,
@@ -162,11 +187,11 @@ class ARTCallbackHandler(BaseCallbackHandler):
             **self._runs.place(parent_run_id, metadata or {}),
         )
         with self._lock:
-            self._models[run_id] = call
+            self._models[run_id] = parent_run_id, call
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
-            started = self._models.pop(run_id, None)
+            caller, started = self._models.pop(run_id, (None, None))
         if started is None:
             return
         seconds = time.time() - started.started
@@ -184,7 +209,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             call.message = to_openai([generation.message])[0]
             if thought := generation.message.additional_kwargs.get("reasoning_content"):
                 call.message["reasoning_content"] = thought
-            self.recorder.completion(call)
+            self._end(caller, call)
             if call.id is None and self.scope.beyond_routes(call.namespace):
                 name, model = "/".join(call.path[:-1]), call.model or "a model that is no policy"
                 warn_once(
@@ -195,11 +220,17 @@ class ARTCallbackHandler(BaseCallbackHandler):
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
-            call = self._models.pop(run_id, None)
+            caller, call = self._models.pop(run_id, (None, None))
         if call:
             call.seconds = time.time() - call.started
-            call.error = f"{type(error).__name__}: {error}"
-            self.recorder.completion(call)
+            call.error = error_text(error)
+            self._end(caller, call)
+
+    def _end(self, caller: UUID | None, call: CompletionCall) -> None:
+        if self._runs.repeated(caller):
+            call.superseded = "retry"
+        self._ended.append((caller, call))
+        self.recorder.completion(call)
 
     def on_tool_start(
         self,
@@ -230,11 +261,12 @@ class ARTCallbackHandler(BaseCallbackHandler):
         if call is None:
             return
         call.seconds = time.time() - call.started
-        if isinstance(output, ToolMessage):
-            call.tool_call_id = call.tool_call_id or output.tool_call_id
-            call.is_error = call.is_error or output.status == "error"
+        text, message = tool_answer(output, call.tool_call_id)
+        if message is not None:
+            call.tool_call_id = message.tool_call_id
+            call.is_error = call.is_error or message.status == "error"
         if call.result is None:
-            call.result = output.text if isinstance(output, BaseMessage) else str(output)
+            call.result = text
         self.recorder.tool_ended(run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
@@ -242,11 +274,5 @@ class ARTCallbackHandler(BaseCallbackHandler):
             call = self._tools.pop(run_id, None)
         if call:
             call.seconds = time.time() - call.started
-            call.is_error, call.result = True, f"{type(error).__name__}: {error}"
+            call.is_error, call.result = True, error_text(error)
             self.recorder.tool_ended(run_id)
-
-
-def _messages(outputs: Any) -> Sequence[Any]:
-    """The messages among what a node wrote."""
-    messages = outputs.get("messages", ()) if isinstance(outputs, dict) else outputs
-    return messages if isinstance(messages, list | tuple) else ()

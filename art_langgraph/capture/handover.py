@@ -24,21 +24,38 @@ class Handover(BaseModel):
     """What the other process has to know of a rollout."""
 
     id: str
+    scenario: str | None = None
+    """Id of the scenario. A checkpointer keeps it with the thread, so that a run that resumes the thread has it too."""
     temperature: float | None = None
     version: int | dict[str, int] | None = None
     evaluation: bool = False
 
 
-def handed_over(scope: Scope, *, evaluation: bool) -> dict[str, str]:
+def handed_over(scope: Scope, scenario_id: str, *, evaluation: bool) -> dict[str, str]:
     """A rollout as metadata of a config.
 
     Args:
         scope: The rollout.
+        scenario_id: Of its scenario.
         evaluation: As that of `rollout`.
     """
     version = dict(scope.version) if isinstance(scope.version, Mapping) else scope.version
-    sent = Handover(id=scope.rollout_id, temperature=scope.temperature, version=version, evaluation=evaluation)
+    sent = Handover(
+        id=scope.rollout_id,
+        scenario=scenario_id,
+        temperature=scope.temperature,
+        version=version,
+        evaluation=evaluation,
+    )
     return {KEY: sent.model_dump_json(exclude_defaults=True)}
+
+
+def scenario_of(metadata: Mapping[str, Any]) -> str | None:
+    """Id of the scenario of the rollout that wrote a checkpoint's metadata; None where no rollout did."""
+    try:
+        return Handover.model_validate_json(metadata[KEY]).scenario
+    except (KeyError, ValidationError):
+        return None
 
 
 def taken_up(metadata: Mapping[str, Any]) -> tuple[Scope, dict[str, Any]]:

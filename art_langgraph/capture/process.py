@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 import threading
-import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,16 +20,15 @@ from langchain_core.tracers.context import register_configure_hook
 
 from art_langgraph.capture.answer import completion_id
 from art_langgraph.capture.background import at_exit
-from art_langgraph.capture.graph_run import facts_of
+from art_langgraph.capture.graph_run import error_text
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.handover import taken_up
 from art_langgraph.capture.release import release
 from art_langgraph.capture.scope import Scope, enclosing_run, explicit
 from art_langgraph.capture.writer import Writer
-from art_langgraph.messages import plain
 from art_langgraph.notices import warn_once
 from art_langgraph.store import TrajectoryStore
-from art_langgraph.trajectory import CompletionCall, Scenario, Trajectory
+from art_langgraph.trajectory import CompletionCall
 
 log = logging.getLogger("art_langgraph")
 
@@ -39,7 +37,6 @@ log = logging.getLogger("art_langgraph")
 class _Root:
     """A run that nothing encloses, under way."""
 
-    trajectory: Trajectory
     handler: ARTCallbackHandler
     members: set[UUID] = field(default_factory=set)
 
@@ -78,7 +75,7 @@ class _ProcessHandler(BaseCallbackHandler):
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         if root := self._root(run_id):
             root.handler.on_chain_error(error, run_id=run_id, **kwargs)
-            self._finish(run_id, None, f"{type(error).__name__}: {error}")
+            self._finish(run_id, None, error_text(error))
 
     def on_chat_model_start(
         self,
@@ -110,7 +107,7 @@ class _ProcessHandler(BaseCallbackHandler):
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         if root := self._root(run_id):
             root.handler.on_llm_error(error, run_id=run_id, **kwargs)
-            self._finish(run_id, None, f"{type(error).__name__}: {error}")
+            self._finish(run_id, None, error_text(error))
 
     def on_tool_start(
         self,
@@ -156,20 +153,16 @@ class _ProcessHandler(BaseCallbackHandler):
         metadata = kwargs.get("metadata") or {}
         scope, asked = taken_up(metadata)
         handler = ARTCallbackHandler(scope)
-        trajectory = Trajectory(
-            scenario=Scenario(input=plain(inputs)),
-            rollout_id=scope.rollout_id,
-            **asked,
-            **facts_of(run_id, kwargs.get("name"), metadata),
-        )
+        handler.graph.started(run_id, inputs, kwargs.get("name"), metadata, **asked)
 
         def keep(call: CompletionCall) -> None:
+            trajectory = handler.trajectory()
             if call is handler.recorder.completions[0]:
                 writer.begun(trajectory)
             writer.completion(trajectory, call)
 
         handler.recorder.on_completion = keep
-        return _Root(trajectory, handler, {run_id})
+        return _Root(handler, {run_id})
 
     def _root(self, run_id: UUID | None) -> _Root | None:
         with self._lock:
@@ -183,13 +176,12 @@ class _ProcessHandler(BaseCallbackHandler):
                 return
             for member in root.members:
                 self._root_of.pop(member, None)
-        trajectory, recorder = root.trajectory, root.handler.recorder
-        trajectory.output, trajectory.error = output, error
-        trajectory.completions = recorder.completions
-        trajectory.tool_calls, trajectory.nodes = recorder.tool_calls, recorder.nodes
-        trajectory.seconds = time.time() - trajectory.started
+        root.handler.graph.ended(run_id, output, error)
+        root.handler.close()
+        trajectory = root.handler.trajectory()
         release(root.handler.scope.rollout_id, root.handler.scope.servers)
-        if trajectory.completions and self.writer:  # a chain that asked no model is no run of an agent
+        asked = trajectory.completions or trajectory.resumes or trajectory.waiting
+        if asked and self.writer:  # a chain that asked no model, and no person, is no run of an agent
             self.writer.finished(trajectory)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
-from art_langgraph.trajectory import CompletionCall, NodeRun, Place, ToolCall
+from art_langgraph.trajectory import Attempts, CompletionCall, NodeRun, Place, ToolCall
 
 _OF_THE_TOOL = frozenset({"tool", "arguments", "tool_call_id", "started", "seconds"})
 """Fields of a tool call that come from LangChain, not from the MCP server."""
@@ -23,11 +23,13 @@ class Recorder:
         self.nodes: list[NodeRun] = []
         self.on_completion: Callable[[CompletionCall], None] | None = None
         self._open_tools: dict[UUID, ToolCall] = {}
+        self._attempts = Attempts()
         self._lock = threading.Lock()
 
     def completion(self, call: CompletionCall) -> None:
         """Adds a model call. A completion that is known already came from a cache, and is marked as cached."""
         with self._lock:
+            call.superseded = call.superseded or self._attempts.superseded.get(call.attempt)
             if call.id is not None and any(earlier.id == call.id for earlier in self.completions):
                 call.cached = True
             self.completions.append(call)
@@ -46,16 +48,17 @@ class Recorder:
             self._open_tools.pop(run_id, None)
 
     def tool_refused(self, call: ToolCall) -> None:
-        """Adds a tool call of the model that no tool answered, with the model's arguments, unless it is recorded."""
+        """Adds a tool call of the model that no tool answered, with the model's arguments, unless it is recorded.
+
+        A call that no model of this run made is in the history of an earlier run, and is not added.
+        """
         with self._lock:
             if any(known.tool_call_id == call.tool_call_id for known in self.tool_calls):
                 return
-            for completion in self.completions:
-                for asked in (completion.message or {}).get("tool_calls") or ():
-                    if asked["id"] == call.tool_call_id:
-                        call.tool = asked["function"]["name"]
-                        call.arguments = _arguments(asked["function"]["arguments"])
-            self.tool_calls.append(call)
+            made = [asked for answer in self.completions for asked in (answer.message or {}).get("tool_calls") or ()]
+            if asked := [one["function"] for one in made if one["id"] == call.tool_call_id]:
+                call.tool, call.arguments = asked[-1]["name"], _arguments(asked[-1]["arguments"])
+                self.tool_calls.append(call)
 
     def mcp_call(self, call: ToolCall, run_id: UUID | None = None) -> None:
         """Records a call over MCP, in the LangChain tool call that made it or as a call of its own.
@@ -79,21 +82,12 @@ class Recorder:
             self.tool_calls.append(call)
 
     def node(self, run: NodeRun) -> None:
-        """Adds a run of a node."""
+        """Adds a run of a node that has started. Completions of the attempts that it repeats no longer count."""
         with self._lock:
             self.nodes.append(run)
-
-    def supersede(self, attempts: Collection[str | None], why: Literal["retry", "resume"]) -> None:
-        """Marks the completions of node runs that were repeated: they do not count.
-
-        Args:
-            attempts: Ids of the node runs.
-            why: Why the nodes ran again.
-        """
-        with self._lock:
-            for completion in self.completions:
-                if completion.attempt in attempts and completion.superseded is None:
-                    completion.superseded = why
+            if self._attempts.started(run):
+                for call in self.completions:
+                    call.superseded = call.superseded or self._attempts.superseded.get(call.attempt)
 
 
 def _arguments(text: str) -> dict[str, Any]:

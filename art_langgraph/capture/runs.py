@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from art_langgraph.trajectory import NodeRun, Place
@@ -18,7 +18,6 @@ class Run:
     parent: UUID | None
     namespace: str = ""
     node: NodeRun | None = None
-    checkpointed: bool = False
 
 
 class Runs:
@@ -28,6 +27,8 @@ class Runs:
         self._runs: dict[UUID, Run] = {}
         self._agents: dict[str, str | None] = {}
         """By checkpoint namespace: the agent that the node of that namespace belongs to."""
+        self._repeated: set[UUID] = set()
+        """Chains that LangChain's `with_retry` ran again."""
         self._lock = threading.Lock()
 
     def __contains__(self, run_id: UUID | None) -> bool:
@@ -42,9 +43,24 @@ class Runs:
         namespace = str(metadata.get("langgraph_checkpoint_ns") or "")
         with self._lock:
             above = self._runs.get(parent) if parent else None
-            self._runs[run_id] = Run(parent, namespace, checkpointed="thread_id" in metadata)
+            self._runs[run_id] = Run(parent, namespace)
             self._agents.setdefault(namespace, metadata.get("lc_agent_name"))  # graphs inside the node come later
         return bool(namespace) and (above is None or above.namespace != namespace)
+
+    def repeat(self, run_id: UUID, parent: UUID | None) -> None:
+        """A chain is another attempt at what its parent tried before, which is repeated thereby."""
+        with self._lock:
+            self._repeated |= {known for known, run in self._runs.items() if run.parent == parent and known != run_id}
+
+    def repeated(self, run_id: UUID | None) -> bool:
+        """Whether a run is a chain that was repeated, or lies inside one."""
+        with self._lock:
+            while self._repeated and run_id is not None:
+                if run_id in self._repeated:
+                    return True
+                run = self._runs.get(run_id)
+                run_id = run.parent if run else None
+        return False
 
     def tool(self, run_id: UUID, parent: UUID | None) -> None:
         """A tool starts, which may run a graph."""
@@ -57,25 +73,10 @@ class Runs:
         run = self._runs.get(run_id)
         return run.node if run else None
 
-    def set_node(self, run_id: UUID, node: NodeRun) -> dict[Literal["retry", "resume"], set[str | None]]:
-        """A run is that of a node.
-
-        Returns:
-            Earlier attempts at the node, and what their subgraphs did unless a checkpointer kept it for the retry.
-        """
-        superseded: dict[Literal["retry", "resume"], set[str | None]] = {}
+    def set_node(self, run_id: UUID, node: NodeRun) -> None:
+        """A run is that of a node."""
         with self._lock:
-            runs = [run for run in self._runs.values() if run.node]  # in order of their start: outer ones first
             self._runs[run_id].node = node
-        for run in runs:
-            if run.node and run.node.namespace == node.namespace and (run.node.error or run.node.interrupted):
-                attempts = {run.node.attempt}
-                if run.node.error and not run.checkpointed:
-                    for inner in runs:
-                        if inner.node and inner.node.parent in attempts:
-                            attempts.add(inner.node.attempt)
-                superseded.setdefault("resume" if run.node.interrupted else "retry", set()).update(attempts)
-        return superseded
 
     def place(self, parent: UUID | None, metadata: dict[str, Any]) -> dict[str, Any]:
         """Where something under `parent` runs: in the nearest node run above, which is inside the one above that.
@@ -95,11 +96,12 @@ class Runs:
                 parent = run.parent
         namespace = str(metadata.get("langgraph_checkpoint_ns") or "")
         task = metadata.get("langgraph_path") or ()
-        agents = self._agents_of(namespace, metadata.get("lc_agent_name"))
+        nodes = _nodes_in(namespace)
+        agents = self._agents_of(nodes, metadata.get("lc_agent_name"))
         return Place(
             node=metadata.get("langgraph_node"),
             agent=agents[-1] if agents else None,
-            path=_path(namespace, agents),
+            path=_path(nodes, agents),
             namespace=namespace,
             step=metadata.get("langgraph_step"),
             branch=next((part for part in task if type(part) is int), None) if task[:1] == ("__pregel_push",) else None,
@@ -107,23 +109,31 @@ class Runs:
             parent=above[1] if len(above) > 1 else None,
         ).model_dump()
 
-    def _agents_of(self, namespace: str, innermost: str | None) -> list[str | None]:
-        """The agent of each node in a namespace, from the outermost graph inwards."""
-        if not namespace:
+    def _agents_of(self, nodes: Sequence[tuple[str, str]], innermost: str | None) -> list[str | None]:
+        """The agent of each node that encloses something, from the outermost graph inwards."""
+        if not nodes:
             return []
-        parts = namespace.split("|")
         with self._lock:
-            above = [self._agents.get("|".join(parts[:length])) for length in range(1, len(parts))]
-            return [*above, self._agents.setdefault(namespace, innermost)]
+            above = [self._agents.get(namespace) for namespace, _ in nodes[:-1]]
+            return [*above, self._agents.setdefault(nodes[-1][0], innermost)]
 
 
-def _path(namespace: str, agents: Sequence[str | None]) -> list[str]:
-    """Names of the nodes in a namespace, each new agent's name before its nodes. A nested graph inherits the name."""
+def _nodes_in(namespace: str) -> list[tuple[str, str]]:
+    """The nodes in a checkpoint namespace, from the outermost inwards: the namespace and the name of each.
+
+    LangGraph numbers the graphs that a node calls after its first. A number is no node.
+    """
+    parts = namespace.split("|") if namespace else []
+    return [("|".join(parts[: at + 1]), part.partition(":")[0]) for at, part in enumerate(parts) if not part.isdigit()]
+
+
+def _path(nodes: Sequence[tuple[str, str]], agents: Sequence[str | None]) -> list[str]:
+    """Names of nodes, each new agent's name before its nodes. A nested graph inherits the name."""
     path: list[str] = []
     above = None
-    for part, agent in zip(namespace.split("|") if namespace else [], agents, strict=True):
+    for (_, name), agent in zip(nodes, agents, strict=True):
         if agent is not None and agent != above and agent not in path[-1:]:
             path.append(agent)
-        path.append(part.partition(":")[0])
+        path.append(name)
         above = agent
     return path

@@ -15,6 +15,7 @@ from langchain_core.tracers.context import register_configure_hook
 
 from art_langgraph.capture.recorder import Recorder
 from art_langgraph.capture.release import Server, release
+from art_langgraph.trajectory import parent_namespace
 
 
 @dataclass(slots=True, eq=False)
@@ -59,11 +60,6 @@ class Scope:
         return policy if version is None or "@" in policy else f"{policy}@{version}"
 
 
-def parent_namespace(namespace: str) -> str:
-    """The checkpoint namespace of the graph that a node belongs to."""
-    return namespace.rpartition("|")[0]
-
-
 @runtime_checkable
 class Scoped(Protocol):
     """A callback handler that knows which rollout a run belongs to."""
@@ -92,13 +88,15 @@ register_configure_hook(_handler, inheritable=True)
 def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
     """Makes `scope` the current rollout inside the `with` block, in this task and those it starts.
 
-    The handler hears every LangChain run in there, whatever callbacks the run is given. At the end of the block, the
-    policy versions that the rollout holds are given back.
+    The handler hears every LangChain run in there, whatever callbacks the run is given. A run that goes on around the
+    block, such as that of the node which calls it, encloses none of them: its handlers do not hear them. At the end of
+    the block, the policy versions that the rollout holds are given back.
     """
-    token, heard = _current.set(scope), _handler.set(handler)
+    token, heard, config = _current.set(scope), _handler.set(handler), var_child_runnable_config.set(None)
     try:
         yield scope
     finally:
+        var_child_runnable_config.reset(config)
         _handler.reset(heard)
         _current.reset(token)
         release(scope.rollout_id, scope.servers)
@@ -107,12 +105,8 @@ def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
 @contextmanager
 def apart() -> Iterator[None]:
     """What runs inside the `with` block belongs to no rollout, though one may be running here: nothing records it."""
-    config = var_child_runnable_config.set(None)
-    try:
-        with recording(Scope(), BaseCallbackHandler()):
-            yield
-    finally:
-        var_child_runnable_config.reset(config)
+    with recording(Scope(), BaseCallbackHandler()):
+        yield
 
 
 def enclosing_run() -> tuple[UUID | None, dict[str, Any]]:

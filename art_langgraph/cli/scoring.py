@@ -71,7 +71,8 @@ def score_command(
 ) -> None:
     """Score recorded runs with a reward function, or let a judge compare the runs of each scenario.
 
-    A run that cannot be scored gets no reward, and is counted.
+    A run that cannot be scored gets no reward, and is counted. A run that waits for the answer to an interrupt is left
+    out: it has not ended.
 
     Example: art-langgraph score --reward my_agent:reward --since 1d
     """
@@ -81,15 +82,18 @@ def score_command(
         raise ConfigError("say either --reward module:function or --judge provider/name")
     target = TrajectoryStore(store)
     everything = target.list(**filters(graph, thread, since, error=error))
-    runs = [trajectory for trajectory in everything if again or not trajectory.scored]
+    ended = [trajectory for trajectory in everything if not trajectory.waiting]
+    runs = [trajectory for trajectory in ended if again or not trajectory.scored]
     if judge is not None:
         runs = asyncio.run(judge_runs(target, runs, make_ruler(judge, judge_url, rubric, votes), judge))
     elif reward is not None:
         asyncio.run(_score_runs(target, runs, load_object(reward), reward))
     scored = sum(trajectory.scored for trajectory in runs)
     print(f"{scored} scored, {len(runs) - scored} failed")
-    if kept := len(everything) - len(runs):
+    if kept := len(ended) - len(runs):
         print(f"{kept} runs had a reward already; --again scores them anew")
+    if waiting := len(everything) - len(ended):
+        print(f"{waiting} runs are left out: they wait for the answer to an interrupt")
 
 
 async def _score_runs(store: TrajectoryStore, runs: Sequence[Trajectory], reward: RewardFunction, source: str) -> None:

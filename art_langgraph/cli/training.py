@@ -126,7 +126,10 @@ async def _replay(
     """Runs the scenarios of recorded runs anew, `n` times each."""
     from art_langgraph.loop.rollout import gather
 
-    scenarios = list({trajectory.scenario.id: trajectory.scenario for trajectory in runs}.values())
+    begun = [trajectory for trajectory in runs if trajectory.resumes is None]
+    if lost := len(runs) - len(begun):
+        print(f"{lost} runs are left out: they resumed a thread whose first run is not in the store, or a checkpoint")
+    scenarios = list({trajectory.scenario.id: trajectory.scenario for trajectory in begun}.values())
     print(f"replaying {len(scenarios)} scenarios {n} times: their runs are compared with one another")
     groups = await gather(
         load_object(graph),
@@ -141,10 +144,11 @@ async def _replay(
 
 
 async def _judge(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: Ruler) -> list[Trajectory]:
-    """Lets the judge score the runs without a reward. Returns all runs."""
+    """Lets the judge score the runs that have ended without a reward. Returns them, and the runs with a reward."""
     from art_langgraph.cli.scoring import judge_runs
 
-    judged = await judge_runs(store, [trajectory for trajectory in runs if not trajectory.scored], ruler, "ruler")
+    unscored = [trajectory for trajectory in runs if not trajectory.scored and not trajectory.waiting]
+    judged = await judge_runs(store, unscored, ruler, "ruler")
     return [*(trajectory for trajectory in runs if trajectory.scored), *judged]
 
 

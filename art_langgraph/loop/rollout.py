@@ -13,9 +13,11 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.types import Command
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
+from art_langgraph.capture.graph_run import resumed_state
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.handover import handed_over
 from art_langgraph.capture.scope import Scope, recording
+from art_langgraph.loop import threads
 from art_langgraph.loop.failures import check_runs, runs_of, warn_unheard
 from art_langgraph.loop.graphs import Graph as Graph
 from art_langgraph.loop.graphs import GraphSource, NotStarted, graph_input
@@ -55,7 +57,8 @@ async def rollout(
 
     When the graph raises, the trajectory has its `error` and everything that happened until then. All models of the
     graph that ask the trainer server use the same version of their policy during the whole rollout. A graph with a
-    checkpointer gets a new thread unless `config` names a thread.
+    checkpointer gets a new thread unless `config` names a thread. A rollout inside a node of another rollout is a run
+    of its own.
 
     When the graph raises because a model call lost its connection to the trainer server, or its time is over because
     the server was gone, the run is repeated from its beginning as soon as the server is back, three times at most, and
@@ -64,13 +67,17 @@ async def rollout(
 
     Args:
         graph: A compiled graph, or a factory that makes a graph for a scenario; see `Graph`.
-        scenario: The task. A text is a user's message: the first message of a graph that takes messages.
+        scenario: The task. A text is a user's message: the first message of a graph that takes messages. The answer to
+            an interrupt (`Command(resume=…)`), or None, goes on with the thread of `config`, and the trajectory has the
+            thread's scenario, as the store or the checkpointer knows it. The store reads such a run and the run that it
+            resumes as a single trajectory; where there is no store, `first.resumed_by(second)` makes it.
         reward: Scores the run, also when the graph raised; None leaves it unscored.
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
         config: LangChain's config of the run.
         timeout: Seconds for the graph, from when it is there; running over is an error of the trajectory.
         store: Where the trajectory is kept as well.
-        resume: Answers the graph's interrupts, given as a list; without it an interrupt ends the run.
+        resume: Answers the graph's interrupts, given as a list. The run also goes on from breakpoints
+            (`interrupt_before`, `interrupt_after`), which ask nothing. Without it the run ends at either.
         version: Version of the policies that the graph asks, for all of them or by name; None: the newest. A graph that
             names a version itself (`agent@3`) keeps it.
         evaluation: The run evaluates a version, and is never trained on.
@@ -96,6 +103,7 @@ async def rollout(
             Scope(temperature=temperature, version=version),
             config=config,
             timeout=timeout,
+            store=store,
             resume=resume,
             evaluation=evaluation,
             metadata=metadata,
@@ -104,7 +112,7 @@ async def rollout(
     began = time.monotonic()
     trajectory, scope, error = await attempt()
     for _ in range(REPEATS):
-        if error is None or _thread(config or {}) is not None or not await server_is_back(error, began):
+        if error is None or threads.thread_of(config) is not None or not await server_is_back(error, began):
             break
         began = time.monotonic()
         trajectory, scope, error = await attempt()
@@ -128,6 +136,7 @@ async def _run(
     *,
     config: RunnableConfig | None,
     timeout: float | None,
+    store: TrajectoryStore | None,
     resume: Resume | None,
     evaluation: bool,
     metadata: Mapping[str, Any] | None,
@@ -141,6 +150,7 @@ async def _run(
         requested_version=dict(version) if isinstance(version, Mapping) else version,
         evaluation=evaluation,
         metadata=dict(metadata or {}),
+        resumes=resumed_state(scenario.input, threads.configurable(config)),
     )
     started, opened = time.monotonic(), False
     raised: Exception | None = None
@@ -152,19 +162,22 @@ async def _run(
                 runnable = await source.open(scenario, stack)
                 opened = True
                 async with asyncio.timeout(timeout):
-                    whole = _whole_config(config, runnable, scope, evaluation)
-                    trajectory.graph_id, trajectory.thread_id = runnable.get_name(), _thread(whole)
+                    whole = threads.own_thread(
+                        _with_handover(config, scope, scenario.id, evaluation), runnable, scope.rollout_id
+                    )
+                    trajectory.graph_id, trajectory.thread_id = runnable.get_name(), threads.thread_of(whole)
+                    if trajectory.resumes:
+                        trajectory.scenario = await threads.thread_scenario(scenario, runnable, whole, store)
                     trajectory.output = await runnable.ainvoke(graph_input(runnable, scenario.input), whole)
-                    while resume and (interrupts := _interrupts(trajectory.output)):
-                        value = resume(interrupts)
-                        value = await value if inspect.isawaitable(value) else value
-                        trajectory.output = await runnable.ainvoke(Command(resume=value), whole)
+                    if resume:
+                        await _resume(runnable, threads.newest(whole), resume, trajectory)
     except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
         if isinstance(error, NotStarted) and not opened:  # an inner rollout's is data of this run
             raise
         trajectory.error, raised = f"{type(error).__name__}: {error}", error
     finally:
         scope.exits = None  # a task that outlives the run must not wait for an end that has passed
+    handler.close()
     trajectory.seconds = time.monotonic() - started
     if handler.root:
         trajectory.run_id = str(handler.root)
@@ -330,27 +343,18 @@ def _first(error: Exception) -> Exception:
     return error
 
 
-def _thread(config: RunnableConfig) -> str | None:
-    """The thread that a config names."""
-    thread = (config.get("configurable") or {}).get("thread_id")
-    return None if thread is None else str(thread)
+async def _resume(graph: Runnable[Any, Any], config: RunnableConfig, resume: Resume, trajectory: Trajectory) -> None:
+    """Goes on with a run until it ends: answers its interrupts, and leaves its breakpoints behind."""
+    while (asked := await threads.questions(graph, trajectory.output, config)) is not None:
+        given: Command[Any] | None = None
+        if asked:
+            value = resume(asked)
+            given = Command(resume=await value if inspect.isawaitable(value) else value)
+        trajectory.output = await graph.ainvoke(given, config)
 
 
-def _interrupts(output: Any) -> list[Any]:
-    """Values of the interrupts that a graph stopped at; empty when it ended."""
-    interrupts = output.get("__interrupt__") if isinstance(output, dict) else None
-    return [interrupt.value for interrupt in interrupts or ()]
-
-
-def _whole_config(
-    config: RunnableConfig | None, graph: Runnable[Any, Any], scope: Scope, evaluation: bool
-) -> RunnableConfig:
-    """Adds to a config what a remote graph has to know of the rollout.
-
-    Also adds a new thread, where the graph has a checkpointer and the config names no thread.
-    """
+def _with_handover(config: RunnableConfig | None, scope: Scope, scenario_id: str, evaluation: bool) -> RunnableConfig:
+    """Adds to a config what a remote graph has to know of the rollout."""
     merged: dict[str, Any] = dict(config or {})
-    merged["metadata"] = {**(merged.get("metadata") or {}), **handed_over(scope, evaluation=evaluation)}
-    if getattr(graph, "checkpointer", None):
-        merged["configurable"] = {"thread_id": scope.rollout_id, **(merged.get("configurable") or {})}
+    merged["metadata"] = {**(merged.get("metadata") or {}), **handed_over(scope, scenario_id, evaluation=evaluation)}
     return cast(RunnableConfig, merged)

@@ -18,8 +18,8 @@ from art_langgraph.llm.llm import LLM
 from art_langgraph.loop.evaluate import Evaluation, evaluate
 from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.loop.rollout import Graph
-from art_langgraph.loop.stages import Stages
 from art_langgraph.loop.train import StepRecord, train
+from art_langgraph.progress import Stages
 from art_langgraph.rewards import group_sum
 from art_mcp.client.connect import Server, connect
 from art_mcp.scenarios.catalog import CatalogTool, withheld

@@ -291,6 +291,9 @@ async def test_every_shape_is_captured(dev: Dev) -> None:
     assert calls("broken") == [("last words", "breaks", None)]
     assert "it broke" in (store.list(graph="broken")[0].error or "")
     assert calls("person") == [("draft", "asks", "resume"), ("draft", "asks", None), ("done", "asks", None)]
+    (person,) = store.list(graph="person")
+    assert person.scenario.input["messages"][0]["content"] == "x"
+    assert person.final_text == "done"
     assert all(
         call.trainable or call.superseded
         for name in NAMES

@@ -1,15 +1,206 @@
-"""Trajectories and scenarios: what they are known by."""
+"""What scenarios are known by; which attempts at a node count, through real graphs; and a run with the run that resumed
+it, as a single one."""
 
 from __future__ import annotations
 
+import asyncio
+import operator
 import os
 import subprocess
 import sys
+from typing import Annotated, Any, TypedDict
 
 import pytest
+from langchain_core.runnables import RunnableLambda
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.func import entrypoint, task
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, RetryPolicy, Send, interrupt
 
-from art_langgraph import Scenario, Trajectory, TrajectoryGroup
-from art_langgraph.trajectory import CompletionCall, scenario_id
+from art_langgraph import Scenario, Trajectory, TrajectoryGroup, rollout
+from art_langgraph.trajectory import CompletionCall, parent_namespace, scenario_id
+from tests.support.chat_models import Answering
+
+AT_ONCE = RetryPolicy(initial_interval=0.001, jitter=False)
+
+
+class Said(TypedDict):
+    said: Annotated[list[str], operator.add]
+
+
+def marks(found: Trajectory) -> list[tuple[str | None, str | None]]:
+    return [(call.node, call.superseded) for call in found.completions]
+
+
+def drafts(model: Any, fails: int) -> Any:
+    """A subgraph of a draft and a check, of which the check fails some times."""
+    tries = iter(range(100))
+
+    async def draft(state: Said) -> dict[str, list[str]]:
+        return {"said": [(await model.ainvoke("x")).text]}
+
+    async def check(state: Said) -> dict[str, list[str]]:
+        answer = await model.ainvoke("x")
+        if next(tries) < fails:
+            raise ConnectionError("not yet")
+        return {"said": [answer.text]}
+
+    graph = StateGraph(Said).add_node("draft", draft).add_node("check", check)
+    return graph.add_edge(START, "draft").add_edge("draft", "check").compile()
+
+
+@pytest.mark.parametrize("checkpointer", [None, InMemorySaver()])
+@pytest.mark.parametrize("fan_out", [False, True])
+async def test_a_retry_repeats_all_that_the_failed_attempts_enclosed(checkpointer: Any, fan_out: bool) -> None:
+    graph = StateGraph(Said).add_node("work", drafts(Answering(), fails=2), retry_policy=AT_ONCE)
+    if fan_out:
+        graph.add_conditional_edges(START, lambda _: [Send("work", {"said": []})], ["work"])
+    else:
+        graph.add_edge(START, "work")
+    found = await rollout(graph.compile(checkpointer=checkpointer), {"said": []})
+    assert found.error is None
+    assert marks(found) == [("draft", "retry"), ("check", "retry")] * 2 + [("draft", None), ("check", None)]
+    assert len(found.completion_ids) == 2
+
+
+async def test_a_retry_repeats_graphs_two_levels_down_and_no_sibling() -> None:
+    model, tries = Answering(), iter(range(100))
+
+    async def ends(state: Said) -> dict[str, list[str]]:
+        if next(tries) == 0:
+            raise ConnectionError("not yet")
+        return {}
+
+    async def beside(state: Said) -> dict[str, list[str]]:
+        return {"said": [(await model.ainvoke("x")).text]}
+
+    middle = StateGraph(Said).add_node("inner", drafts(model, fails=0)).add_node("ends", ends)
+    whole = StateGraph(Said).add_node("beside", beside)
+    whole.add_node("middle", middle.add_edge(START, "inner").add_edge("inner", "ends").compile(), retry_policy=AT_ONCE)
+    whole.add_edge(START, "beside").add_edge("beside", "middle")
+    found = await rollout(whole.compile(checkpointer=InMemorySaver()), {"said": []})
+    once = [("draft", None), ("check", None)]
+    assert marks(found) == [("beside", None), ("draft", "retry"), ("check", "retry"), *once]
+
+
+async def test_langchains_retry_of_a_graph_or_of_a_chain_repeats_what_it_encloses() -> None:
+    model, tries = Answering(), iter(range(100))
+
+    async def parse(answer: Any) -> str:
+        if next(tries) == 0:
+            raise ValueError("not parsed")
+        return str(answer.text)
+
+    chain = (model | RunnableLambda(parse)).with_retry(wait_exponential_jitter=False)
+
+    async def node(state: Said) -> dict[str, list[str]]:
+        await model.ainvoke("before")
+        return {"said": [await chain.ainvoke("x")]}
+
+    parsed = StateGraph(Said).add_node("n", node).add_edge(START, "n").compile()
+    found = await rollout(parsed, {"said": []})
+    assert found.error is None
+    assert [call.superseded for call in found.completions] == [None, "retry", None]
+    found = await rollout(drafts(model, fails=1).with_retry(wait_exponential_jitter=False), {"said": []})
+    assert found.error is None
+    assert marks(found) == [("draft", "retry"), ("check", "retry"), ("draft", None), ("check", None)]
+
+
+async def test_an_answer_that_comes_after_its_attempt_failed_does_not_count() -> None:
+    model, failed, tries = Answering(), asyncio.Event(), iter(range(100))
+    late: list[asyncio.Task[Any]] = []
+
+    async def node(state: Said) -> dict[str, list[str]]:
+        async def slow() -> None:
+            await failed.wait()
+            await model.ainvoke("late")
+
+        if next(tries) == 0:
+            late.append(asyncio.create_task(slow()))
+            raise ConnectionError("not yet")
+        failed.set()
+        await late[0]
+        return {"said": [(await model.ainvoke("x")).text]}
+
+    graph = StateGraph(Said).add_node("n", node, retry_policy=AT_ONCE).add_edge(START, "n").compile()
+    found = await rollout(graph, {"said": []})
+    assert [(call.messages[0]["content"], call.superseded) for call in found.completions] == [
+        ("late", "retry"),
+        ("x", None),
+    ]
+
+
+async def test_a_retried_entrypoint_repeats_its_tasks() -> None:
+    model, tries = Answering(), iter(range(100))
+
+    @task
+    async def work(number: int) -> str:
+        return (await model.ainvoke(str(number))).text
+
+    @entrypoint(checkpointer=InMemorySaver(), retry_policy=AT_ONCE)
+    async def flow(inputs: dict[str, Any]) -> str:
+        await work(0)
+        if next(tries) == 0:
+            raise ConnectionError("not yet")
+        return await work(1)
+
+    found = await rollout(flow, {"x": 1})
+    assert found.error is None
+    assert [(call.messages[0]["content"], call.superseded) for call in found.completions] == [
+        ("0", "retry"),
+        ("0", None),
+        ("1", None),
+    ]
+
+
+@pytest.mark.parametrize(("kept", "again"), [(None, None), (False, "resume")])
+async def test_a_resume_goes_on_in_subgraphs_that_keep_checkpoints(kept: Any, again: str | None) -> None:
+    model = Answering()
+    inner = drafts(model, fails=0)
+    inner.checkpointer = kept
+
+    async def node(state: Said) -> dict[str, list[str]]:
+        said = (await inner.ainvoke({"said": []}))["said"]
+        return {"said": [*said, interrupt("?")]}
+
+    graph = StateGraph(Said).add_node("n", node).add_edge(START, "n").compile(checkpointer=InMemorySaver())
+    found = await rollout(graph, {"said": []}, resume=lambda _: "yes")
+    assert found.error is None
+    first = [("draft", again), ("check", again)]
+    assert marks(found) == (first if again is None else [*first, ("draft", None), ("check", None)])
+
+
+async def test_a_run_and_the_run_that_resumed_it_are_a_single_trajectory() -> None:
+    model = Answering()
+
+    async def first(state: Said) -> dict[str, list[str]]:
+        return {"said": [(await model.ainvoke("first")).text]}
+
+    async def asks(state: Said) -> dict[str, list[str]]:
+        draft = await model.ainvoke("draft")
+        return {"said": [draft.text, interrupt("?")]}
+
+    graph = StateGraph(Said).add_node("first", first).add_node("asks", asks)
+    compiled = graph.add_edge(START, "first").add_edge("first", "asks").compile(checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "t"}}
+    begun = await rollout(compiled, {"said": ["question"]}, config=config)
+    assert len(begun.waiting) == 1
+    ended = await rollout(compiled, Command(resume="yes"), lambda _: 1.0, config=config)
+    assert ended.waiting == set()
+    whole = begun.resumed_by(ended)
+    assert marks(whole) == [("first", None), ("asks", "resume"), ("asks", None)]
+    assert (whole.id, whole.scenario, whole.reward) == (begun.id, begun.scenario, 1.0)
+    assert whole.output == ended.output
+    assert whole.waiting == set()
+    assert marks(begun) == [("first", None), ("asks", None)], "the parts stay as they are"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "parent"),
+    [("a:1", ""), ("a:1|b:2", "a:1"), ("a:1|2|b:3", "a:1|2"), ("a:1|2", ""), ("a:1|2|b:3|1", "a:1|2"), ("", "")],
+)
+def test_the_graph_of_a_node(namespace: str, parent: str) -> None:
+    assert parent_namespace(namespace) == parent
 
 
 def test_scenarios_that_differ_in_metadata_are_different() -> None:

@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Iterator[TrajectoryStore]:
 @pytest.mark.parametrize("version", [None, 3, {"agent": 0, "judge": 2}])
 def test_what_is_handed_over_is_taken_up(version: Any) -> None:
     sent = Scope(temperature=0.5, version=version)
-    scope, facts = taken_up({"who": "me", **handed_over(sent, evaluation=True)})
+    scope, facts = taken_up({"who": "me", **handed_over(sent, "sc-1", evaluation=True)})
     assert (scope.rollout_id, scope.temperature, scope.version) == (sent.rollout_id, 0.5, version)
     assert facts == {"temperature": 0.5, "requested_version": version, "evaluation": True}
 
@@ -47,7 +47,7 @@ async def test_the_capture_of_a_process_takes_it_up(connected: TrainerServer, st
 
     graph = StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
     sent = Scope(temperature=0.25, version=0)
-    metadata = {"who": "me", **handed_over(sent, evaluation=True)}
+    metadata = {"who": "me", **handed_over(sent, "sc-1", evaluation=True)}
     await graph.ainvoke({"messages": [("user", "say x")]}, {"metadata": metadata})
     flush()
     (run,) = store.list()

@@ -321,12 +321,10 @@ async def test_a_resume_elsewhere_voids_what_the_first_run_did(make: MakeModel, 
     async with AsyncSqliteSaver.from_conn_string(file) as saver:
         second = await rollout(graph.compile(checkpointer=saver), Command(resume="v"), config=config, store=store)
     assert second.output["said"] == ["before", "v"]
-    stored = store.get(first.id)
-    assert stored is not None
-    assert [one.superseded for one in stored.completions] == ["resume"]
-    again = store.get(second.id)
-    assert again is not None
-    assert [one.superseded for one in again.completions] == [None]
+    (stored,) = store
+    assert stored == store.get(first.id) == store.get(second.id)
+    assert (stored.id, stored.output) == (first.id, second.output)
+    assert [one.superseded for one in stored.completions] == ["resume", None]
 
 
 async def test_time_travel_forks_count_what_they_did_themselves(make: MakeModel) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from art_langgraph import Scenario, Trajectory, TrajectoryStore
 from art_langgraph.cli.main import build
-from art_langgraph.trajectory import CompletionCall
+from art_langgraph.trajectory import CompletionCall, NodeRun
 from trainer_server.wire import ConfigError
 
 
@@ -199,3 +199,31 @@ def test_score_says_which_runs_it_left_alone(
     assert "1 scored, 0 failed" in done
     assert "1 runs had a reward already; --again" in done
     assert "2 scored" in art("score", "--reward", "scored_by:reward", "--again").output
+
+
+def test_score_leaves_out_a_run_that_waits_for_an_answer(
+    store: TrajectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scored_when_ended.py").write_text("def reward(run):\n    return 0.25\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    node = NodeRun(node="n", namespace="n:1", attempt="a", interrupted=True, started=1.0, seconds=1.0)
+    store.add(recorded("tr-1", nodes=[node]))
+    store.add(recorded("tr-2"))
+    done = art("score", "--reward", "scored_when_ended:reward").output
+    assert "1 scored, 0 failed" in done
+    assert "1 runs are left out: they wait for the answer to an interrupt" in done
+
+
+@pytest.mark.usefixtures("connected")
+def test_a_run_without_the_question_of_its_thread_is_not_replayed(
+    store: TrajectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "replays.py").write_text(
+        "from langchain_core.runnables import RunnableLambda\ngraph = RunnableLambda(str)"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    store.add(recorded("tr-1", "Command(resume='yes')", resumes="newest", thread_id="t"))
+    replay = ("--replay", "2", "--graph-object", "replays:graph", "--reward", "replays:graph")
+    done = art("train", "--from-store", "--policy", "agent", *replay)
+    assert "1 runs are left out: they resumed a thread" in done.output
+    assert "replaying 0 scenarios" in done.output

@@ -1,0 +1,72 @@
+"""What a tool answered, whatever it returned."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command
+
+from art_langgraph import rollout
+from art_langgraph.capture.answer import tool_answer
+from art_langgraph.trajectory import ToolCall
+
+
+@tool
+def hands_over(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+    """Hand over, with the history."""
+    history = [HumanMessage("x" * 8000), ToolMessage("earlier", tool_call_id="call-0", status="error")]
+    said = ToolMessage("handed over", tool_call_id=tool_call_id)
+    return Command(goto="expert", update={"messages": [*history, said], "other": 1})
+
+
+@tool
+def refuses(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+    """Refuse, as a message."""
+    return Command(update={"messages": [ToolMessage("no such file", tool_call_id=tool_call_id, status="error")]})
+
+
+@tool
+def both(tool_call_id: Annotated[str, InjectedToolCallId]) -> list[Any]:
+    """Give a command and a message."""
+    return [Command(update={"other": 2}), ToolMessage("listed", tool_call_id=tool_call_id)]
+
+
+async def called(*names: str) -> list[ToolCall]:
+    """The tool calls of a run in which a model calls these tools at once."""
+    asked = AIMessage("", tool_calls=[{"name": name, "args": {}, "id": f"call-{name}"} for name in names])
+    model = GenericFakeChatModel(messages=iter([asked]))
+    graph = StateGraph(MessagesState).add_node("model", lambda state: {"messages": [model.invoke("x")]})
+    graph.add_node("tools", ToolNode([hands_over, refuses, both])).add_node("expert", lambda state: {})
+    found = await rollout(graph.add_edge(START, "model").add_edge("model", "tools").compile(), "x")
+    assert found.error is None
+    return found.tool_calls
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "is_error"),
+    [("hands_over", "handed over", False), ("refuses", "no such file", True), ("both", "listed", False)],
+)
+async def test_a_tool_that_returns_a_command_answers_with_the_message_in_it(
+    name: str, result: str, is_error: bool
+) -> None:
+    (call,) = await called(name)
+    assert (call.tool, call.result, call.is_error, call.tool_call_id) == (name, result, is_error, f"call-{name}")
+
+
+async def test_an_unknown_tool_is_recorded_beside_one_that_returns_a_command() -> None:
+    calls = {call.tool_call_id: call for call in await called("hands_over", "nothing")}
+    assert calls["call-nothing"].is_error
+    assert calls["call-hands_over"].result == "handed over"
+
+
+def test_a_command_without_a_message_says_where_it_goes() -> None:
+    assert tool_answer(Command(goto="expert", update={"history": "x" * 8000}), "call-1") == (
+        "Command(goto='expert')",
+        None,
+    )
