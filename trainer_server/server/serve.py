@@ -23,8 +23,9 @@ from trainer_server.server.connections import DrainingServer, Limits, patient_pr
 from trainer_server.server.server import check_names
 from trainer_server.wire import ConfigError
 
-_ENDING = 2
-"""Seconds that streams have to say that they end, after those in which they could finish."""
+_ENDING = 5
+"""Seconds that streams have to say that they end, after those in which they could finish. They do so when the engine
+sends their next token."""
 
 
 def serve(config: ServerConfig) -> None:
