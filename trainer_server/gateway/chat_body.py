@@ -228,6 +228,8 @@ def _refusal(error: ValidationError) -> APIError:
         hint = "name a policy (see /v1/models)" if name == "model" else "send at least one message"
         return APIError(400, f"`{name}` is missing: {hint}", param=name)
     problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    if first["type"] in ("model_type", "dict_type"):  # pydantic would name a class
+    if first["type"] == "too_short":
+        problem = "should have a value"
+    elif first["type"] in ("model_type", "dict_type"):  # pydantic would name a class
         problem = "should be an object"
     return APIError(400, f"`{where}` {problem}, not {first['input']!r:.100}", param=name)
