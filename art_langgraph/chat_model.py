@@ -30,13 +30,14 @@ class ChatART(ChatOpenAI):
         policy: Name of a policy ("agent" is its newest version, "agent@3" a fixed version) or of the base model.
         model: ChatOpenAI's name for the same: `ChatART(model="agent")` is `ChatART(policy="agent")`.
         base_url: Address of the trainer server; None: ART_BASE_URL, else the local server's.
-        api_key: Its key; None: ART_API_KEY, else the local server's.
+        api_key: Its key, or a function that gives it; None: ART_API_KEY, else the local server's where `base_url` is
+            its address.
 
     All other arguments are ChatOpenAI's.
 
     Raises:
         ValueError: No policy is named, or `policy` and `model` differ.
-        ConfigError: There is no key.
+        ConfigError: There is no key for the address.
     """
 
     policy: str
@@ -56,9 +57,12 @@ class ChatART(ChatOpenAI):
         base_url = values.pop("base_url", None) or values.pop("openai_api_base", None)
         api_key = values.pop("api_key", None) or values.pop("openai_api_key", None)
         secret = api_key.get_secret_value() if isinstance(api_key, SecretStr) else api_key
-        if secret is None or isinstance(secret, str):
+        if callable(secret):
+            url = Connection.find_url(base_url)
+        else:
             connection = Connection.find(base_url, secret)
-            base_url, api_key = f"{connection.url}/v1", connection.api_key
+            url, api_key = connection.url, connection.api_key
+        base_url = f"{url}/v1"
         values.update(base_url=base_url, api_key=api_key, model=values["policy"])
         values.setdefault("http_async_client", _client)
         values.setdefault("stream_usage", True)
@@ -82,9 +86,9 @@ class ChatART(ChatOpenAI):
                 headers[TEMPERATURE] = str(scope.temperature)
             payload["model"] = scope.model(payload["model"])
             payload["extra_headers"] = {**(payload.get("extra_headers") or {}), **headers}
-            key = self.openai_api_key
-            if self.openai_api_base and isinstance(key, SecretStr):
-                scope.servers.add((self.openai_api_base.removesuffix("/v1"), key.get_secret_value()))
+            if self.openai_api_base and (key := self.openai_api_key):
+                secret = key.get_secret_value() if isinstance(key, SecretStr) else key
+                scope.servers.add((self.openai_api_base.removesuffix("/v1"), secret))
         return payload
 
     def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:

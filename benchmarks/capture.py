@@ -128,7 +128,7 @@ def measure_capture(scratch: Path, options: argparse.Namespace) -> dict[str, Any
     """The two sides, against an engine that answers at once."""
     engine_port, port, key = free_port(), free_port(), "benchmark"
     base = tiny_base(scratch)
-    environment = {"ART_API_KEY": key, "ART_CACHE": str(Home.find().cache)}
+    environment = {"ART_API_KEY": key}
     with ExitStack() as stack:
         factory = ["testbed.engine_app:make_app", "--factory", "--port", str(engine_port), "--log-level", "error"]
         stack.enter_context(running(sys.executable, "-m", "uvicorn", *factory))
@@ -145,7 +145,6 @@ async def measure_gateway(scratch: Path, options: argparse.Namespace) -> dict[st
     """The gateway against vLLM itself. Requests never repeat, so that no prefix cache helps one side alone."""
     cache = Home.find().cache
     engine_install.install(cache, lambda line: print(line, file=sys.stderr))
-    os.environ["ART_CACHE"] = str(cache)
     base = resolve("embedded", cache)
     cpu = flavour() == "cpu"
     settings = EngineSettings(base=base, home=Home(scratch / "vllm"), cpu=cpu, adapter_slots=2, max_rank=8)

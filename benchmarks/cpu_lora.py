@@ -121,7 +121,6 @@ def main() -> None:
         return
     cache = Home.find().cache
     engine_install.install(cache, lambda line: print(line, file=sys.stderr))
-    os.environ["ART_CACHE"] = str(cache)
     base = resolve("embedded", cache, lambda line: print(line, file=sys.stderr))
     with tempfile.TemporaryDirectory() as scratch:
         adapters = make_adapters(base, Path(scratch))

@@ -40,7 +40,7 @@ def main() -> None:
         return sys.argv[sys.argv.index(name) + 1]
 
     app = make_app(os.environ["ENGINE"], option("--served-model-name"), os.environ["VLLM_API_KEY"])
-    uvicorn.run(app, host=option("--host"), port=int(option("--port")), log_level="error")
+    uvicorn.run(app, uds=option("--uds"), log_level="error")
 
 
 if __name__ == "__main__":

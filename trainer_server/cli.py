@@ -17,18 +17,26 @@ _MediaOption = Annotated[
     list[str] | None,
     typer.Option(help="A domain from which images and other media may be fetched; repeatable. Default: none."),
 ]
-_HomeOption = Annotated[Path | None, typer.Option("--home", help="State directory (ART_HOME, ~/.art-langgraph).")]
+_HomeOption = Annotated[
+    Path | None, typer.Option("--home", help="State directory, for its owner only (ART_HOME, ~/.art-langgraph).")
+]
 
 
 def serve_command(
     model: Annotated[
         str, typer.Option(help="`embedded` (SmolLM2-135M-Instruct from its package), a model directory, or a hub id.")
     ] = "embedded",
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a hub model. Default: its main branch.")
+    ] = None,
     engine: Annotated[
         str, typer.Option(help="Kind of engine: `vllm`, or `module:factory` of one that you wrote.")
     ] = "vllm",
     engine_url: Annotated[
-        list[str] | None, typer.Option(help="A vLLM server that runs elsewhere; repeatable. Default: launch one here.")
+        list[str] | None,
+        typer.Option(
+            help="A vLLM that runs already: http://host:port, or unix:/path; repeatable. Default: start one here."
+        ),
     ] = None,
     engine_gpus: Annotated[
         list[str] | None,
@@ -57,6 +65,13 @@ def serve_command(
     ] = "sqlite",
     engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
     allowed_media_domain: _MediaOption = None,
+    engine_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An environment variable that vLLM gets too, by name; repeatable. By itself it gets those of the "
+            "system, GPUs, Hugging Face and vLLM, and no keys or tokens."
+        ),
+    ] = None,
     trainer_processes: Annotated[
         int, typer.Option(help="Trainer processes that share each step, a GPU each.", min=1)
     ] = 1,
@@ -81,6 +96,10 @@ def serve_command(
         typer.Option(help="Another loss_type for steps, NAME=MODULE:ATTRIBUTE of a Loss; repeatable. See docs."),
     ] = None,
     trainer_args: Annotated[str, typer.Option(help="Flags passed to the trainer, as one quoted string.")] = "",
+    trainer_env: Annotated[
+        list[str] | None,
+        typer.Option(help="An environment variable that the trainer gets too, by name; repeatable. See --engine-env."),
+    ] = None,
     adapter_slots: Annotated[int, typer.Option(help="Adapters held by each engine at once.", min=2)] = 6,
     max_rank: Annotated[int, typer.Option(help="Largest LoRA rank that policies may have.")] = 16,
     keep_versions: Annotated[
@@ -89,6 +108,13 @@ def serve_command(
             help="Versions kept of each policy, besides its best, version 0, those in use. Default: all.", min=1
         ),
     ] = None,
+    keep_jobs: Annotated[
+        float,
+        typer.Option(help="Days for which jobs that have ended stay listed; then jobs/ended.jsonl has them.", min=1),
+    ] = 30.0,
+    job_time_limit: Annotated[
+        float, typer.Option(help="Seconds that the trainer may take for one job; a job that takes longer fails.", min=1)
+    ] = 86400.0,
 ) -> None:
     """Serve a base model and its policies: OpenAI-compatible gateway, training API, dashboard.
 
@@ -106,6 +132,7 @@ def serve_command(
             home=Home.find(home),
             ledger=ledger,
             model=model,
+            revision=revision,
             host=host,
             port=port,
             allowed_hosts=tuple(allowed_host or ()),
@@ -115,6 +142,7 @@ def serve_command(
             engine_api_key=os.environ.get("ART_ENGINE_API_KEY"),
             engine_args=tuple(shlex.split(engine_args)),
             media_domains=tuple(allowed_media_domain or ()),
+            engine_env=tuple(engine_env or ()),
             engine_gpus=tuple(engine_gpus or ()),
             trainer_gpus=trainer_gpus,
             share_gpu=share_gpu,
@@ -124,9 +152,12 @@ def serve_command(
             trainer_low_priority=trainer_low_priority,
             losses=tuple(loss or ()),
             trainer_args=tuple(shlex.split(trainer_args)),
+            trainer_env=tuple(trainer_env or ()),
             adapter_slots=adapter_slots,
             max_rank=max_rank,
             keep_versions=keep_versions,
+            keep_jobs=keep_jobs,
+            job_time_limit=job_time_limit,
         )
     )
 
@@ -142,6 +173,8 @@ def install_command(
     from trainer_server.engines.vllm import install as engine_install
 
     console = Console(stderr=True)
+    if told := engine_install.unused(Home.find().cache):
+        console.print(told)
     with console.status("installing vLLM", spinner="dots") as status:
         installation = engine_install.install(
             Home.find().cache,
@@ -154,6 +187,7 @@ def install_command(
 @engine_app.command("command")
 def command_command(
     model: Annotated[str, typer.Option(help="As `serve` has it; the same on all machines.")],
+    revision: Annotated[str | None, typer.Option(help="As `serve` has it; the same on all machines.")] = None,
     host: Annotated[str, typer.Option(help="Address that vLLM listens on; the network between must be trusted.")] = (
         "127.0.0.1"
     ),
@@ -166,14 +200,14 @@ def command_command(
 ) -> None:
     """Print the shell line that starts a vLLM fit for `serve --engine-url`, here or on another machine.
 
-    Its key is taken from ART_ENGINE_API_KEY, which `serve` reads too.
+    Its key is taken from ART_ENGINE_API_KEY, which `serve` reads too. Without a key the line starts nothing.
     """
     from trainer_server.engines.served_model import resolve
     from trainer_server.engines.vllm.command import command, environment
     from trainer_server.process.hardware import flavour
 
     home = Home.find()
-    base, cpu = resolve(model, home.cache), flavour() == "cpu"
+    base, cpu = resolve(model, home.cache, revision=revision), flavour() == "cpu"
     line = command(
         base,
         home,
@@ -188,7 +222,8 @@ def command_command(
     variables = environment(base, "", kv_cache_gib=2, gpus=gpus)
     del variables["VLLM_API_KEY"]
     assignments = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    print(" ".join(['VLLM_API_KEY="$ART_ENGINE_API_KEY"', *assignments, shlex.join(line)]))
+    key = 'VLLM_API_KEY="${ART_ENGINE_API_KEY:?is not set: give it the key that serve has}"'
+    print(" ".join([key, *assignments, shlex.join(line)]))
 
 
 @engine_app.command("status")
@@ -200,8 +235,12 @@ def status_command() -> None:
     installation = engine_install.status(cache)
     if installation is None:
         print(f"not installed in {engine_install.directory(cache)}: run `art-langgraph engine install`")
+    else:
+        print(f"{installation.requirement} ({installation.flavour}) in {installation.directory}")
+    if told := engine_install.unused(cache):
+        print(told)
+    if installation is None:
         raise typer.Exit(1)
-    print(f"{installation.requirement} ({installation.flavour}) in {installation.directory}")
 
 
 def register(app: typer.Typer) -> None:

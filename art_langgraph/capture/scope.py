@@ -14,6 +14,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 
 from art_langgraph.capture.recorder import Recorder
+from art_langgraph.capture.release import Server, release
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +37,7 @@ class Scope:
     recorder: Recorder = field(default_factory=Recorder)
     temperature: float | None = None
     version: int | Mapping[str, int] | None = None
-    servers: set[tuple[str, str]] = field(default_factory=set)
+    servers: set[Server] = field(default_factory=set)
     exits: AsyncExitStack | None = None
     routed: set[str] = field(default_factory=set)
 
@@ -89,7 +90,8 @@ register_configure_hook(_handler, inheritable=True)
 def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
     """Makes `scope` the current rollout inside the `with` block, in this task and those it starts.
 
-    The handler hears every LangChain run in there, whatever callbacks the run is given.
+    The handler hears every LangChain run in there, whatever callbacks the run is given. At the end of the block, the
+    policy versions that the rollout holds are given back.
     """
     token, heard = _current.set(scope), _handler.set(handler)
     try:
@@ -97,6 +99,7 @@ def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
     finally:
         _handler.reset(heard)
         _current.reset(token)
+        release(scope.rollout_id, scope.servers)
 
 
 @contextmanager

@@ -51,7 +51,9 @@ def cancel_command(
         str, typer.Argument(metavar="JOB", help="Id of a job. The first characters suffice if they are unique.")
     ],
 ) -> None:
-    """Cancel a job that the trainer has not taken up yet. The policy stays as it is.
+    """Cancel a queued or running step or warm start. The policy stays as it is.
+
+    A running job is broken off: the trainer is ended and started again, which takes as long as its start.
 
     Example: art-langgraph jobs cancel 0198c1
     """

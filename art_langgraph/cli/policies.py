@@ -10,7 +10,7 @@ import typer
 
 from art_langgraph.cli.options import JsonOption
 from art_langgraph.cli.output import print_json, print_table
-from trainer_server.wire import ConfigError, ExportFormat
+from trainer_server.wire import ConfigError, ExportFormat, version_number
 
 if TYPE_CHECKING:
     from art_langgraph.client.client import TrainerClient
@@ -21,11 +21,11 @@ _VersionArgument = Annotated[
 
 
 async def _find_version(trainer: TrainerClient, version: str) -> tuple[str, int]:
-    policy, at, number = version.partition("@")
+    policy, at, text = version.partition("@")
     if at:
-        if not number.isdigit():
+        if (number := version_number(text)) is None:
             raise ConfigError(f"{version!r} is no version: write POLICY@N with a number, or POLICY for the newest one")
-        return policy, int(number)
+        return policy, number
     return policy, (await trainer.policy(policy)).latest
 
 
@@ -39,8 +39,8 @@ def policies_command(as_json: JsonOption = False) -> None:
         broken: list[str] = []
         async with TrainerClient() as trainer:
             for policy in await trainer.policies():
-                newest = (await trainer.versions(policy.name))[-1]
-                reward = newest.metrics.get("reward_mean")
+                newest = await trainer.versions(policy.name)
+                reward = newest[-1].metrics.get("reward_mean") if newest else None
                 rows.append(
                     {
                         "policy": policy.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Iterable, Sequence
@@ -12,12 +13,12 @@ from typing import Any, Self
 
 import httpx
 from pydantic import ValidationError
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from art_langgraph.client.demonstrations import Demonstration, sft_request
 from art_langgraph.client.download import fetch
-from art_langgraph.credit import RetryCredit, group_refs
-from art_langgraph.jsonl import explain
+from art_langgraph.credit import RetryCredit, group_refs, repeated
+from art_langgraph.progress import progress_bar
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import (
     Completion,
@@ -40,6 +41,10 @@ from trainer_server.wire import (
     StepResult,
     Version,
 )
+from trainer_server.wire.jsonl import explain
+from trainer_server.wire.text import beginning
+
+log = logging.getLogger("art_langgraph")
 
 _WAIT = 20
 """Seconds of a long poll for a job."""
@@ -185,6 +190,7 @@ class TrainerClient:
         nodes: Sequence[str] | None = None,
         retry_credit: RetryCredit = "drop",
         idempotency_key: str | None = None,
+        time_limit: float | None = None,
     ) -> Job:
         """Queues a training step and returns at once. Calling it again with the same key returns the same job.
 
@@ -195,13 +201,30 @@ class TrainerClient:
             nodes: As those of `train_step`.
             retry_credit: As that of `train_step`.
             idempotency_key: Names the step. The server takes a step once, however often it is sent. None: a new key.
+            time_limit: Seconds that the trainer may take; a job that takes longer fails. None: the server's limit.
+
+        Raises:
+            ConfigError: `nodes` was given with a GroupRef, which names its completions itself.
         """
         refs = [group for group in groups if isinstance(group, GroupRef)]
+        if refs and nodes is not None:
+            raise ConfigError(
+                f"nodes={list(nodes)} cannot choose among the completions of a GroupRef ({refs[0].scenario_id!r}): "
+                "give nodes= to group_refs() or compare(), which make them"
+            )
         whole = [group for group in groups if isinstance(group, TrajectoryGroup)]
+        refs += group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit)
+        if twice := repeated(refs):
+            log.warning(
+                "%d completions are in several references of one step, which trains them once for each; the first: %s",
+                len(twice),
+                twice[0],
+            )
         request = StepRequest(
-            groups=[*refs, *group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit)],
+            groups=refs,
             config=config or GRPOConfig(),
             idempotency_key=idempotency_key or uuid.uuid4().hex,
+            time_limit=time_limit,
         )
         return Job.model_validate_json(
             (await self._ask("POST", f"/api/policies/{policy}/steps", json=request.model_dump(mode="json"))).content
@@ -247,18 +270,21 @@ class TrainerClient:
         return JobList.model_validate_json((await self._ask("GET", "/api/jobs", params=params)).content).jobs
 
     async def cancel(self, job_id: str) -> Job:
-        """Cancels a queued job. Cancelling it again returns the same job.
+        """Cancels a queued or running step or warm start. Cancelling it again returns the same job.
+
+        The policy stays at the version that it had. To break off a running job, the server ends the trainer and starts
+        it again.
 
         Returns:
             The cancelled job.
 
         Raises:
-            ServerError: 404 where there is no such job, 409 where the trainer has taken it up or it has ended.
+            ServerError: 404 where there is no such job, 409 where it has ended or made its version.
         """
         return Job.model_validate_json((await self._ask("POST", f"/api/jobs/{job_id}/cancel")).content)
 
     async def wait(self, job: Job, *, progress: str | None = None) -> Job:
-        """Waits until a job has ended.
+        """Waits until a job has ended. When the waiting is cancelled, the job goes on at the server; a warning says so.
 
         Args:
             job: The job.
@@ -271,11 +297,20 @@ class TrainerClient:
             JobFailed: The job failed or was cancelled.
         """
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        with Progress(*columns, transient=True, disable=progress is None) as bar:
+        with progress_bar(*columns, shown=progress is not None) as bar:
             task = bar.add_task(progress or "", total=1.0)
-            while not job.status.final:
-                job = await self.job(job.id, wait=_GLANCE if progress else _WAIT)
-                bar.update(task, completed=job.progress or 0.0)
+            try:
+                while not job.status.final:
+                    job = await self.job(job.id, wait=_GLANCE if progress else _WAIT)
+                    bar.update(task, completed=job.progress or 0.0)
+            except asyncio.CancelledError:  # Ctrl-C, or the caller's timeout
+                log.warning(
+                    "nobody waits for %s any more; it goes on at the server: `art-langgraph jobs list` shows it, "
+                    "`art-langgraph jobs cancel %s` cancels it while it is queued",
+                    job.id,
+                    job.id,
+                )
+                raise
         if job.status in (JobStatus.failed, JobStatus.cancelled):
             how = "failed" if job.status == JobStatus.failed else "was cancelled"
             raise JobFailed(f"{job.id} on policy {job.policy!r} {how}: {job.error}", job_id=job.id)
@@ -290,6 +325,7 @@ class TrainerClient:
         nodes: Sequence[str] | None = None,
         retry_credit: RetryCredit = "drop",
         idempotency_key: str | None = None,
+        time_limit: float | None = None,
     ) -> StepResult:
         """Takes a training step on the policy's own completions. Returns when the gateway serves the new version.
 
@@ -300,16 +336,24 @@ class TrainerClient:
             nodes: Patterns of the node paths to train ("planner", "worker/*"); None: all.
             retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
             idempotency_key: As that of `submit`.
+            time_limit: As that of `submit`.
 
         Returns:
-            The new version and the step's metrics. When there was nothing to learn from, the version stays and
-            `metrics["skipped"]` says why. `metrics["job"]` has the job's id and its seconds by phase.
+            The new version, the step's metrics, and in `trajectories` the ids of those that were trained, as `groups`
+            names them. When there was nothing to learn from, the version stays and `metrics["skipped"]` says why.
+            `metrics["job"]` has the job's id and its seconds by phase.
 
         Raises:
-            JobFailed: The step failed; the policy stays at the version it had.
+            JobFailed: The step failed or was cancelled; the policy stays at the version it had.
         """
         job = await self.submit(
-            policy, groups, config, nodes=nodes, retry_credit=retry_credit, idempotency_key=idempotency_key
+            policy,
+            groups,
+            config,
+            nodes=nodes,
+            retry_credit=retry_credit,
+            idempotency_key=idempotency_key,
+            time_limit=time_limit,
         )
         return await self.result(job)
 
@@ -321,6 +365,7 @@ class TrainerClient:
         *,
         nodes: Sequence[str] | None = None,
         idempotency_key: str | None = None,
+        time_limit: float | None = None,
         progress: bool = True,
     ) -> StepResult:
         """Warm start: the next version of a policy imitates demonstrations, by supervised fine-tuning.
@@ -335,6 +380,7 @@ class TrainerClient:
                 are used.
             nodes: Patterns of the node paths whose completions are imitated; None: all.
             idempotency_key: As that of `submit`.
+            time_limit: As that of `submit`.
             progress: Shows a bar on a terminal.
 
         Returns:
@@ -345,6 +391,7 @@ class TrainerClient:
             JobFailed: The warm start failed; the policy stays at the version it had.
         """
         request = sft_request(demonstrations, config, nodes=nodes, idempotency_key=idempotency_key or uuid.uuid4().hex)
+        request.time_limit = time_limit
         answer = await self._ask("POST", f"/api/policies/{policy}/sft", json=request.model_dump(mode="json"))
         label = f"warm start of {policy}" if progress else None
         return await self.result(Job.model_validate_json(answer.content), progress=label)
@@ -435,5 +482,5 @@ def _error(answer: httpx.Response) -> ServerError:
         problem = answer.json()["error"]
         message, code = str(problem["message"]), problem.get("code")
     except (ValueError, KeyError, TypeError):
-        message, code = answer.text[:500], None
+        message, code = beginning(answer.text, 500), None
     return ServerError(f"{message} (HTTP {answer.status_code})", status=answer.status_code, code=code)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_server.wire import Home
+from trainer_server.wire.home import create_private
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS answers (digest TEXT PRIMARY KEY, time REAL NOT NULL, answer TEXT NOT NULL) STRICT"
@@ -24,12 +25,12 @@ class AnswerCache:
     Several processes may use it at once. When it is deleted, answers are asked and paid for again.
 
     Args:
-        path: The file, created if it is missing; None: `llm.sqlite` in the cache folder under ART_HOME.
+        path: The file, created if it is missing; None: `llm.sqlite` under ART_CACHE.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = Path(path) if path is not None else Home.find().cache / "llm.sqlite"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        create_private(self.path)  # questions are made of what people and models wrote
         with closing(self._open()) as db, db:
             db.execute("PRAGMA journal_mode=WAL")
             db.execute(_SCHEMA)

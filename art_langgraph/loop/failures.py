@@ -61,13 +61,9 @@ def answered(run: Trajectory) -> bool:
 def check_rewards(groups: Sequence[TrajectoryGroup]) -> None:
     """Raises RolloutsFailed when no run has a reward, and no completion has one of its own."""
     runs = runs_of(groups)
-    if runs and not any(map(_scored, runs)):
+    if runs and not any(run.scored for run in runs):
         why = next((run.reward_error for run in runs if run.reward_error), "no reward function scored them")
         raise RolloutsFailed(f"{len(runs)} of {len(runs)} runs have no reward: {why}", trajectories=runs)
-
-
-def _scored(run: Trajectory) -> bool:
-    return run.reward is not None or any(call.reward is not None for call in run.completions)
 
 
 def check_completions(

@@ -11,14 +11,14 @@ from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.types import Command
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from art_langgraph.capture.handler import ARTCallbackHandler
-from art_langgraph.capture.release import release
 from art_langgraph.capture.scope import Scope, recording
 from art_langgraph.loop.failures import check_runs, warn_unheard, warn_version_unasked
 from art_langgraph.loop.graphs import Graph as Graph
 from art_langgraph.loop.graphs import GraphSource, NotStarted, graph_input
+from art_langgraph.progress import progress_bar
 from art_langgraph.rewards import GroupReward, RewardFunction, score, score_group
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
@@ -105,7 +105,6 @@ async def rollout(
         trajectory.error = f"{type(error).__name__}: {error}"
     finally:
         scope.exits = None  # a task that outlives the run must not wait for an end that has passed
-        release(scope)
     trajectory.seconds = time.monotonic() - started
     if handler.root:
         trajectory.run_id = str(handler.root)
@@ -233,7 +232,7 @@ async def run_groups(
         raise ConfigError(f"n={n} and max_concurrency={max_concurrency} must be at least 1")
     limit = asyncio.Semaphore(max_concurrency)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, transient=True, disable=not progress) as bar:
+    with progress_bar(*columns, shown=bool(progress)) as bar:
         label = progress if isinstance(progress, str) else "rollouts"
         running = bar.add_task(label, total=len(scenarios) * n)
         judging = bar.add_task(f"{label}: judged groups", total=len(scenarios)) if group_reward else None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 
 from art_langgraph.client.client import TrainerClient
+from art_langgraph.client.step_marks import StepMarks
 from art_langgraph.credit import RetryCredit
 from art_langgraph.loop.failures import runs_of, versions_of
 from art_langgraph.loop.graphs import Graph, GraphSource
@@ -111,7 +113,8 @@ async def train(
         max_concurrency: Runs at once.
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
         timeout: Seconds for a run of the graph.
-        store: Where the runs are stored; None: nowhere.
+        store: Where the runs are stored, and marked as trained, so that `art-langgraph train --from-store` leaves them
+            out; None: nowhere.
         shuffle: Draw scenarios in random order. Without it they are taken in the order given, so that you choose which
             scenarios a step gets.
         seed: Seeds that order.
@@ -172,17 +175,20 @@ async def train(
 
     async with aclosing(prefetch_rollouts(range(first_step, steps + 1), roll, max_staleness)) as batches:
         async for batch in batches:
-            if batch.job is None:
-                result = await client.train_step(
-                    policy,
-                    batch.groups,
-                    config(batch.step) if callable(config) else config,
-                    nodes=nodes,
-                    retry_credit=retry_credit,
-                    idempotency_key=_key(run, batch.step) if run else None,
-                )
-            else:
-                result = await client.result(batch.job)
+            key = _key(run, batch.step) if run else uuid.uuid4().hex
+            async with StepMarks(store, policy, key, runs_of(batch.groups)) as marks:
+                if batch.job is None:
+                    result = await client.train_step(
+                        policy,
+                        batch.groups,
+                        config(batch.step) if callable(config) else config,
+                        nodes=nodes,
+                        retry_credit=retry_credit,
+                        idempotency_key=key,
+                    )
+                else:
+                    result = await client.result(batch.job)
+                marks.result = result
             phases = result.metrics["job"]["seconds"]
             seconds = {"rollout": batch.seconds, "train": phases.get("train", 0.0), "swap": phases.get("swap", 0.0)}
             yield StepRecord(batch.step, result, batch.groups, seconds, batch.replaced)

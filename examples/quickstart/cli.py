@@ -36,7 +36,10 @@ def quickstart_command(
     from art_examples.quickstart.quickstart import run
     from art_examples.quickstart.run_directory import Options
 
-    engine_install.install(Home.find().cache, print)
+    cache = Home.find().cache
+    if told := engine_install.unused(cache):
+        print(told)
+    engine_install.install(cache, print)
     options = Options.of(name, seed, resume, steps=steps, validation=validation, train=train)
     try:
         run(options)

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 from trainer_server.wire import Connection, EngineError, Home
-from trainer_server.wire.guard import guarded
+from trainer_server.wire.guard import end_group, guarded
 
 START_TIMEOUT = 600.0
 """Seconds to wait for the server. The first start also downloads and converts the model."""
@@ -41,9 +41,8 @@ def trainer_server(home: Path, log: Path, progress: Callable[[str], None], *argu
     """
     where = Home(home)
     where.server.unlink(missing_ok=True)
-    environment = {**os.environ, "ART_CACHE": str(Home.find().cache)}
-    for name in ("ART_BASE_URL", "ART_API_KEY", "ART_HOME"):
-        environment.pop(name, None)
+    others = ("ART_BASE_URL", "ART_API_KEY", "ART_HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in others}
     log.parent.mkdir(parents=True, exist_ok=True)
     command = guarded([sys.executable, "-m", "trainer_server", "--home", str(home), "--port", "0", *arguments])
     with log.open("ab") as out:
@@ -55,7 +54,7 @@ def trainer_server(home: Path, log: Path, progress: Callable[[str], None], *argu
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:
-            process.kill()
+            end_group(process.pid, grace=0.0)  # the guard alone would leave the server behind
             process.wait()
 
 

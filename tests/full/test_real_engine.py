@@ -56,10 +56,14 @@ def test_the_token_is_private(real: Real) -> None:
 async def test_vllm_answers_nobody_without_its_key(real: Real) -> None:
     async with real.http() as http:
         (engine,) = (await http.get("/api/engines")).json()["engines"]
+    socket = Path(engine["url"].removeprefix("unix:"))
+    assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
+    vllm = httpx.Client(base_url="http://vllm", transport=httpx.HTTPTransport(uds=str(socket)))
     for method, route in [("GET", "/v1/models"), ("GET", "/metrics"), ("GET", "/docs"), ("POST", "/tokenize"),
                           ("POST", "/invocations"), ("POST", "/sleep")]:  # fmt: skip
-        assert httpx.request(method, engine["url"] + route).status_code == 401, route
-    assert httpx.get(f"{engine['url']}/health").status_code == 200
+        assert vllm.request(method, route).status_code == 401, route
+    assert vllm.get("/health").status_code == 200
+    vllm.close()
 
 
 async def test_every_request_of_a_mixed_batch_gets_its_own_adapter(real: Real) -> None:

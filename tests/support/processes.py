@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import psutil
 
-from trainer_server.engines.vllm.engine import free_port
+from trainer_server.engines.vllm.command import free_port
 from trainer_server.wire import Home
 
 PATIENCE = 120.0

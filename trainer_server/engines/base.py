@@ -264,6 +264,7 @@ class EngineSettings:
         api_key: Key of the engines at `urls`.
         gpus: One engine is started for each entry, on these GPUs (`0`, or `2,3`); empty: one engine, on all GPUs.
         args: `--engine-args`, passed to the engine unchanged.
+        env: `--engine-env`: environment variables that an engine gets besides those that every child gets.
         adapter_slots: Adapters that an engine holds at once.
         max_rank: Largest LoRA rank that an engine takes.
         kv_cache_gib: Memory for the KV cache on CPUs, GiB.
@@ -278,6 +279,7 @@ class EngineSettings:
     api_key: str | None = None
     gpus: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
     adapter_slots: int = 6
     max_rank: int = 16
     kv_cache_gib: int = 2

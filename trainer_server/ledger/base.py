@@ -92,4 +92,4 @@ class Ledger(Protocol):
 LedgerFactory = Callable[[Home], Ledger]
 """Opens a ledger for the server whose state lies under a home directory. It is called once in the server and once in
 each trainer process. The ledger reads its own settings, such as the address of a database, from environment variables,
-which the trainer process inherits from the server."""
+which `serve --trainer-env NAME` passes on to the trainer process."""

@@ -36,7 +36,7 @@ def model_card(policy: Policy, record: Version, history: Sequence[Version], base
     rows = [
         ("policy", policy.name),
         ("version", str(record.version)),
-        ("base model", base),
+        ("base model", f"{base}, commit {record.base_revision}" if record.base_revision else base),
         ("made", f"{made:%Y-%m-%d %H:%M} UTC"),
         ("LoRA", f"rank {policy.spec.rank}, alpha {policy.spec.alpha:g}, on {', '.join(policy.spec.targets)}"),
     ]
@@ -60,7 +60,12 @@ def model_card(policy: Policy, record: Version, history: Sequence[Version], base
         "",
         "## Load it",
         "",
-        _LOAD[format].format(base=base, name=policy.name),
+        _LOAD[format].format(
+            base=base,
+            name=policy.name,
+            python_revision=f', revision="{record.base_revision}"' if record.base_revision else "",
+            vllm_revision=f" --revision {record.base_revision}" if record.base_revision else "",
+        ),
         "",
         *_training(history),
     ]
@@ -99,12 +104,13 @@ _LOAD = {
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "PATH/TO/THIS/DIRECTORY")
-tokenizer = AutoTokenizer.from_pretrained("{base}")
+base = AutoModelForCausalLM.from_pretrained("{base}"{python_revision})
+model = PeftModel.from_pretrained(base, "PATH/TO/THIS/DIRECTORY")
+tokenizer = AutoTokenizer.from_pretrained("{base}"{python_revision})
 ```
 
 ```console
-$ vllm serve {base} --enable-lora --lora-modules {name}=PATH/TO/THIS/DIRECTORY
+$ vllm serve {base}{vllm_revision} --enable-lora --lora-modules {name}=PATH/TO/THIS/DIRECTORY
 ```""",
     "merged": """\
 ```python

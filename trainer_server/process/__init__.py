@@ -1,1 +1,1 @@
-"""What any process of the server needs: guarded children, atomic files, fault points, hardware."""
+"""What any process of the server needs: guarded children, their environment, atomic files, fault points."""

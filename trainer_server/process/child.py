@@ -19,7 +19,7 @@ class Child:
         name: Names the log `logs/<name>.log` and the pid file `logs/<name>.pid`.
         command: The command and its arguments.
         logs: The directory of logs.
-        env: Environment variables, added to those of this process.
+        env: Its environment variables, all of them; see `environment.inherited`.
         low_priority: Whether the command gets only what others leave of the processor.
     """
 
@@ -28,7 +28,7 @@ class Child:
         name: str,
         command: Sequence[str],
         logs: Path,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str],
         *,
         low_priority: bool = False,
     ) -> None:
@@ -37,7 +37,7 @@ class Child:
         self.command = list(command)
         self.log = logs / f"{name}.log"
         self._pid_file = logs / f"{name}.pid"
-        self._env = {**os.environ, **(env or {})}
+        self._env = dict(env)
         self._process: asyncio.subprocess.Process | None = None
         self._begun = 0
         """Where its log begins in the file: what earlier processes wrote stands before."""
@@ -48,6 +48,8 @@ class Child:
         await asyncio.to_thread(self._sweep)
         line = guarded(self.command, low_priority=self._low_priority)
         with self.log.open("ab") as log:
+            if kept := ", ".join(sorted(os.environ.keys() - self._env.keys())):
+                log.write(f"variables of the server's environment that this process does not get: {kept}\n".encode())
             self._begun = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *line, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True

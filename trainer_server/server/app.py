@@ -64,7 +64,7 @@ async def check_engines(config: ServerConfig) -> None:
     """
     if not config.engine_urls:
         return
-    base = resolve(config.model, config.home.cache, log.info)
+    base = resolve(config.model, config.home.cache, log.info, revision=config.revision)
     for engine in make_engines(config, base):
         try:
             await engine.check()

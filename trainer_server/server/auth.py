@@ -118,7 +118,7 @@ def ensure_token(home: Home) -> str:
     if key := os.environ.get("ART_API_KEY"):
         return key
     if not home.token.exists():
-        write_atomic(home.token, f"art-{secrets.token_urlsafe(32)}", mode=0o600)
+        write_atomic(home.token, f"art-{secrets.token_urlsafe(32)}")
     token = home.token.read_text().strip()
     if not token:
         raise ConfigError(f"{home.token} is empty: delete it, and a new token is made")

@@ -14,6 +14,8 @@ class ServerConfig:
 
     home: Home
     model: str = "embedded"
+    revision: str | None = None
+    """Branch, tag or commit of a hub model; None: its main branch."""
     host: str = "127.0.0.1"
     port: int = 8400
     """0: any free port; the one taken is in `home/server.json`."""
@@ -40,6 +42,8 @@ class ServerConfig:
     """Passed to vLLM as they are."""
     media_domains: tuple[str, ...] = ()
     """Domains from which engines may fetch images and other media that a request names by address; empty: none."""
+    engine_env: tuple[str, ...] = ()
+    """Names of environment variables that vLLM gets besides those in `process.environment.INHERITED`."""
     adapter_slots: int = 6
     """Adapters that one engine holds at once: live versions of all policies, and one for the next."""
     max_rank: int = 16
@@ -56,6 +60,11 @@ class ServerConfig:
     """Seconds that a rollout keeps its policy version after its last call."""
     keep_versions: int | None = None
     """Versions of a policy that are kept: its newest ones, and the best, version 0, and those in use; None: all."""
+    keep_jobs: float = 30.0
+    """Days for which a job that has ended stays listed; as long as its completions stay in the ledger. Afterwards its
+    outcome and metrics are a line of `home/jobs/ended.jsonl`."""
+    job_time_limit: float = 86400.0
+    """Seconds that the trainer may take for one job. A request may ask for less."""
     trainer_processes: int = 1
     """Processes that share each step, one GPU or a part of the cores each."""
     trainer_shard: bool = False
@@ -71,3 +80,5 @@ class ServerConfig:
     """Whether engines and trainer use the same GPUs by turns: engines sleep while a step is computed."""
     trainer_args: tuple[str, ...] = field(default=())
     """Passed to the trainer process as they are."""
+    trainer_env: tuple[str, ...] = ()
+    """Names of environment variables that the trainer gets besides those in `process.environment.INHERITED`."""

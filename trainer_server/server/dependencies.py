@@ -8,10 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from trainer_server.server.server import Server
-from trainer_server.wire import NAME_PATTERN, Conflict, NotFound, Policy, Version
-
-MOST_VERSIONS = 10**9
-"""No version has this number or a larger one: numbers are names of directories, and those have a largest length."""
+from trainer_server.wire import MAX_VERSION, NAME_PATTERN, Conflict, NotFound, Policy, Version
 
 
 def get_server(request: Request) -> Server:
@@ -45,11 +42,30 @@ def get_version(server: Server, name: str, number: int) -> Version:
         NotFound: There is no such policy or version, or it cannot be used; the message says why.
     """
     get_policy(server, name)
-    version = server.store.version(name, number) if 0 <= number < MOST_VERSIONS else None
+    version = server.store.version(name, number) if 0 <= number < MAX_VERSION else None
     if version is None:
-        why = server.store.quarantined(name).get(number) or f"policy {name!r} has no version {number}"
+        why = None
+        if number in server.store.versions(name):
+            why = f"{name}@{number} cannot be used: {server.store.problem(name, number)}"
+        why = why or server.store.quarantined(name).get(number) or f"policy {name!r} has no version {number}"
         raise NotFound(why, code="not_found")
     return version.model_copy(update={"loaded": server.slots.holds((name, number))})
+
+
+def find_policy(server: ServerDep, name: str) -> Policy:
+    """The policy that a path names."""
+    return get_policy(server, name)
+
+
+def find_version(server: ServerDep, name: str, number: int) -> Version:
+    """The version that a path names."""
+    return get_version(server, name, number)
+
+
+PolicyDep = Annotated[Policy, Depends(find_policy)]
+"""The policy that a path names, as a parameter of a route. Its files are read on a thread."""
+VersionDep = Annotated[Version, Depends(find_version)]
+"""The version that a path names, as a parameter of a route. Its files are read on a thread."""
 
 
 def refuse_unserved(server: Server, name: str) -> None:

@@ -23,6 +23,8 @@ from trainer_server.server.connections import DrainingServer, Limits, patient_pr
 from trainer_server.server.server import check_names
 from trainer_server.wire import ConfigError
 
+log = logging.getLogger("trainer_server")
+
 _ENDING = 5
 """Seconds that streams have to say that they end, after those in which they could finish. They do so when the engine
 sends their next token."""
@@ -41,7 +43,9 @@ def serve(config: ServerConfig) -> None:
     check_names(config)  # before the model is downloaded
     if config.engine == "vllm" and not config.engine_urls:
         engine_python(home.cache)  # raises EngineError; before the model is downloaded, which may take long
-    home.root.mkdir(parents=True, exist_ok=True)
+    os.umask(0o077)  # texts of users are in the ledger, the jobs and the logs; the trainer and vLLM inherit this
+    if told := home.make_private():
+        log.warning("%s", told)
     lock = (home.root / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,7 +60,7 @@ def serve(config: ServerConfig) -> None:
         host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
         url = f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
         write_atomic(home.server, json.dumps({"url": url, "pid": os.getpid()}))
-        logging.getLogger("trainer_server").info("serving on %s; token in %s", url, home.token)
+        log.info("serving on %s; token in %s", url, home.token)
         settings = uvicorn.Config(
             app,
             http=patient_protocol(Limits.here().connections),

@@ -25,12 +25,14 @@ from trainer_server.policies.export import Exports
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
+from trainer_server.process.environment import check_present
 from trainer_server.process.files import write_atomic
 from trainer_server.process.hardware import flavour
+from trainer_server.process.tasks import Rounds
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.connections import Limits
 from trainer_server.wire import ConfigError
-from trainer_server.wire.plugins import check_loss_place
+from trainer_server.wire.plugins import check_losses
 
 log = logging.getLogger("trainer_server")
 
@@ -52,7 +54,7 @@ class Server:
         home = config.home
         check_names(config)
         self.ledger = open_ledger(config.ledger, home)  # before a model is downloaded
-        base = resolve(config.model, home.cache, log.info)
+        base = resolve(config.model, home.cache, log.info, revision=config.revision)
         self.identity = Identity(_server_id(config), base, base.tokenizer_fingerprint())
         self.fingerprint = base.fingerprint()
         self.store = AdapterStore(home.policies)
@@ -95,6 +97,7 @@ class Server:
                 low_priority=config.trainer_low_priority,
                 losses=config.losses,
                 args=config.trainer_args,
+                env=config.trainer_env,
             ),
             board=JobBoard(home.jobs),
             store=self.store,
@@ -104,6 +107,7 @@ class Server:
             ledger=self.ledger,
             keep_versions=config.keep_versions,
             engine_wait=config.engine_wait,
+            time_limit=config.job_time_limit,
         )
         self._take_up_policies()
         self.exports = Exports(home, base, self.store, self.jobs.retention)
@@ -112,6 +116,7 @@ class Server:
         self.failure: str | None = None
         """Why engines could not be started."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._purging = Rounds("deletion of old completions and jobs", self._purge)
 
     def _take_up_policies(self) -> None:
         """Finds out which policies can be served. One that cannot be does not keep the others from it."""
@@ -146,12 +151,13 @@ class Server:
     async def start(self) -> None:
         """Starts the trainer process and, in the background, the engines; `/health` tells when they are ready."""
         await self.jobs.start()
-        self._tasks = [asyncio.create_task(self._start_engines()), asyncio.create_task(self._purge())]
+        self._tasks = [asyncio.create_task(self._start_engines())]
+        self._purging.start()
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(self._purging.stop(), *self._tasks, return_exceptions=True)
         await asyncio.gather(self.jobs.stop(), *(engine.stop() for engine in self.engines))
         await self.recorder.close()
         await asyncio.to_thread(self.ledger.close)
@@ -164,22 +170,28 @@ class Server:
                 log.error("an engine could not be started", exc_info=error)
 
     async def _purge(self) -> None:
-        while True:
-            try:
-                deleted = await asyncio.to_thread(self.ledger.purge, keep=self.jobs.named_completions())
-                if deleted:
-                    log.info("%d completions past their retention were deleted from the ledger", deleted)
-            except Exception:  # a full disk, say: tried again in an hour, for as long as the server lives
-                log.exception("completions past their retention could not be deleted from the ledger")
-            await asyncio.sleep(_PURGE_INTERVAL)
+        """Deletes completions and jobs that are past their time, then waits until it is time to look again."""
+        try:
+            if deleted := await asyncio.to_thread(self.ledger.purge, keep=self.jobs.open.completions()):
+                log.info("%d completions past their retention were deleted from the ledger", deleted)
+        except Exception:  # a full disk, say: tried again in an hour, for as long as the server lives
+            log.exception("completions past their retention could not be deleted from the ledger")
+        try:
+            if pruned := await asyncio.to_thread(self.jobs.prune, self.config.keep_jobs):
+                log.info("%d jobs that ended more than %g days ago were deleted", pruned, self.config.keep_jobs)
+        except Exception:
+            log.exception("jobs that ended long ago could not be deleted")
+        await asyncio.sleep(_PURGE_INTERVAL)
 
 
 def check_names(config: ServerConfig) -> None:
-    """Raises ConfigError for a kind of engine, a ledger or a loss that does not exist. Opens and starts nothing."""
+    """Raises ConfigError for a kind of engine, a ledger, a loss or an environment variable that does not exist. Opens
+    and starts nothing."""
     engine_factory(config.engine)
     ledger_factory(config.ledger)
-    for definition in config.losses:
-        check_loss_place(definition)
+    check_present("--engine-env", config.engine_env)
+    check_present("--trainer-env", config.trainer_env)
+    check_losses(config.losses)
 
 
 def make_engines(config: ServerConfig, base: ServedModel) -> Sequence[Engine]:
@@ -194,6 +206,7 @@ def make_engines(config: ServerConfig, base: ServedModel) -> Sequence[Engine]:
         api_key=config.engine_api_key,
         gpus=config.engine_gpus,
         args=config.engine_args,
+        env=config.engine_env,
         adapter_slots=config.adapter_slots,
         max_rank=config.max_rank,
         kv_cache_gib=config.kv_cache_gib,

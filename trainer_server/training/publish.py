@@ -12,22 +12,33 @@ from safetensors import SafetensorError
 from trainer_server.jobs.board import JobFile
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
+from trainer_server.process.files import no_space
 from trainer_server.training.checkpoint import save_state
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.wire import PolicySpec, StepResult, TrainingError, Version
 
-DISK_REMEDY = (
-    "The policy stays at the version it had: see that there is space on the disk, and send the job again under another "
-    "idempotency key."
-)
+
+def remedy(error: Exception) -> str:
+    """What to do about a file that could not be written or read."""
+    full = isinstance(error, OSError) and no_space(error)
+    full = full or "No space left" in str(error)  # what safetensors makes of it
+    see = "there is space on the disk" if full else "the server can read and write its home"
+    return (
+        f"The policy stays at the version it had: see that {see}, and send the job again under another idempotency key."
+    )
 
 
 class Publisher:
-    """Finds the version that a job goes on from, and publishes the version that it makes, once."""
+    """Finds the version that a job goes on from, and publishes the version that it makes, once.
 
-    def __init__(self, store: AdapterStore, model: PolicyModel) -> None:
-        self._store = store
-        self._model = model
+    Args:
+        store: Where versions lie.
+        model: The base model with the LoRA that is trained.
+        revision: Commit of a base model from the hub.
+    """
+
+    def __init__(self, store: AdapterStore, model: PolicyModel, revision: str | None = None) -> None:
+        self._store, self._model, self._revision = store, model, revision
 
     def newest(self, policy: str) -> tuple[PolicySpec, int]:
         """The shape of a policy and its newest version, which a job goes on from.
@@ -85,12 +96,13 @@ class Publisher:
                 created=time.time(),
                 job_id=job.id,
                 made_from=made_from,
+                base_revision=self._revision,
                 metrics=metrics,
             )
             self._store.publish(staging, record)
         except (OSError, SafetensorError) as error:
             self._store.clean()
-            raise TrainingError(f"{job.policy}@{version} could not be written: {error}. {DISK_REMEDY}") from error
+            raise TrainingError(f"{job.policy}@{version} could not be written: {error}. {remedy(error)}") from error
         return StepResult(version=version, metrics=metrics)
 
     def write(self, staging: Path, optimizer: torch.optim.AdamW | None) -> None:

@@ -1,12 +1,12 @@
-"""Runs a command that must not outlive its starter: `python guard.py [--low-priority] -- COMMAND …`, see `guarded`.
+"""Runs a command that must not outlive its starter: `python guard.py STARTER [--low-priority] -- COMMAND …`.
 
 Server and client both start processes, so the guard is in this package. It imports the standard library only and runs
 as a script: it starts in milliseconds and takes a few MB.
 
 The guard leads its own process group, so that Ctrl-C in a terminal does not reach the command; the server decides when
 it ends. The guard ends the whole group with TERM, then KILL, when the starter dies, even by SIGKILL, or when the guard
-gets SIGTERM. When the command ends, the guard ends the remaining processes of the group, and returns the command's exit
-status.
+gets SIGTERM. A command whose starter died before the guard ran is not started. When the command ends, the guard ends
+the remaining processes of the group, and returns the command's exit status.
 
 With --low-priority the command gets the processor time that other processes leave.
 """
@@ -30,14 +30,14 @@ _NICE = 15
 
 
 def guarded(command: Sequence[str], *, low_priority: bool = False) -> list[str]:
-    """The command line that runs a command under the guard.
+    """The command line that runs a command under the guard. Only the process that asks for it can use it.
 
     Args:
         command: The command and its arguments.
         low_priority: Whether the command gets only the processor time that other processes leave.
     """
     options = ["--low-priority"] if low_priority else []
-    return [sys.executable, "-I", "-S", __file__, *options, "--", *command]
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *options, "--", *command]
 
 
 def members(group: int) -> list[int]:
@@ -82,17 +82,20 @@ def _low_priority() -> None:
         Path("/proc/self/autogroup").write_text(str(_NICE))
 
 
-def main(command: list[str], *, low_priority: bool = False) -> int:
-    """Runs a command under the guard, in this process.
+def main(command: list[str], starter: int, *, low_priority: bool = False) -> int:
+    """Runs a command under the guard, in this process. Does not start it if the starter is gone already.
 
     Args:
         command: The command and its arguments.
+        starter: Id of the process that started this one. Its own look at its parent could come after the parent's
+            death, and find another process.
         low_priority: See `guarded`.
 
     Returns:
         The command's exit status, 128 + n if signal n ended it; 0 if the guard ended it.
     """
-    starter = os.getppid()
+    if os.getppid() != starter:
+        return 0
     if os.getpgrp() != os.getpid():
         os.setsid()
     if low_priority:
@@ -120,4 +123,4 @@ def main(command: list[str], *, low_priority: bool = False) -> int:
 
 if __name__ == "__main__":
     at = sys.argv.index("--")
-    sys.exit(main(sys.argv[at + 1 :], low_priority="--low-priority" in sys.argv[1:at]))
+    sys.exit(main(sys.argv[at + 1 :], int(sys.argv[1]), low_priority="--low-priority" in sys.argv[2:at]))

@@ -1,16 +1,20 @@
 """The home directory of a server, where clients read the server's address and token.
 
-`ART_HOME` (default `~/.art-langgraph`) holds the state of a server. `ART_BASE_URL` and `ART_API_KEY` override the
-address and token in it. `ART_CACHE` (default `$ART_HOME/cache`) holds files that can be made again: vLLM's environment
-and converted models.
+`ART_HOME` (default `~/.art-langgraph`) holds the state of a server, and is readable by its owner only. `ART_BASE_URL`
+and `ART_API_KEY` override the address and token in it. `ART_CACHE` (default `~/.cache/art-langgraph`) holds files that
+can be made again: vLLM's environment, converted models, answers of judges. All homes of a user share one cache.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import stat
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from trainer_server.wire.errors import ConfigError
 
@@ -43,6 +47,15 @@ class Home:
         """JSON file with `url` and `pid` of the running server."""
         return self.root / "server.json"
 
+    def server_url(self) -> str | None:
+        """Address of the running server; None: none is running. Raises ConfigError for a file that has no address."""
+        try:
+            return str(json.loads(self.server.read_text())["url"])
+        except FileNotFoundError:
+            return None
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{self.server} cannot be read as the address of a server: {error!r}") from None
+
     @property
     def ledger(self) -> Path:
         """The SQLite ledger."""
@@ -70,8 +83,56 @@ class Home:
 
     @property
     def cache(self) -> Path:
-        """Directory of files that can be made again: `$ART_CACHE`, or `cache` in the home directory."""
-        return Path(os.environ.get("ART_CACHE") or self.root / "cache").expanduser().absolute()
+        """Directory of files that can be made again, the same for all homes of a user.
+
+        `$ART_CACHE`, or `$XDG_CACHE_HOME/art-langgraph`, or `~/.cache/art-langgraph`.
+        """
+        if given := os.environ.get("ART_CACHE"):
+            return Path(given).expanduser().absolute()
+        above = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        return (above if above.is_absolute() else Path("~/.cache").expanduser()) / "art-langgraph"
+
+    def make_private(self) -> str | None:
+        """Makes the home directory readable by its owner only (mode 0700), and makes it if it does not exist.
+
+        Returns:
+            What was changed at a directory that existed, or why it could not be changed; None if nothing had to be.
+
+        Raises:
+            ConfigError: The directory has other uses, so that it must not become private.
+        """
+        shared = self.root.is_dir() and self.root.stat().st_mode & stat.S_ISVTX  # as /tmp is
+        if shared or self.root in (Path("/"), Path(os.path.expanduser("~"))):
+            raise ConfigError(
+                f"{self.root} cannot be a home directory of art-langgraph, which only its owner may read: name a "
+                f"directory of its own, such as {self.root / 'art-langgraph'} (--home, ART_HOME)"
+            )
+        if not self.root.exists():
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(mode=0o700, exist_ok=True)
+        mode = stat.S_IMODE(self.root.stat().st_mode)
+        if not mode & 0o077:
+            return None
+        try:
+            self.root.chmod(0o700)
+        except PermissionError:  # it belongs to another user
+            pass
+        if self.root.stat().st_mode & 0o077:  # also on a file system without modes
+            return (
+                f"other users can read {self.root} (mode {mode:04o}), and that cannot be changed: prompts, answers and "
+                "the token may be open to them. Choose another --home, or let its owner run chmod 700"
+            )
+        return f"other users could read {self.root} (mode {mode:04o}); now only you can (mode 0700)"
+
+
+def create_private(path: Path) -> None:
+    """Makes an empty file that only the user may read, and the directories above it. A file that exists is left alone.
+
+    Raises:
+        OSError: The file cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_RDONLY, 0o600))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +153,52 @@ class Connection:
     ) -> Connection:
         """Finds address and token: first the arguments, then the environment, then the files in the home directory.
 
+        The token in the home directory is that of the home's own server. No other address gets it.
+
         Args:
             base_url: Address of the server; None: `ART_BASE_URL`, the address in the home directory, or DEFAULT_URL.
             api_key: Bearer token; None: `ART_API_KEY`, or the token in the home directory.
             home: Home directory of the server; None: see Home.find.
 
         Raises:
-            ConfigError: There is no token.
+            ConfigError: There is no token for the address.
         """
-        paths = Home.find(home)
-        url = base_url or os.environ.get("ART_BASE_URL")
-        if not url and paths.server.exists():
-            url = json.loads(paths.server.read_text())["url"]
-        key = api_key or os.environ.get("ART_API_KEY")
-        if not key and paths.token.exists():
-            key = paths.token.read_text().strip()
-        if not key:
+        paths, url = Home.find(home), cls.find_url(base_url, home)
+        if key := api_key or os.environ.get("ART_API_KEY"):
+            return cls(url, key)
+        if not paths.token.exists():
             raise ConfigError(
                 f"no token for the trainer server: {paths.token} does not exist and ART_API_KEY is not set. "
                 "Start a server with `art-langgraph serve`, or set ART_BASE_URL and ART_API_KEY to those of a "
                 "running one."
             )
-        return cls((url or DEFAULT_URL).rstrip("/").removesuffix("/v1"), key)
+        own = paths.server_url() or DEFAULT_URL
+        if _origin(url) != _origin(own):
+            raise ConfigError(
+                f"no token for the trainer server at {url}: {paths.token} has the token of the server at {own}. Give "
+                "the key of the server that you name, as api_key=… or ART_API_KEY"
+            )
+        return cls(url, paths.token.read_text().strip())
+
+    @staticmethod
+    def find_url(base_url: str | None = None, home: str | Path | None = None) -> str:
+        """Finds the address of a server as `find` does."""
+        url = base_url or os.environ.get("ART_BASE_URL") or Home.find(home).server_url() or DEFAULT_URL
+        return url.rstrip("/").removesuffix("/v1")
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    """What must be equal in two addresses of one server. Every name of this machine's loopback interface is the same.
+
+    Raises:
+        ConfigError: The address is no URL.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise ConfigError(f"{url!r} is no address of a server: {error}") from None
+    loopback = host == "localhost"
+    with suppress(ValueError):
+        loopback = loopback or ip_address(host).is_loopback
+    return parts.scheme, "localhost" if loopback else host, port or {"http": 80, "https": 443}.get(parts.scheme)

@@ -141,6 +141,7 @@ async def test_the_command_leaves_a_report(
     server: TrainerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ART_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_graph.py").write_text("from tests.support.graphs import counting\ngraph = counting('auto-cli')\n")
     with endpoint(writes_and_judges()) as at:

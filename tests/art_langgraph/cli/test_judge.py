@@ -17,6 +17,7 @@ from tests.support.trainer_server import TrainerServer
 @pytest.fixture
 def home(tmp_path: Path, connected: TrainerServer, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ART_HOME", str(tmp_path))
+    monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("ART_JUDGE_KEY", "secret")
     return tmp_path
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from art_langgraph import ARTError, TrainerClient
-from trainer_server.wire import ConfigError
+from trainer_server.wire import ConfigError, GroupRef, Job, JobStatus, TrajectoryRef
 
 pytestmark = pytest.mark.usefixtures("connected")
 
@@ -30,3 +31,37 @@ async def test_a_value_out_of_range_is_named(options: dict[str, float], message:
     async with TrainerClient() as trainer:
         with pytest.raises(ConfigError, match=message):
             await trainer.create_policy("wrong", **options)  # type: ignore[arg-type]
+
+
+async def test_a_wait_that_is_cancelled_says_that_the_job_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = asyncio.Event()
+
+    async def never(self: TrainerClient, job_id: str, *, wait: float = 0.0) -> Job:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(TrainerClient, "job", never)
+    job = Job(id="job-7", kind="step", policy="p", status=JobStatus.running, created=0.0)
+    async with TrainerClient() as trainer:
+        waiting = asyncio.create_task(trainer.wait(job))
+        await asked.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert "nobody waits for job-7 any more; it goes on at the server" in caplog.text
+
+
+async def test_what_would_train_a_completion_twice_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    refs = [
+        GroupRef(scenario_id=name, trajectories=[TrajectoryRef(id="t", reward=1.0, completions=["chatcmpl-1"])])
+        for name in ("s/planner", "s/*")
+    ]
+    async with TrainerClient() as trainer:
+        await trainer.create_policy("twice")
+        await trainer.wait(await trainer.submit("twice", refs))
+        with pytest.raises(ConfigError, match=r"nodes=\['planner'\] cannot choose .* a GroupRef \('s/planner'\)"):
+            await trainer.submit("twice", refs, nodes=["planner"])
+    assert "1 completions are in several references of one step" in caplog.text

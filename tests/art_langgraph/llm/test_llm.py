@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import stat
 import time
 from collections.abc import Callable
 from email.utils import formatdate
@@ -282,10 +283,11 @@ async def test_a_kept_answer_that_fails_its_check_is_asked_for_anew(tmp_path: Pa
         assert (await model.ask(ASKED, Count, check=never_three)).number == 4
 
 
-def test_the_cache_lies_under_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ART_HOME", str(tmp_path))
-    monkeypatch.delenv("ART_CACHE", raising=False)
+def test_the_cache_is_one_for_all_homes_and_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ART_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
     cache = AnswerCache()
+    assert stat.S_IMODE(cache.path.stat().st_mode) == 0o600
     cache.put("digest", "{}")
     assert cache.path == tmp_path / "cache" / "llm.sqlite"
     assert AnswerCache().get("digest") == "{}"

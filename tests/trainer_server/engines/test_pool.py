@@ -469,6 +469,7 @@ def test_an_engine_is_launched_for_each_set_of_gpus(
 ) -> None:
     monkeypatch.setenv("ART_CACHE", str(tmp_path))
     install_stand_in(tmp_path, name="$CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
     config = ServerConfig(Home(tmp_path), str(base_model), port=0, trainer_low_priority=False, engine_gpus=("0", "2,3"))
     with serving(create_app(config, TOKEN)) as url:
         server = TrainerServer(url, Home(tmp_path), {}, None)
@@ -476,6 +477,9 @@ def test_an_engine_is_launched_for_each_set_of_gpus(
         with server.http() as http:
             assert http.post("/api/policies", json={"name": "agent"}).status_code == 201
         assert {where(server, rollout) for rollout in new(4)} == {"0", "2,3"}
+        for name in ("engine-0", "engine-1", "trainer"):
+            pid = (tmp_path / "logs" / f"{name}.pid").read_text().split()[0]
+            assert b"OPENAI_API_KEY" not in Path(f"/proc/{pid}/environ").read_bytes()
     assert {path.name for path in (tmp_path / "logs").glob("*.log")} == {"engine-0.log", "engine-1.log", "trainer.log"}
 
 
@@ -534,7 +538,7 @@ def test_what_is_passed_on_to_vllm_comes_last(
     asked = ["--model", str(base_model), "--host", "0.0.0.0", "--gpus", "2,3", "--engine-args", shlex.join(flags)]
     printed = CliRunner().invoke(build(), ["engine", "command", *asked]).output
     assert shlex.split(printed)[-4:] == list(flags)
-    for word in ('VLLM_API_KEY="$ART_ENGINE_API_KEY"', "CUDA_VISIBLE_DEVICES=2,3", "--host 0.0.0.0", "--enable-lora",
+    for word in ('VLLM_API_KEY="${ART_ENGINE_API_KEY:?', "CUDA_VISIBLE_DEVICES=2,3", "--host 0.0.0.0", "--enable-lora",
                  "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "--logprobs-mode processed_logprobs",
                  "--allowed-media-domains none.invalid"):  # fmt: skip
         assert word in printed

@@ -266,6 +266,14 @@ def test_a_word_that_finds_no_space_is_said_later(run: Run, point: str) -> None:
     run.took.append(("trainer, server", LATER[point], "nobody", "done once, same bits", str(watch)))
 
 
+def test_nobody_else_can_read_what_is_kept(run: Run) -> None:
+    """The ledger, the jobs, the logs: the texts of users are in all of them."""
+    root = run.processes.home.root
+    kept = [root, *root.rglob("*")]
+    assert {"ledger.sqlite", "trainer.log", "job.json", "adapter_model.safetensors"} <= {path.name for path in kept}
+    assert [str(path) for path in kept if path.stat().st_mode & 0o077] == []
+
+
 def test_a_job_that_finds_no_space_is_refused(run: Run) -> None:
     run.processes.fault.write_text("accepting:ENOSPC")
     body = run.step()

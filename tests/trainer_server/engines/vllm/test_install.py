@@ -1,0 +1,26 @@
+"""vLLM's environment."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import threading
+from pathlib import Path
+
+from trainer_server.engines.vllm.install import CPU_REQUIREMENT, Installation, directory, install
+
+
+def test_of_two_processes_that_install_at_once_the_second_waits_for_the_first(tmp_path: Path) -> None:
+    waiting, made = threading.Event(), list[Installation]()
+    with (tmp_path / "engine.lock").open("w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        second = threading.Thread(
+            target=lambda: made.append(install(tmp_path, lambda line: waiting.set(), kind="cpu")), daemon=True
+        )
+        second.start()
+        assert waiting.wait(10)
+        directory(tmp_path).mkdir()
+        facts = {"flavour": "cpu", "requirement": CPU_REQUIREMENT}
+        (directory(tmp_path) / "art-engine.json").write_text(json.dumps(facts))
+    second.join(10)
+    assert made == [Installation(directory(tmp_path), "cpu", CPU_REQUIREMENT)]
