@@ -15,6 +15,7 @@ import asyncio
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -114,6 +115,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=1024, help="files that the server may have open (1024)")
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds that the engine takes for an answer (1)")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server ends with this program
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # of the clients
     with tempfile.TemporaryDirectory() as scratch, server(Path(scratch), options.files) as url:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from trainer_server.gateway.errors import APIError
 
@@ -31,9 +31,9 @@ class Admission:
         self._limit, self._admitted = running + waiting, 0
         self.refused = 0
 
-    @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """A place at the engines, for the duration of one request. Waits in line for it, first come, first served.
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Counts one request while the context is open, in line or at an engine.
 
         Raises:
             APIError: 429, the line is full.
@@ -47,7 +47,12 @@ class Admission:
             raise APIError(429, message, code="too_many_requests", retry_after=RETRY_AFTER)
         self._admitted += 1
         try:
-            async with self._places:
-                yield
+            yield
         finally:
             self._admitted -= 1
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """A place at an engine while the context is open. Waits in line for it, first come, first served."""
+        async with self._places:
+            yield

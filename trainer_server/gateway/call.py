@@ -76,7 +76,7 @@ class Call:
             APIError: The request cannot be answered, or the answer not recorded.
         """
         answers = [Answer() for _ in range(self._chat.sampling.n)]
-        async with self._admission.place(), self._recorded_unless_complete(answers):
+        async with self._admitted(answers):
             body = await self._whole()
             for choice in body["choices"]:
                 as_text(choice)
@@ -132,7 +132,7 @@ class Call:
     async def _text(self) -> AsyncGenerator[bytes]:
         """The events of an answer. Those from the end of its text on are held back until the answer is recorded."""
         answer, counted, end = Answer(), None, []
-        async with self._admission.place(), self._recorded_unless_complete([answer]):
+        async with self._admitted([answer]):
             async with aclosing(self._chunks()) as chunks:
                 async for chunk in chunks:
                     if self._stopping.is_set():
@@ -167,26 +167,28 @@ class Call:
         return _data(chunk)
 
     @asynccontextmanager
-    async def _recorded_unless_complete(self, answers: Sequence[Answer]) -> AsyncIterator[None]:
-        """Records what was received when the context is left by an error: `aborted` where the client went away or the
-        server ends the request, `failed` otherwise.
+    async def _admitted(self, answers: Sequence[Answer]) -> AsyncIterator[None]:
+        """Counts the request as admitted, and records what was received of its answers when it fails.
+
+        The rows are `aborted` if the client went away, `failed` otherwise.
 
         Raises:
-            APIError: In place of an EngineLost, too.
+            APIError: The server has too many requests; or in place of an EngineLost.
         """
-        status = CompletionStatus.failed
-        try:
-            yield
-            status = CompletionStatus.complete
-        except EngineLost as error:
-            message = f"the engine went away during the answer: {error}"
-            raise APIError(503, message, code="engine_lost", retry_after=5) from error
-        except (asyncio.CancelledError, GeneratorExit):
-            status = CompletionStatus.aborted
-            raise
-        finally:
-            if status != CompletionStatus.complete:
-                self._recorder.add_later(self._rows(answers, status))
+        with self._admission.admitted():
+            status = CompletionStatus.failed
+            try:
+                yield
+                status = CompletionStatus.complete
+            except EngineLost as error:
+                message = f"the engine went away during the answer: {error}"
+                raise APIError(503, message, code="engine_lost", retry_after=5) from error
+            except (asyncio.CancelledError, GeneratorExit):
+                status = CompletionStatus.aborted
+                raise
+            finally:
+                if status != CompletionStatus.complete:
+                    self._recorder.add_later(self._rows(answers, status))
 
     async def _chunks(self) -> AsyncGenerator[dict[str, Any]]:
         """Chunks of the engine's answer. If the engine dies before its first chunk, the request is sent again."""
@@ -251,8 +253,7 @@ class Call:
         """An engine that has the version loaded, and the version's name on it, for the duration of the request."""
         base = nullcontext(self._recorder.identity.base.name)
         try:
-            await self._engines.wait_ready(self._engine_wait)
-            async with self._slots.use(self._key) if self._key else base as name:
+            async with self._turn(), self._slots.use(self._key) if self._key else base as name:
                 await self._engines.wait_ready(self._engine_wait)
                 with self._engines.route(self._affinity_key, sticky=self._source.rollout is not None) as engine:
                     yield engine, name
@@ -265,6 +266,16 @@ class Call:
                 why = self._names.refuse(self._key, problem)
                 raise APIError(404, why, code="version_unusable", param="model") from None
             raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """A turn at an engine that is ready. Whoever waits for an engine to be ready takes no turn from others."""
+        while True:
+            await self._engines.wait_ready(self._engine_wait)
+            async with self._admission.turn():
+                if self._engines.live:  # else they went away while this request stood in line
+                    yield
+                    return
 
     def _rows(
         self, answers: Sequence[Answer], status: CompletionStatus, untrainable: str | None = None

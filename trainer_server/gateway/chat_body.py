@@ -7,10 +7,10 @@ gateway reads, and values that an engine could only fail on. Types are strict: `
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from trainer_server.gateway.errors import APIError
 
@@ -21,9 +21,16 @@ _MOST = 2**31 - 1
 def _content(value: object) -> object:
     if value is None or isinstance(value, str):
         return value
-    if isinstance(value, list) and all(isinstance(part, str | dict) for part in value):
+    if isinstance(value, list) and all(isinstance(part, str) or _is_part(part) for part in value):
         return value
-    raise ValueError("must be a text, or a list of content parts")
+    raise ValueError('must be a text, or a list of parts: {"type": "text", "text": "…"}')
+
+
+def _is_part(part: object) -> bool:
+    kind = part.get("type") if isinstance(part, dict) else 0
+    if kind == "text":
+        return isinstance(part, dict) and isinstance(part.get("text"), str)
+    return kind is None or isinstance(kind, str)
 
 
 def _stop(value: object) -> object:
@@ -87,6 +94,15 @@ class _Tool(_Part):
 class _ResponseFormat(_Part):
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _has_its_schema(self) -> Self:
+        given = self.json_schema or {}
+        if self.type == "json_schema" and not (
+            isinstance(given.get("name"), str) and isinstance(given.get("schema", {}), dict)
+        ):
+            raise ValueError('needs "json_schema": {"name": …, "schema": {…}}')
+        return self
 
 
 class _StreamOptions(_Part):
@@ -212,4 +228,8 @@ def _refusal(error: ValidationError) -> APIError:
         hint = "name a policy (see /v1/models)" if name == "model" else "send at least one message"
         return APIError(400, f"`{name}` is missing: {hint}", param=name)
     problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if first["type"] == "too_short":
+        problem = "should have a value"
+    elif first["type"] in ("model_type", "dict_type"):  # pydantic would name a class
+        problem = "should be an object"
     return APIError(400, f"`{where}` {problem}, not {first['input']!r:.100}", param=name)

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import re
 from collections.abc import Collection, Coroutine
 from typing import Any
 
@@ -25,12 +24,10 @@ from trainer_server.gateway.rollout_log import RolloutLog
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
+from trainer_server.wire import version_number
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
 
 log = logging.getLogger("trainer_server")
-
-VERSION_PATTERN = r"[0-9]{1,9}"
-"""The number behind the @ of a model's name."""
 
 
 class Gateway:
@@ -146,7 +143,7 @@ class Gateway:
         if newest is not None:
             if not at:
                 return name, self._leases.pin(rollout, name, newest) if rollout else newest
-            wanted = int(number) if re.fullmatch(VERSION_PATTERN, number) else None
+            wanted = version_number(number)
             if wanted is not None and self._store.version(name, wanted):
                 return name, wanted
             message = self._store.quarantined(name).get(wanted) if wanted is not None else None

@@ -129,19 +129,32 @@ class SQLiteLedger:
         return rows
 
     def _write(self) -> None:
-        with closing(sqlite3.connect(self.path, timeout=30)) as db:
-            db.execute("PRAGMA synchronous=FULL")
-            while (first := self._queue.get()) is not None:
-                batch = [first]
-                last = False
-                while len(batch) < _BATCH and not self._queue.empty():
-                    if (more := self._queue.get()) is None:
-                        last = True
-                        break
-                    batch.append(more)
+        db: sqlite3.Connection | None = None
+        last = False
+        while not last and (first := self._queue.get()) is not None:
+            batch = [first]
+            while len(batch) < _BATCH and not self._queue.empty():
+                if (more := self._queue.get()) is None:
+                    last = True
+                    break
+                batch.append(more)
+            try:
+                db = db or self._open()
+            except sqlite3.Error as failure:  # too many open files, say; the next batch tries again
+                self._settle(batch, failure)
+            else:
                 self._commit(db, batch)
-                if last:
-                    return
+        if db is not None:
+            db.close()
+
+    def _open(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self.path, timeout=30)
+        try:
+            db.execute("PRAGMA synchronous=FULL")
+        except BaseException:
+            db.close()
+            raise
+        return db
 
     def _commit(self, db: sqlite3.Connection, batch: Sequence[_Entry]) -> None:
         """Writes rows in one transaction, and resolves the futures of the callers of `add`."""
@@ -153,13 +166,20 @@ class SQLiteLedger:
                     (_row(completion) for completion, _ in batch),
                 )
         except sqlite3.Error as failure:
-            error = LedgerError(f"the ledger at {self.path} cannot be written: {failure}")
+            self._settle(batch, failure)
+            return
         except Exception as failure:  # one row is at fault: the thread must go on, or every later answer would hang
             if len(batch) > 1:
                 for entry in batch:
                     self._commit(db, [entry])
                 return
             error = LedgerError(f"{batch[0][0].id} cannot be written to the ledger: {failure}")
+        for _, future in batch:
+            _resolve(future, error)
+
+    def _settle(self, batch: Sequence[_Entry], failure: sqlite3.Error) -> None:
+        """Tells the callers of `add` that SQLite failed."""
+        error = LedgerError(f"the ledger at {self.path} cannot be written: {failure}")
         for _, future in batch:
             _resolve(future, error)
 

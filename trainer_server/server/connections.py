@@ -159,9 +159,10 @@ class Stopped:
         try:
             await self.app(scope, receive, sent)
         except asyncio.CancelledError:
-            if begun or scope["type"] != "http":
+            if scope["type"] != "http":
                 raise
-            await stopping().response()(scope, receive, send)
+            if not begun:  # else the connection is closed in the middle of the answer, which clients notice
+                await stopping().response()(scope, receive, send)
 
 
 class DrainingServer(uvicorn.Server):

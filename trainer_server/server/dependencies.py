@@ -8,10 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from trainer_server.server.server import Server
-from trainer_server.wire import NAME_PATTERN, Conflict, NotFound, Policy, Version
-
-MOST_VERSIONS = 10**9
-"""No version has this number or a larger one: numbers are names of directories, and those have a largest length."""
+from trainer_server.wire import MAX_VERSION, NAME_PATTERN, Conflict, NotFound, Policy, Version
 
 
 def get_server(request: Request) -> Server:
@@ -45,7 +42,7 @@ def get_version(server: Server, name: str, number: int) -> Version:
         NotFound: There is no such policy or version, or it cannot be used; the message says why.
     """
     get_policy(server, name)
-    version = server.store.version(name, number) if 0 <= number < MOST_VERSIONS else None
+    version = server.store.version(name, number) if 0 <= number < MAX_VERSION else None
     if version is None:
         why = None
         if number in server.store.versions(name):

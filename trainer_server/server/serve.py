@@ -25,8 +25,9 @@ from trainer_server.wire import ConfigError
 
 log = logging.getLogger("trainer_server")
 
-_ENDING = 2
-"""Seconds that streams have to say that they end, after those in which they could finish."""
+_ENDING = 5
+"""Seconds that streams have to say that they end, after those in which they could finish. They do so when the engine
+sends their next token."""
 
 
 def serve(config: ServerConfig) -> None:

@@ -20,9 +20,10 @@ async def test_requests_stand_in_line_and_are_refused_beyond_it() -> None:
     leave = [asyncio.Event() for _ in range(3)]
 
     async def ask(number: int) -> None:
-        async with places.place():
-            order.append(number)
-            await leave[number].wait()
+        with places.admitted():
+            async with places.turn():
+                order.append(number)
+                await leave[number].wait()
 
     asked = [asyncio.create_task(ask(number)) for number in range(3)]
     await asyncio.sleep(0)

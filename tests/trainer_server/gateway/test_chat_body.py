@@ -76,6 +76,8 @@ def test_each_parameter_that_is_used_or_forwarded_has_a_type() -> None:
     [
         ("response_format", "json"),
         ("response_format", {"type": "xml"}),
+        ("response_format", {"type": "json_schema"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "a", "schema": "b"}}),
         ("stream_options", True),
         ("tools", 5),
         ("tools", [{"type": "function"}]),
@@ -87,6 +89,8 @@ def test_each_parameter_that_is_used_or_forwarded_has_a_type() -> None:
         ("messages", "hi"),
         ("messages", ["hi"]),
         ("messages", [{"role": "user", "content": 5}]),
+        ("messages", [{"role": "user", "content": [{"type": "text"}]}]),
+        ("messages", [{"role": "user", "content": [5]}]),
         ("messages", [{"content": "hi"}]),
         ("messages", [{"role": "assistant", "tool_calls": [5]}]),
         ("model", "agent@²"),

@@ -55,6 +55,21 @@ async def test_a_full_disk_withholds_the_answer_and_passes(tmp_path: Path) -> No
     ledger.close()
 
 
+async def test_a_file_that_cannot_be_opened_fails_the_answer_and_not_all_later_ones(tmp_path: Path) -> None:
+    """As when this process has too many open files."""
+    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
+    aside = ledger.path.rename(tmp_path / "aside")
+    ledger.path.mkdir()
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="cannot be written"):
+            await asyncio.wait_for(ledger.add(row("lost")), 10)
+    ledger.path.rmdir()
+    aside.rename(ledger.path)
+    await asyncio.wait_for(ledger.add(row("after")), 10)
+    assert set(ledger.read(["lost", "after"])) == {"after"}
+    ledger.close()
+
+
 async def test_a_cancelled_request_is_recorded_all_the_same(tmp_path: Path) -> None:
     ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
     task = asyncio.create_task(ledger.add(row("cancelled")))

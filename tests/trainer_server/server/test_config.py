@@ -1,15 +1,32 @@
-"""What a training request may say: TRL's names, and nothing that would not come back from a file."""
+"""What a training request may say: TRL's names, and nothing that would not come back from a file. What `serve` is asked
+for reaches the settings."""
 
 from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
+from art_langgraph.cli.main import build
+from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Fork, GRPOConfig, PolicySpec, SFTConfig, StepRequest, version_number
+
+
+def test_options_of_serve_reach_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[ServerConfig] = []
+    monkeypatch.setattr("trainer_server.server.serve.serve", asked.append)
+    options = ["--allowed-host", "a.example", "--allowed-host", "b.example", "--max-body-mib", "7"]
+    options += ["--allowed-media-domain", "c.example", "--home", str(tmp_path)]
+    done = CliRunner().invoke(build(), ["serve", *options])
+    assert done.exit_code == 0, done.output
+    (config,) = asked
+    assert config.allowed_hosts == ("a.example", "b.example")
+    assert (config.max_body_mib, config.media_domains) == (7, ("c.example",))
 
 
 @pytest.mark.parametrize(

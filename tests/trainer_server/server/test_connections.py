@@ -6,6 +6,8 @@ import asyncio
 import json
 import resource
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
@@ -32,6 +34,15 @@ def test_all_connections_together_fit_into_the_files(files: int) -> None:
 def test_eight_hundred_chats_fit_into_the_usual_limit() -> None:
     limits = Limits.of(1024)
     assert limits.running + limits.waiting == 800
+
+
+def test_the_soft_limit_of_files_is_raised_to_the_hard_one() -> None:
+    code = "import resource; from trainer_server.server.connections import Limits, raise_file_limit; raise_file_limit()"
+    code += "; print(resource.getrlimit(resource.RLIMIT_NOFILE), Limits.here().running)"
+    line = ["sh", "-c", 'ulimit -Sn 256; ulimit -Hn 512; exec "$@"', "sh", sys.executable, "-c", code]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "(512, 512) 32\n"
+    assert "few files may be open (ulimit -n): 32 chat requests are answered at once" in done.stderr
 
 
 async def slow(request: Request) -> Response:

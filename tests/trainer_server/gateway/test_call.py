@@ -1,0 +1,59 @@
+"""One chat request: when it takes a turn at an engine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.support.letters_engine import LettersEngine
+from trainer_server.engines.pool import Engines
+from trainer_server.gateway.admission import Admission
+from trainer_server.gateway.call import Call
+from trainer_server.gateway.recorder import Source
+
+
+class SlowEngine(LettersEngine):
+    """It may be away for a while."""
+
+    def __init__(self) -> None:
+        super().__init__("base")
+        self.up = asyncio.Event()
+
+    async def wait_ready(self, timeout: float) -> None:
+        await self.up.wait()
+
+
+def call(engine: SlowEngine, admission: Admission) -> Call:
+    nothing: Any = None
+    return Call(
+        nothing, Source(None, None, None), affinity_key="", engines=Engines([engine]), slots=nothing, names=nothing,
+        recorder=nothing, admission=admission, engine_wait=10.0, stopping=asyncio.Event(),
+    )  # fmt: skip
+
+
+async def test_whoever_waits_for_an_engine_keeps_nobody_else_in_line() -> None:
+    """Else requests would wait one after another for an engine that is away, each for minutes."""
+    engine, admission, order = SlowEngine(), Admission(running=1, waiting=9), []
+    first_may_leave = asyncio.Event()
+    engine.ready = True
+
+    async def ask(number: int) -> None:
+        async with call(engine, admission)._turn():
+            order.append(number)
+            if number == 0:
+                await first_may_leave.wait()
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        for number in range(3):
+            tasks.create_task(ask(number))
+        while not order:
+            await asyncio.sleep(0)
+        engine.ready = False
+        first_may_leave.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        async with admission.turn():
+            assert order == [0]
+        engine.ready = True
+        engine.up.set()
+    assert order == [0, 1, 2]
