@@ -55,6 +55,8 @@ log = logging.getLogger("trainer_server")
 _TURN = "turn.json"
 _KEYS = "keys"
 _ENDED = "ended.jsonl"
+_KEY_BEFORE_JOB = 3600.0
+"""Seconds for which a key may be there without its job."""
 _ID = re.compile(r"job-(\d{19})-")
 
 
@@ -444,10 +446,6 @@ class JobBoard:
                 if done.stat().st_mtime >= before:
                     continue
                 line = self._line(done)
-                with suppress(TrainingError):
-                    file = self.file(job_id)
-                    if file.key and (known := self.keyed(file.policy, file.key)) and known.job == job_id:
-                        self._key_path(file.policy, file.key).unlink(missing_ok=True)
             except FileNotFoundError:  # it has not ended
                 continue
             with (self.root / _ENDED).open("a", encoding="utf-8") as ended:
@@ -460,7 +458,16 @@ class JobBoard:
             self._ended.pop(job_id, None)
             self._kinds.pop(job_id, None)
             deleted += 1
+        self._prune_keys()
         return deleted
+
+    def _prune_keys(self) -> None:
+        """Deletes the keys of jobs that are gone, or were never written. A key is written just before its job."""
+        for path in (self.root / _KEYS).glob("*.json"):
+            with suppress(OSError, ValueError):
+                known = KeyFile.model_validate_json(path.read_text())
+                if path.stat().st_mtime < time.time() - _KEY_BEFORE_JOB and not self.exists(known.job):
+                    path.unlink()
 
     @staticmethod
     def _line(done: Path) -> str:

@@ -135,7 +135,8 @@ class TrainerProcess:
     def failure(self) -> str | None:
         """Why the trainer ended before it was ready, in its own words, or why it cannot be started again; None when it
         did not, or is ready by now."""
-        return None if self.ready else self._failure or self._watch.failure
+        not_started = None if self.running else self._watch.failure
+        return not_started or (None if self.ready else self._failure)
 
     @property
     def ready(self) -> bool:

@@ -8,6 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+_AT_ONCE = 1000
+"""Leases that one call looks at, so that many that expire together hold nobody up: about two milliseconds. What is left
+is looked at by the next calls, and pins its version until then."""
+
 
 @dataclass(eq=False, slots=True)
 class _Lease:
@@ -18,7 +22,7 @@ class _Lease:
 class Leases:
     """A rollout holds a version for `seconds` from its last call, or until it is released.
 
-    A call costs O(log n) of n leases at most, on average: expired leases are taken from the top of a heap.
+    A call costs O(log n) of n leases: expired leases are taken from the top of a heap, a bounded number at a time.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,12 +40,14 @@ class Leases:
     def pin(self, rollout: str, policy: str, newest: int) -> int:
         """The version of this rollout: the one it holds, or from now on the newest."""
         self._expire()
-        expiry = self._clock() + self._seconds
+        now = self._clock()
         leases = self._held.setdefault(rollout, {})
         if (lease := leases.get(policy)) is not None:
-            lease.expiry = expiry
-            return lease.version
-        lease = leases[policy] = _Lease(newest, expiry)
+            if lease.expiry >= now:
+                lease.expiry = now + self._seconds
+                return lease.version
+            self._unpin(policy, lease)
+        lease = leases[policy] = _Lease(newest, now + self._seconds)
         self._pins[policy, newest] += 1
         self._push(rollout, policy, lease)
         return newest
@@ -59,7 +65,9 @@ class Leases:
 
     def _expire(self) -> None:
         now = self._clock()
-        while self._expiries and self._expiries[0][0] < now:
+        for _ in range(_AT_ONCE):
+            if not self._expiries or self._expiries[0][0] >= now:
+                return
             _, _, rollout, policy, lease = heapq.heappop(self._expiries)
             leases = self._held.get(rollout, {})
             if leases.get(policy) is not lease:  # it was released

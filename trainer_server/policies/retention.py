@@ -64,7 +64,9 @@ class Retention:
     ) -> None:
         self._keep, self._store, self._slots, self._names, self._needs = keep, store, slots, names, needs
         self._held: Counter[Key] = Counter()
-        self._asked: asyncio.Queue[str] = asyncio.Queue()
+        self._asked: dict[str, None] = {}
+        """Policies whose turn comes; each once, however many jobs asked."""
+        self._wake = asyncio.Event()
         self._task = Rounds("deletion of old versions", self._next)
 
     @property
@@ -83,7 +85,8 @@ class Retention:
     def later(self, policy: str) -> None:
         """Has the task delete what need not stay of a policy."""
         if self._keep is not None:
-            self._asked.put_nowait(policy)
+            self._asked[policy] = None
+            self._wake.set()
 
     @contextmanager
     def hold(self, key: Key) -> Iterator[None]:
@@ -163,7 +166,12 @@ class Retention:
             log.exception("the rewards of %s were not added to the scores of %s", job_id, policy)
 
     async def _next(self) -> None:
-        await self.sweep(await self._asked.get())
+        while not self._asked:
+            self._wake.clear()
+            await self._wake.wait()
+        policy = next(iter(self._asked))
+        del self._asked[policy]
+        await self.sweep(policy)
 
     def _delete_states(self, policy: str, best: int | None, named: set[Key]) -> None:
         assert self._keep is not None

@@ -243,7 +243,14 @@ class AdapterStore:
             shutil.rmtree(path, ignore_errors=True)
 
     def score(self, policy: str, version: int, score: float) -> None:
-        """Records how good a client says a version is: larger is better. It counts more than rewards of rollouts."""
+        """Records how good a client says a version is: larger is better. It counts more than rewards of rollouts.
+
+        Raises:
+            FileNotFoundError: There is no such version any more.
+            OSError: The score could not be written.
+        """
+        if not self._usable(policy, version):
+            raise FileNotFoundError(f"{policy}@{version} was deleted meanwhile")
         self._write_score(policy, version, _ScoreFile(score=score, scored_by="evaluation"))
 
     def credit(self, policy: str, version: int, mean_reward: float, trajectories: int, job: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -151,6 +152,10 @@ def test_a_job_is_either_started_or_cancelled(tmp_path: Path) -> None:
     assert trained.cancelled
 
 
+def request_of(key: str) -> StepRequest:
+    return StepRequest(groups=[GroupRef(scenario_id="s", trajectories=[])], idempotency_key=key)
+
+
 def ended(board: JobBoard, days_ago: float, **request: object) -> str:
     """A step that ended so many days ago."""
     groups = [GroupRef(scenario_id="s", trajectories=[])]
@@ -171,6 +176,12 @@ def test_jobs_that_ended_long_ago_are_deleted_and_their_metrics_stay(tmp_path: P
     (tmp_path / damaged / "done.json").write_text("{")
     os.utime(tmp_path / damaged / "done.json", (0, 0))
     (tmp_path / damaged / "job.json").write_text("{")
+    half = board.accept("step", "p", request=request_of("half")).id  # the server was killed between the two files
+    shutil.rmtree(tmp_path / half)
+    for key in (tmp_path / "keys").iterdir():
+        os.utime(key, (0, 0))
+    just_now = board.accept("step", "p", request=request_of("just now")).id
+    shutil.rmtree(tmp_path / just_now)
     assert board.prune(30) == 3
     assert board.prune(30) == 0
     for again in (board, JobBoard(tmp_path)):
@@ -184,7 +195,7 @@ def test_jobs_that_ended_long_ago_are_deleted_and_their_metrics_stay(tmp_path: P
     assert [line["id"] for line in lines] == [old, older, damaged]
     assert lines[0]["result"] == {"version": 1, "metrics": {"reward_mean": 0.5}, "trajectories": None}
     assert lines[2] == {"id": damaged, "damaged": "{"}
-    assert len(list((tmp_path / "keys").iterdir())) == 1
+    assert len(list((tmp_path / "keys").iterdir())) == 2, "of the young job, and of what is being accepted"
 
 
 def test_what_a_killed_server_was_deleting_goes_with_the_next_jobs(tmp_path: Path) -> None:

@@ -169,13 +169,14 @@ async def test_a_trainer_that_ends_before_it_is_ready_says_why(tmp_path: Path, m
 
 
 async def test_a_trainer_whose_log_cannot_be_read_or_written_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "command", lambda _: ["sleep", "600"])
     home = Home(tmp_path)
     trainer = TrainerProcess(
         settings(tmp_path), board=JobBoard(home.jobs), store=AdapterStore(home.policies), open_ids=[]
     )
+    trainer._watch._pause = 0.02
     await trainer.start()
     try:
         log = home.logs / "trainer.log"
@@ -184,10 +185,44 @@ async def test_a_trainer_whose_log_cannot_be_read_or_written_is_started_again(
         assert trainer.pid
         psutil.Process(trainer.pid).kill()
         async with asyncio.timeout(30):
-            while "could not be started again" not in caplog.text:
+            while "supervision of the trainer" not in (trainer.failure or ""):
                 await asyncio.sleep(0.02)
             log.rmdir()
             while not trainer.running:
                 await asyncio.sleep(0.02)
+    finally:
+        await trainer.stop()
+
+
+async def test_a_trainer_that_cannot_be_started_again_is_said_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "command", lambda _: [sys.executable, "-c", "import time; time.sleep(600)"])
+    home = Home(tmp_path)
+    board = JobBoard(home.jobs)
+    trainer = TrainerProcess(settings(tmp_path), board=board, store=AdapterStore(home.policies), open_ids=[])
+    trainer._watch._pause = 0.02
+    await trainer.start()
+    failures: list[str | None] = []
+    plain = trainer._child.start
+
+    async def start() -> None:
+        failures.append(trainer.failure)
+        if len(failures) < 3:
+            raise OSError(11, "no more processes")
+        await plain()
+
+    monkeypatch.setattr(trainer._child, "start", start)
+    try:
+        assert trainer.pid is not None
+        first = trainer.pid
+        psutil.Process(first).kill()
+        async with asyncio.timeout(30):
+            while trainer.pid == first or not trainer.running:
+                await asyncio.sleep(0.01)
+        why = "supervision of the trainer: BlockingIOError: [Errno 11] no more processes"
+        assert failures[1:] == [why, why]
+        assert trainer.restarts == 1, "it died once"
+        assert trainer.failure is None or why not in trainer.failure
     finally:
         await trainer.stop()

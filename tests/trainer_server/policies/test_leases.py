@@ -109,3 +109,17 @@ def test_a_release_looks_at_no_other_lease() -> None:
         leases.release({f"r{number}"})
         leases.versions()
     assert Counted.looks == 0
+
+
+def test_leases_that_expire_together_are_taken_bit_by_bit() -> None:
+    clock = Clock()
+    leases = Leases(900, clock)
+    for number in range(2500):
+        leases.pin(f"r{number}", "agent", 1)
+    clock.now = 901
+    assert leases.pin("r2499", "agent", 2) == 2, "its own lease has expired"
+    assert len(leases._held) == 1500
+    leases.release({"r2498"})
+    leases.versions()
+    assert leases.versions() == {("agent", 2)}
+    assert len(leases._held) == len(leases._expiries) == 1

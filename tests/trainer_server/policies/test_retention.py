@@ -165,6 +165,29 @@ async def test_versions_that_open_jobs_need_stay(tmp_path: Path) -> None:
     assert house.left() == [0, 5]
 
 
+async def test_many_jobs_of_one_policy_ask_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(tmp_path, 1, 1)
+    swept: list[str] = []
+    both = asyncio.Event()
+
+    async def sweep(policy: str) -> list[int]:
+        swept.append(policy)
+        if len(swept) == 1:
+            for asked in ("p", "q", "p", "q"):
+                house.retention.later(asked)
+        if len(swept) == 3:
+            both.set()
+        return []
+
+    monkeypatch.setattr(house.retention, "sweep", sweep)
+    house.retention.start()
+    house.retention.later("p")
+    await asyncio.wait_for(both.wait(), 10)
+    await asyncio.sleep(0)
+    await house.retention.stop()
+    assert swept == ["p", "p", "q"]
+
+
 async def test_two_clients_that_delete_one_version_are_both_answered(tmp_path: Path) -> None:
     house = House(tmp_path, 4, None)
     results = await asyncio.gather(*(house.retention.delete("p", 1) for _ in range(2)), return_exceptions=True)

@@ -44,3 +44,12 @@ def test_ready_has_the_status_that_probes_look_at(http: TestClient, monkeypatch:
     assert isinstance(engine, LettersEngine)
     engine.ready = True
     assert http.get("/ready").status_code == 200
+
+
+def test_a_task_that_cannot_go_on_is_said(http: TestClient) -> None:
+    jobs = http.app.state.server.jobs  # type: ignore[attr-defined]
+    for task in (jobs.finisher._task, jobs.retention._task, jobs.process._watch):
+        task.failure = "the end of jobs: RuntimeError: unexpected"
+        assert http.get("/health", headers=HOLDER).json()["error"] == "the end of jobs: RuntimeError: unexpected"
+        task.failure = None
+    assert http.get("/health", headers=HOLDER).json()["error"] is None

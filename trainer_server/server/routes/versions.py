@@ -8,10 +8,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from trainer_server.gateway.errors import APIError
 from trainer_server.policies.export import Export, ExportFailed
 from trainer_server.policies.retention import VersionInUse
 from trainer_server.server.dependencies import ServerDep, VersionDep, get_policy, get_version
-from trainer_server.wire import Conflict, ExportFormat, NotStored, Score, Unprocessable, Version
+from trainer_server.wire import Conflict, EngineError, ExportFormat, NotFound, NotStored, Score, Unprocessable, Version
 
 router = APIRouter(prefix="/api/policies/{name}/versions", tags=["versions"])
 
@@ -59,11 +60,14 @@ async def show_version(version: VersionDep) -> Version:
 
 @router.delete("/{number}", status_code=204)
 async def delete_version(version: VersionDep, server: ServerDep) -> None:
-    """Deletes an old version: 409 for the newest one and for one that a rollout, a job or an export is using."""
+    """Deletes an old version: 409 for the newest one and for one that a rollout, a job or an export is using; 503 where
+    an engine does not give it up."""
     try:
         await server.jobs.retention.delete(version.policy, version.version)
     except VersionInUse as error:
         raise Conflict(str(error), code="version_in_use") from None
+    except EngineError as error:
+        raise APIError(503, str(error), code="engine_not_ready", retry_after=5) from None
 
 
 @router.put("/{number}/score", status_code=204)
@@ -72,6 +76,8 @@ def score_version(name: str, number: int, body: Score, server: ServerDep) -> Non
     get_version(server, name, number)
     try:
         server.store.score(name, number, body.score)
+    except FileNotFoundError as error:
+        raise NotFound(str(error), code="not_found") from None
     except OSError as error:
         raise NotStored(f"the score could not be written down: {error}", code="disk") from None
 

@@ -6,14 +6,19 @@ import asyncio
 import shutil
 from pathlib import Path
 
-import httpx
 import pytest
+from starlette.testclient import TestClient
 from starlette.types import Message
 
 from tests.support.trainer_server import TrainerServer
+from tests.support.versions import publish
 from trainer_server.policies.export import Export
+from trainer_server.policies.store import AdapterStore
+from trainer_server.server.app import create_app
+from trainer_server.server.config import ServerConfig
 from trainer_server.server.routes import versions
 from trainer_server.server.routes.versions import ExportResponse
+from trainer_server.wire import EngineError, Home, PolicySpec
 
 
 @pytest.fixture
@@ -81,6 +86,34 @@ async def test_an_export_is_deleted_when_its_request_is_cancelled(export: Export
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     assert not export.directory.parent.exists()
+
+
+def test_what_happens_to_a_version_meanwhile_is_said(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = "tests.support.letters_engine:make"
+    app = create_app(ServerConfig(Home(tmp_path), model=str(base_model), engine=engine), "token")
+    server = app.state.server
+    server.store.register(PolicySpec(name="p"), server.identity.base.name)
+    for number in range(3):
+        publish(server.store, "p", number)
+
+    async def keeps(key: tuple[str, int]) -> None:
+        raise EngineError("the engine does not unload p@1")
+
+    monkeypatch.setattr(server.slots, "forget", keeps)
+    http = TestClient(app, headers={"Authorization": "Bearer token"})  # no `with`: nothing is started
+    kept = http.delete("/api/policies/p/versions/1")
+    assert (kept.status_code, kept.json()["error"]["message"]) == (503, "the engine does not unload p@1")
+
+    def deleted(policy: str, version: int, score: float) -> None:
+        shutil.rmtree(server.store.directory(policy, version))
+        AdapterStore.score(server.store, policy, version, score)
+
+    monkeypatch.setattr(server.store, "score", deleted)
+    gone = http.put("/api/policies/p/versions/1/score", json={"score": 1.0})
+    assert (gone.status_code, gone.json()["error"]["message"]) == (404, "p@1 was deleted meanwhile")
+    assert not server.store.directory("p", 1).exists()
 
 
 @pytest.mark.parametrize("number", ["-1", "9" * 300, "9" * 5000, "²", "07.0", "1e3", "abc", "%00", "..%2f0"])
@@ -178,5 +211,4 @@ def test_listing_shows_what_is_damaged(server: TrainerServer) -> None:
         assert "damaged" in http.get("/api/policies/hurt").json()["quarantined"]["0"]
         assert http.get("/v1/models").status_code == 200
         (versions_of / "0" / "version.json").write_text(whole)
-        assert isinstance(http, httpx.Client)
         assert [one["version"] for one in http.get("/api/policies/hurt/versions").json()["versions"]] == [0]
