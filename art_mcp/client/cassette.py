@@ -51,6 +51,7 @@ class Cassette:
     this call most often. It gives the answers of that run in order, and repeats the last one.
 
     The file is only appended to, one line at a time. Incomplete lines, which a killed process may leave, are skipped.
+    Of two answers to the same call, a replay gives the earlier one: delete the file to record a server anew.
 
     Args:
         path: The JSONL file.
@@ -74,6 +75,8 @@ class Cassette:
             raise ConfigError(f"there is no cassette {self.path}: record one with mode='record' or 'auto'")
         if mode != "record" and self.path.exists():
             self._load()
+        elif self.path.exists():
+            log.warning("the cassette %s exists: what is recorded is added, and replays prefer what it has", self.path)
 
     def over(self, live: Source) -> Source:
         """A source that answers from the file, from `live`, or from both, depending on the mode."""

@@ -178,7 +178,7 @@ async def connect(
         The connected server.
 
     Raises:
-        ConfigError: An option does not apply to this kind of server, or the command is empty.
+        ConfigError: An option does not apply to this kind of server, or the command is empty or has an open quotation.
         MCPError: The server cannot be started or reached.
     """
     target = target_of(server, env, cwd, headers, auth)
@@ -207,7 +207,7 @@ def target_of(
     """Makes a target of a URL or a command. The arguments are those of `connect`.
 
     Raises:
-        ConfigError: An option does not apply to this kind of server, or the command is empty.
+        ConfigError: An option does not apply to this kind of server, or the command is empty or has an open quotation.
     """
     if isinstance(server, str) and server.startswith(("http://", "https://")):
         if env or cwd:
@@ -215,7 +215,10 @@ def target_of(
         return Http(server, dict(headers or {}), auth)
     if headers or auth:
         raise ConfigError(f"headers and auth are for URLs; {server!r} is a command")
-    words = shlex.split(server) if isinstance(server, str) else list(server)
+    try:
+        words = shlex.split(server) if isinstance(server, str) else list(server)
+    except ValueError as error:
+        raise ConfigError(f"the command of the MCP server {server!r} cannot be read as a shell does: {error}") from None
     if not words:
         raise ConfigError("the command of the MCP server is empty")
     return Stdio(tuple(words), dict(env or {}), cwd)

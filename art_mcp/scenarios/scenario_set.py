@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from art_langgraph.trajectory import Scenario
 from art_mcp.scenarios.plan import MCPScenario
+from trainer_server.wire import ConfigError
 from trainer_server.wire.jsonl import read_jsonl, write_jsonl
 
 MIN_TRAINED_COMBINATIONS = 2
@@ -151,8 +152,14 @@ class ScenarioSet:
         loaded = cls(list(read_jsonl(path, _scenario, what="scenario of an MCP server")))
         if _dropped_file(path).exists():
             lines: list[dict[str, Any]] = list(read_jsonl(_dropped_file(path), dict))
-            loaded.offered, loaded.notes = lines[0]["offered"], lines[0]["notes"]
-            loaded.dropped = [Dropped.model_validate(line) for line in lines[1:]]
+            try:
+                loaded.offered, loaded.notes = lines[0]["offered"], lines[0]["notes"]
+                loaded.dropped = [Dropped.model_validate(line) for line in lines[1:]]
+            except (LookupError, ValidationError) as error:
+                raise ConfigError(
+                    f"{_dropped_file(path)} is not what `save` wrote ({type(error).__name__}): mend it, or delete it; "
+                    "the scenarios can be read without it"
+                ) from None
         return loaded
 
     def report(self) -> str:

@@ -54,8 +54,9 @@ def load_tables(*sources: str | Path) -> dict[str, list[Any]]:
         file = Path(path)
         try:
             text = file.read_text()
-        except OSError as error:
-            raise ConfigError(f"the table {path} cannot be read: {error.strerror}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise ConfigError(f"the table {path} cannot be read: {reason}") from None
         if file.suffix != ".json":
             lines = [line.strip() for line in text.split("\n")]
             tables[name or file.stem] = [line for line in lines if line and not line.startswith("#")]

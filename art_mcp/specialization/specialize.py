@@ -98,8 +98,10 @@ async def specialize(
             stages.tell(divided.report())
         _check_sizes(divided, training.groups_per_step)
         tools, left_out = await _tools(live, divided, generation.allow_destructive)
-        if left_out:
-            stages.tell(left_out)
+        # the report of generated scenarios says it already
+        notes = [left_out] if left_out and not any(note.startswith(left_out) for note in divided.notes) else []
+        for note in notes:
+            stages.tell(note)
         agent = graph(tools) if graph else build_agent(_model(trainer, policy, runs), tools, runs.system)
         adapted = await _find_or_create(trainer, policy)
         with stages.stage("before", f"measuring on {len(divided.validation)} held-out scenarios"):
@@ -115,7 +117,7 @@ async def specialize(
             after=before,
             seconds=stages.seconds,
             usage=({"scenarios": writer.usage} if writer else {}) | ({"judge": ruler.usage} if ruler else {}),
-            notes=[left_out] if left_out else [],
+            notes=notes,
         )
         if warm_start is not None:
             imitated, sft = _demonstrations(warm_start, divided.train, tools, runs.system)

@@ -8,6 +8,7 @@ FSDP, on several.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load, save
 
 from trainer_server.training.launch import RENDEZVOUS
 from trainer_server.training.model.tree import Row
@@ -56,8 +58,9 @@ class Ranks:
         *,
         local_count: int = 1,
         sharded: bool = False,
-        store: dist.Store | None = None,
+        store: Any = None,
     ) -> None:
+        """store: torch's key-value store that the ranks share; None for a single process."""
         self.index, self.count = index, count
         self.local_count = local_count
         """How many of them run on this machine."""
@@ -84,12 +87,11 @@ class Ranks:
                 backend = "cpu:gloo,cuda:nccl"
                 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
             if rendezvous := os.environ.get(RENDEZVOUS):
-                store = dist.FileStore(rendezvous, count)
+                store = dist.FileStore(rendezvous, count)  # type: ignore[attr-defined]
             else:  # accelerate's launcher
-                store, _, _ = next(dist.rendezvous("env://", index, count, timeout=TIMEOUT))
-            dist.init_process_group(
-                backend, store=dist.PrefixStore("group", store), rank=index, world_size=count, timeout=TIMEOUT
-            )
+                store, _, _ = next(dist.rendezvous("env://", index, count, timeout=TIMEOUT))  # type: ignore[attr-defined]
+            group = dist.PrefixStore("group", store)  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=group, rank=index, world_size=count, timeout=TIMEOUT)
         sharded = count > 1 and (shard or os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("true", "1"))
         local_count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         for name in _LAUNCHED:
@@ -126,15 +128,11 @@ class Ranks:
         with _together():
             while not self._store.check([name]):
                 time.sleep(_POLL)
-            return self._store.get(name).decode()
+            return str(self._store.get(name), "utf-8")
 
     def broadcast(self, text: str | None) -> str | None:
         """The text of the first rank, on all ranks; that of the others is ignored."""
-        texts = [text]
-        if self.count > 1:
-            with _together():
-                dist.broadcast_object_list(texts, src=0, device=torch.device("cpu"))
-        return texts[0]
+        return json.loads(self._exchange(json.dumps(text).encode())[0])  # type: ignore[no-any-return]
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
@@ -154,10 +152,8 @@ class Ranks:
             raise
         except Exception as error:  # of any kind: the other ranks wait for this one
             own = error
-        found: list[str | None] = [None] * self.count
-        with _together():
-            dist.all_gather_object(found, _said(own) if own else None)
-        errors = {index: why for index, why in enumerate(found) if why is not None}
+        found = [why.decode() for why in self._exchange((_said(own) if own else "").encode())]
+        errors = {index: why for index, why in enumerate(found) if why}
         if len(errors) == self.count:
             raise TrainingError(errors[0]) from own
         if errors:
@@ -172,10 +168,11 @@ class Ranks:
     def computing(self) -> Iterator[None]:
         """For the rows that each rank computes: an error of one rank is raised by all.
 
-        Where the base model is divided, the others wait within the forward pass and cannot be told: then see `step`.
+        Where the base model is divided, the others wait within the forward pass and cannot be told.
 
         Raises:
             TrainingError: As `agreed`.
+            RankFailed: The base model is divided, and this rank failed.
             RankLost: The base model is divided, and another rank may have failed.
         """
         if not self.sharded:
@@ -184,10 +181,10 @@ class Ranks:
             return
         try:
             yield
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # most likely of the transfer of a layer: this rank cannot know
-            raise RankLost(f"a layer could not be computed: {error}") from error
+        except Exception as error:
+            if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
+                raise RankLost(f"a layer could not be computed: {error}") from error  # most likely of its transfer
+            raise self._failed(error) from error
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -198,15 +195,18 @@ class Ranks:
         """
         try:
             yield
-        except (ARTError, RankLost):
+        except (ARTError, RankFailed, RankLost):
             raise
         except Exception as error:
             if self.count == 1:
                 raise
-            raise RankFailed(
-                f"rank {self.index} of {self.count}: {_said(error)}. The policy stays at the version it had, and the "
-                "trainer starts again. Its log has more"
-            ) from error
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> RankFailed:
+        return RankFailed(
+            f"rank {self.index} of {self.count}: {_said(error)}. The policy stays at the version it had, and the "
+            "trainer starts again. Its log has more"
+        )
 
     def shard_rows(self, rows: Sequence[Row]) -> list[tuple[Row, bool]]:
         """The rows that this rank computes, about as many tokens as any other's, and whether they count.
@@ -253,11 +253,23 @@ class Ranks:
         """The values of all ranks, concatenated in their order; with every name that any rank has."""
         if self.count == 1:
             return values
-        by_rank: list[Any] = [None] * self.count
-        with _together():
-            dist.all_gather_object(by_rank, {name: value.cpu() for name, value in values.items()})
+        own = save({name: value.cpu().contiguous() for name, value in values.items()})
+        by_rank = [load(given) for given in self._exchange(own)]
         names = dict.fromkeys(name for given in by_rank for name in given)
         return {name: torch.cat([given[name] for given in by_rank if name in given]) for name in names}
+
+    def _exchange(self, own: bytes) -> list[bytes]:
+        """What each rank gives, in their order. Bytes, as torch's functions for objects unpickle what they receive."""
+        if self.count == 1:
+            return [own]
+        sizes = [torch.zeros(1, dtype=torch.long) for _ in range(self.count)]
+        with _together():
+            dist.all_gather(sizes, torch.tensor([len(own)]))
+            longest = max(map(int, sizes))
+            filled = torch.frombuffer(bytearray(own.ljust(longest + 1)), dtype=torch.uint8)
+            given = [torch.empty_like(filled) for _ in range(self.count)]
+            dist.all_gather(given, filled)
+        return [data[: int(size)].numpy().tobytes() for data, size in zip(given, sizes, strict=True)]
 
 
 ALONE = Ranks()
@@ -274,7 +286,7 @@ def _together() -> Iterator[None]:
 
 def _said(error: Exception) -> str:
     """An error in words. Those that are not written for users need their kind."""
-    return str(error) if isinstance(error, ARTError | OSError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, ARTError | OSError) and str(error) else f"{type(error).__name__}: {error}"
 
 
 def shard(layers: Iterable[torch.nn.Module]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ async def test_a_judge_that_fails_leaves_stored_runs_unscored(home: Path) -> Non
     assert "auth" in str(store.list()[0].reward_error)
 
 
-async def test_a_step_from_the_store_may_ask_a_judge(home: Path) -> None:
+async def test_a_step_from_the_store_may_ask_a_judge_and_average_over_runs(home: Path, server: TrainerServer) -> None:
     def spread(body: dict[str, Any]) -> str:
         return verdict({one: 0.2 * one for one in candidates(body)})
 
@@ -59,10 +60,13 @@ async def test_a_step_from_the_store_may_ask_a_judge(home: Path) -> None:
     await gather(counting("from-store"), ["a"], 3, store=TrajectoryStore(), temperature=1.0, progress=False)
     with endpoint(spread) as at:
         words = ["--policy", "from-store", "--lr", "1e-3", "--judge", "judge", "--judge-url", at.url]
-        done = art("train", "--from-store", *words)
+        done = art("train", "--from-store", "--loss-aggregation", "trajectory", *words)
     assert "3 runs are compared with others" in done.output
     assert "from-store@1 is served" in done.output
     assert len(at.requests) == 1
+    jobs = [json.loads(path.read_text()) for path in server.home.jobs.glob("*/job.json")]
+    (step,) = (job for job in jobs if (job["policy"], job["kind"]) == ("from-store", "step"))
+    assert (step["request"]["config"]["lr"], step["request"]["config"]["loss_aggregation"]) == (1e-3, "trajectory")
     again = art("train", "--from-store", *words)
     assert "3 of 3 runs are left out: from-store was trained on them; --again uses them again" in again.output
     assert "nothing to train on" in again.output

@@ -114,6 +114,16 @@ async def test_what_is_no_answer_is_not_recorded(tmp_path: Path) -> None:
     assert "stop" not in [json.loads(line)["params"].get("name") for line in path.read_text().splitlines()]
 
 
+def test_recording_into_a_cassette_that_exists_says_that_it_adds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Cassette(tmp_path / "new.jsonl", "record")
+    assert caplog.messages == []
+    (tmp_path / "old.jsonl").touch()
+    Cassette(tmp_path / "old.jsonl", "record")
+    assert "old.jsonl exists: what is recorded is added" in caplog.text
+
+
 def test_a_replay_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no cassette"):
         Cassette(tmp_path / "none.jsonl", "replay")

@@ -112,7 +112,7 @@ async def test_nobody_at_the_url() -> None:
 
 @pytest.mark.parametrize(
     ("server", "options"),
-    [("https://x/mcp", {"env": {"A": "1"}}), ("python x.py", {"headers": {"A": "1"}}), ("", {})],
+    [("https://x/mcp", {"env": {"A": "1"}}), ("python x.py", {"headers": {"A": "1"}}), ("", {}), ("python 'x.py", {})],
 )
 async def test_options_that_do_not_go_together(server: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):

@@ -238,6 +238,9 @@ def test_tables_from_files(tmp_path: Path) -> None:
     for wrong in ("empty.txt", "none.txt"):
         with pytest.raises(ConfigError, match=wrong[:4]):
             load_tables(tmp_path / wrong)
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"binary\.txt cannot be read: it is no text"):
+        load_tables(tmp_path / "binary.txt")
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(ConfigError, match="no JSON"):
         load_tables(tmp_path / "bad.json")

@@ -52,6 +52,14 @@ def test_an_edit_gone_wrong_is_named_by_its_line(tmp_path: Path, change: object,
         ScenarioSet.load(path)
 
 
+@pytest.mark.parametrize("text", ["", '{"notes": []}\n', '{"offered": [], "notes": []}\n{"task": "x"}\n'])
+def test_a_damaged_file_of_dropped_tasks_is_named(tmp_path: Path, text: str) -> None:
+    many().save(tmp_path / "set.jsonl")
+    (tmp_path / "set.dropped.jsonl").write_text(text)
+    with pytest.raises(ConfigError, match=r"set\.dropped\.jsonl is not what `save` wrote"):
+        ScenarioSet.load(tmp_path / "set.jsonl")
+
+
 def test_whole_combinations_are_held_out_whose_tools_are_all_trained() -> None:
     divided = many().split(0.25, seed=4)
     trained = {combination(one) for one in divided.train}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 from tests.support.sockets import exposed
@@ -111,6 +112,15 @@ def test_a_rank_that_fails_while_layers_are_gathered_ends_the_job_and_all_ranks(
     assert failed is not None
     assert failed.error is not None
     assert failed.error.startswith("rank 1 of 2: [Errno 28] No space left on device. The policy stays at")
+
+
+def test_orders_reach_ranks_that_come_later_one_by_one(tmp_path: Path) -> None:
+    """Through the store, and not by a collective: those have a time limit."""
+    stores = [dist.FileStore(str(tmp_path / "store"), 2) for _ in range(2)]
+    first, second = (Ranks(index, 2, store=store) for index, store in enumerate(stores))
+    first.order("a step")
+    first.order("the next one")
+    assert [second.next_order(), second.next_order()] == ["a step", "the next one"]
 
 
 def test_alone_there_is_nothing_to_divide(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,8 @@ class Loss:
 
     token_weights: (lengths_S, config) → weight_S. lengths_S (int) are the trained tokens of every completion of the
         update; weight_S (float64) is the weight of each token of a completion. It depends on nothing else, so the
-        losses of micro-batches add up to the loss of the update.
+        losses of micro-batches add up to the loss of the update. Not called with `loss_aggregation="trajectory"`, which
+        has weights of its own (`by_trajectory`).
     gain: (ratio_R, logp_R, advantage_R, config) → Gain. ratio_R is π/π_old by token, or by sequence with
         `importance_sampling_level="sequence"`. Both ratio_R and logp_R have gradients.
     """

@@ -12,6 +12,7 @@ its path.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -196,33 +197,56 @@ class _TreeAttention(torch.autograd.Function):
         return dq_THD, dk_TKD.to(k_TKD.dtype), dv_TKD.to(v_TKD.dtype), None, None, None
 
 
-def tree_attention(
-    module: torch.nn.Module,
+def register(name: str, attend: Callable[..., torch.Tensor]) -> Callable[..., tuple[torch.Tensor, None]]:
+    """Registers an attention function with transformers, which gets the layout as the keyword argument `tree`.
+
+    Args:
+        name: Of the function, as a model's configuration names it.
+        attend: (query, key, value, tree, window, scale) → (1, T, H, D); query is (1, H, T, D), key and value are
+            (1, K, T, D). window and scale are None for none and for 1/√D.
+
+    Returns:
+        The function. It raises TrainingError for whatever it would have to leave out.
+    """
+
+    def tree_attention(
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        *,
+        tree: Any = None,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        sliding_window: int | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, None]:
+        if tree is None:
+            raise TrainingError("the model does not pass its keyword arguments on to attention; it cannot be packed")
+        _refuse(module, attention_mask, dropout, sliding_window, kwargs)
+        return attend(query, key, value, tree, sliding_window, scaling), None
+
+    AttentionInterface.register(name, tree_attention)
+    AttentionMaskInterface.register(name, _no_mask)
+    return tree_attention
+
+
+def _attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    *,
-    tree: Layout | None = None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    sliding_window: int | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """transformers' attention function. query (1, H, T, D), key and value (1, K, T, D) → (1, T, H, D).
-
-    Raises TrainingError for whatever it would have to leave out.
-    """
-    if tree is None:
-        raise TrainingError("the model does not pass its keyword arguments on to attention; it cannot be packed")
-    refuse(module, attention_mask, dropout, sliding_window, kwargs)
+    tree: Layout,
+    window: int | None,
+    scale: float | None,
+) -> torch.Tensor:
     q_THD, k_TKD, v_TKD = (heads[0].transpose(0, 1) for heads in (query, key, value))
-    scale = q_THD.shape[-1] ** -0.5 if scaling is None else scaling
-    out: torch.Tensor = _TreeAttention.apply(q_THD, k_TKD, v_TKD, tree, sliding_window, scale)
-    return out[None], None
+    scale = q_THD.shape[-1] ** -0.5 if scale is None else scale
+    out: torch.Tensor = _TreeAttention.apply(q_THD, k_TKD, v_TKD, tree, window, scale)
+    return out[None]
 
 
-def refuse(
+def _refuse(
     module: Any, attention_mask: torch.Tensor | None, dropout: float, window: int | None, kwargs: dict[str, Any]
 ) -> None:
     """Raises TrainingError for a model that asks for more than a scale and a window (sinks, soft-capping, a mask of its
@@ -240,10 +264,9 @@ def refuse(
         raise TrainingError(f"layer {module.layer_idx} has a window of {expected} tokens, but asks for {window}")
 
 
-def no_mask(*args: Any, **kwargs: Any) -> None:
+def _no_mask(*args: Any, **kwargs: Any) -> None:
     """The layout says what is visible; a T×T mask would only cost memory."""
     return None
 
 
-AttentionInterface.register(NAME, tree_attention)
-AttentionMaskInterface.register(NAME, no_mask)
+tree_attention = register(NAME, _attend)

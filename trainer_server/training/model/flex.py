@@ -15,11 +15,9 @@ from typing import Any
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
-from transformers import AttentionInterface, AttentionMaskInterface
 
-from trainer_server.training.model.attention import no_mask, refuse
+from trainer_server.training.model.attention import register
 from trainer_server.training.model.tree import Row
-from trainer_server.wire import TrainingError
 
 NAME = "art_flex"
 BLOCK = 128
@@ -86,33 +84,18 @@ def _kernel(device: str) -> Callable[..., Any]:
     return compiled  # type: ignore[no-any-return]
 
 
-def tree_attention(
-    module: torch.nn.Module,
+def _attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    *,
-    tree: FlexLayout | None = None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    sliding_window: int | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """transformers' attention function. query (1, H, T, D), key and value (1, K, T, D) → (1, T, H, D)."""
-    if tree is None:
-        raise TrainingError("the model does not pass its keyword arguments on to attention; it cannot be packed")
-    refuse(module, attention_mask, dropout, sliding_window, kwargs)
-    out = _kernel(query.device.type)(
-        query,
-        key,
-        value,
-        block_mask=tree.mask(sliding_window),
-        scale=scaling,
-        enable_gqa=query.shape[1] != key.shape[1],
+    tree: FlexLayout,
+    window: int | None,
+    scale: float | None,
+) -> torch.Tensor:
+    out: torch.Tensor = _kernel(query.device.type)(
+        query, key, value, block_mask=tree.mask(window), scale=scale, enable_gqa=query.shape[1] != key.shape[1]
     )
-    return out.transpose(1, 2), None
+    return out.transpose(1, 2)
 
 
-AttentionInterface.register(NAME, tree_attention)
-AttentionMaskInterface.register(NAME, no_mask)
+tree_attention = register(NAME, _attend)
