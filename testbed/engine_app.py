@@ -4,10 +4,11 @@ A token is a character of the text, but two newlines in a row are one. Its chat 
 assistant said, and drops `(hint) …` messages once they are answered. What it answers follows from the last message:
 `think THOUGHT|TEXT` thinks first, `call NAME {json}` makes a tool call, `calls [[NAME, {json}], …]` several,
 `say TEXT` says TEXT, `who` names the weights of the adapter that answers, `where` the engine, `slow` streams slowly,
-`die` breaks the connection, `no tokens` leaves the token ids out; `after SECONDS …` does the rest later; anything else
-is echoed. A forced tool is called with what would have been said. More than 2,000 characters are over the context.
-While a test leaves texts in `state["answers"]`, these are said instead (of `call …`, done), to prompts of any length.
-Adapters whose names are in `state["refused"]` are not loaded, nor are those that are no whole safetensors files.
+`die` breaks the connection, `no tokens` leaves the token ids out, `gap TEXT` says TEXT and leaves the second chunk of a
+stream out; `after SECONDS …` does the rest later; anything else is echoed. A forced tool is called with what would have
+been said. More than 2,000 characters are over the context. While a test leaves texts in `state["answers"]`, these are
+said instead (of `call …`, done), to prompts of any length. Adapters whose names are in `state["refused"]` are not
+loaded, nor are those that are no whole safetensors files. While `state["deaf"]`, health checks are not answered.
 
 With `sleeps` it can be told to rest, and answers nothing while it does.
 
@@ -51,7 +52,7 @@ def make_app(
     state: dict[str, Any] = {
         "loaded": {}, "most_loaded": 0, "loads": 0, "load_seconds": 0.0, "requests": [], "tokenized": [], "aborted": 0,
         "blind": False, "unready": 0, "answers": [], "refused": [], "unloadable": 0,
-        "asleep": False, "naps": 0, "disturbed": 0, "sleepless": 0, "under_way": 0,
+        "deaf": False, "looks": 0, "asleep": False, "naps": 0, "disturbed": 0, "sleepless": 0, "under_way": 0,
     }  # fmt: skip
 
     async def chat(request: Request) -> Response:
@@ -97,7 +98,9 @@ def make_app(
         said = scripted or str(body["messages"][-1].get("content") or "")
         if said.startswith("after "):
             _, seconds, said = said.split(" ", 2)
-            await asyncio.sleep(float(seconds))
+            if await _disconnected(request, float(seconds)):
+                state["aborted"] += 1
+                return Response()
         said = {"who": f"say {weights(state['loaded'].get(body['model']))}", "where": f"say {name}"}.get(said, said)
         text, calls = _answer(said, body)
         tokens = [ord(char) for char in text][:limit]
@@ -177,7 +180,10 @@ def make_app(
             state.update(await request.json())
         return JSONResponse(state)
 
-    async def health(_request: Request) -> Response:
+    async def health(request: Request) -> Response:
+        state["looks"] += 1
+        if state["deaf"]:
+            await _disconnected(request, math.inf)
         return Response()
 
     app = Starlette(
@@ -196,6 +202,17 @@ def make_app(
     )  # fmt: skip
     app.state.engine = state
     return app
+
+
+async def _disconnected(request: Request, seconds: float) -> bool:
+    """Waits for some seconds. Returns early, and True, if the client goes away."""
+    try:
+        async with asyncio.timeout(seconds if math.isfinite(seconds) else None):
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+    except TimeoutError:
+        return False
+    return True
 
 
 def weights(path: str | None) -> str:
@@ -225,7 +242,7 @@ def _text(tokens: list[int]) -> str:
 
 
 def _answer(said: str, body: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
-    text = said.removeprefix("say ") or "?"
+    text = said.removeprefix("say ").removeprefix("gap ") or "?"
     if said.startswith("think "):
         return said.removeprefix("think ").replace("|", ""), []
     if said.startswith("call "):
@@ -277,7 +294,8 @@ async def _stream(
                 delta = {"reasoning": thought[at]}
             else:
                 delta = {"content": message["content"][at - len(thought)]}
-            yield event(delta, at, choice["finish_reason"] if last else None)
+            if not (said.startswith("gap ") and at == 1):
+                yield event(delta, at, choice["finish_reason"] if last else None)
             if said == "slow":
                 await asyncio.sleep(5.0)
             if said == "die" and at == 1:

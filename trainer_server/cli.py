@@ -13,6 +13,10 @@ from trainer_server.planning.cli import plan_command
 from trainer_server.process.extras import SERVER, require
 from trainer_server.wire import Home
 
+_MediaOption = Annotated[
+    list[str] | None,
+    typer.Option(help="A domain from which images and other media may be fetched; repeatable. Default: none."),
+]
 _HomeOption = Annotated[
     Path | None, typer.Option("--home", help="State directory, for its owner only (ART_HOME, ~/.art-langgraph).")
 ]
@@ -50,6 +54,11 @@ def serve_command(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.", min=0, max=65535)] = 8400,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name by which clients call this server, as in their URLs; repeatable. Default: --host."),
+    ] = None,
+    max_body_mib: Annotated[int, typer.Option(help="Largest body of a request, MiB.", min=1)] = 64,
     home: _HomeOption = None,
     ledger: Annotated[
         str, typer.Option(help="Where completions are recorded: `sqlite`, or `module:factory` of your own.")
@@ -62,6 +71,7 @@ def serve_command(
             "system, GPUs, Hugging Face and vLLM, and no keys or tokens."
         ),
     ] = None,
+    allowed_media_domain: _MediaOption = None,
     trainer_processes: Annotated[
         int, typer.Option(help="Trainer processes that share each step, a GPU each.", min=1)
     ] = 1,
@@ -118,11 +128,14 @@ def serve_command(
             revision=revision,
             host=host,
             port=port,
+            allowed_hosts=tuple(allowed_host or ()),
+            max_body_mib=max_body_mib,
             engine=engine,
             engine_urls=tuple(engine_url or ()),
             engine_api_key=os.environ.get("ART_ENGINE_API_KEY"),
             engine_args=tuple(shlex.split(engine_args)),
             engine_env=tuple(engine_env or ()),
+            media_domains=tuple(allowed_media_domain or ()),
             engine_gpus=tuple(engine_gpus or ()),
             trainer_gpus=trainer_gpus,
             share_gpu=share_gpu,
@@ -174,6 +187,7 @@ def command_command(
     adapter_slots: Annotated[int, typer.Option(help="As `serve` has it.", min=2)] = 6,
     max_rank: Annotated[int, typer.Option(help="As `serve` has it.")] = 16,
     engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
+    allowed_media_domain: _MediaOption = None,
 ) -> None:
     """Print the shell line that starts a vLLM fit for `serve --engine-url`, here or on another machine.
 
@@ -186,7 +200,15 @@ def command_command(
     home = Home.find()
     base, cpu = resolve(model, home.cache, revision=revision), flavour() == "cpu"
     line = command(
-        base, home, port, host=host, max_loras=adapter_slots, max_rank=max_rank, cpu=cpu, extra=shlex.split(engine_args)
+        base,
+        home,
+        port,
+        host=host,
+        max_loras=adapter_slots,
+        max_rank=max_rank,
+        cpu=cpu,
+        extra=shlex.split(engine_args),
+        media_domains=allowed_media_domain or (),
     )
     variables = environment(base, "", kv_cache_gib=2, gpus=gpus)
     del variables["VLLM_API_KEY"]

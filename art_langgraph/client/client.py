@@ -77,7 +77,8 @@ class TrainerClient:
         await self._http.aclose()
 
     async def health(self) -> dict[str, Any]:
-        """`{"ready", "trainer", "error"}`: whether completions can be answered now."""
+        """`{"ready", "engines", "trainer", "error"}`: whether completions can be answered now, and by which engines;
+        whether the trainer runs; what has failed."""
         health: dict[str, Any] = (await self._ask("GET", "/health")).json()
         return health
 

@@ -71,7 +71,8 @@ def _wait(process: subprocess.Popen[bytes], home: Home, log: Path, progress: Cal
         if home.server.exists() and home.token.exists():
             connection = Connection(json.loads(home.server.read_text())["url"], home.token.read_text().strip())
             try:
-                health = httpx.get(f"{connection.url}/health", timeout=5).json()
+                headers = {"Authorization": f"Bearer {connection.api_key}"}
+                health = httpx.get(f"{connection.url}/health", headers=headers, timeout=5).json()
             except httpx.HTTPError:
                 health = {}
             if health.get("ready"):

@@ -198,7 +198,8 @@ class Engine(Protocol):
         `model` names the base model or a loaded adapter. The answer must carry exact tokens in vLLM's format:
         `prompt_token_ids` at the top level (of the first chunk), and in each choice `token_ids` and `logprobs.content`,
         with one entry for each sampled token. The log-probabilities are those of the distribution that was sampled
-        from, after temperature, truncation, penalties and grammar.
+        from, after temperature, truncation, penalties and grammar. `usage.completion_tokens` (of the last chunk) is the
+        number of sampled tokens of all choices: an answer with fewer token ids is never trained.
 
         Args:
             request: An OpenAI chat completion request, with vLLM's extensions. With `stream`, read the reply's
@@ -268,6 +269,7 @@ class EngineSettings:
         max_rank: Largest LoRA rank that an engine takes.
         kv_cache_gib: Memory for the KV cache on CPUs, GiB.
         share_gpu: Whether the trainer uses the same GPUs by turns, so that `Engine.rest` is needed.
+        media_domains: Domains from which engines may fetch images and other media; empty: they fetch nothing.
     """
 
     base: ServedModel
@@ -282,6 +284,7 @@ class EngineSettings:
     max_rank: int = 16
     kv_cache_gib: int = 2
     share_gpu: bool = False
+    media_domains: tuple[str, ...] = ()
 
 
 EngineFactory = Callable[[EngineSettings], Sequence[Engine]]

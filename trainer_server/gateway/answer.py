@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,9 +41,33 @@ class Answer:
             self.message = message
 
     @property
-    def whole(self) -> bool:
-        """Whether the answer has exact tokens: prompt, sampled tokens, and a log-probability for each of them."""
-        return bool(self.prompt_token_ids and self.token_ids) and len(self.token_ids) == len(self.logprobs)
+    def exact(self) -> bool:
+        """Whether the engine sent tokens of the prompt and sampled tokens at all."""
+        return bool(self.prompt_token_ids and self.token_ids)
+
+
+def why_incomplete(answers: Sequence[Answer], counted: object) -> str | None:
+    """Why the tokens of answers must not be trained: not all that were sampled were received.
+
+    Some versions of vLLM leave chunks of streamed tool calls out, and the ids and log-probabilities in them. What is
+    left looks whole; only the number of sampled tokens tells.
+
+    Args:
+        answers: All choices of one request.
+        counted: The number of sampled tokens of all choices, as the engine's usage says; None: it does not say.
+
+    Returns:
+        The reason; None if all tokens are there.
+    """
+    ids = sum(len(answer.token_ids) for answer in answers)
+    logprobs = sum(len(answer.logprobs) for answer in answers)
+    if counted is None:
+        return f"the engine sent {ids} token ids, and no usage that says how many tokens were sampled"
+    if ids != counted:
+        return f"the engine sampled {counted} tokens, and sent {ids} token ids"
+    if any(len(answer.token_ids) != len(answer.logprobs) for answer in answers):
+        return f"the engine sent {ids} token ids, and {logprobs} log-probabilities"
+    return None
 
 
 def merge_delta(message: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -15,12 +16,15 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from trainer_server.engines.base import AdapterLost, Engine, EngineLost, Reply, RequestRefused
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Key, NoFreeSlot, Slots
-from trainer_server.gateway.answer import Answer, as_text
+from trainer_server.gateway.admission import Admission
+from trainer_server.gateway.answer import Answer, as_text, why_incomplete
 from trainer_server.gateway.chat_request import ChatRequest
-from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.errors import APIError, stopping
 from trainer_server.gateway.recorder import Recorder, Source
 from trainer_server.policies.names import PolicyNames
 from trainer_server.wire import Completion, CompletionStatus, EngineError
+
+log = logging.getLogger("trainer_server")
 
 
 class Call:
@@ -34,7 +38,9 @@ class Call:
         slots: Loads the version's adapter.
         names: The versions in service.
         recorder: Writes the answer into the ledger.
+        admission: Places at the engines.
         engine_wait: Seconds to wait for an engine when none is ready.
+        stopping: Is set when the server has waited long enough for running answers, and ends them.
 
     Attributes:
         id: Id of the answer, `chatcmpl-…`.
@@ -50,11 +56,14 @@ class Call:
         slots: Slots,
         names: PolicyNames,
         recorder: Recorder,
+        admission: Admission,
         engine_wait: float,
+        stopping: asyncio.Event,
     ) -> None:
         self._chat, self._source, self._affinity_key = chat, source, affinity_key
         self._engines, self._slots, self._names = engines, slots, names
         self._recorder, self._engine_wait = recorder, engine_wait
+        self._admission, self._stopping = admission, stopping
         self._engine: Engine | None = None
         self._tries = self._deaths = 0
         self.id = f"chatcmpl-{uuid.uuid4().hex}"
@@ -67,29 +76,26 @@ class Call:
             APIError: The request cannot be answered, or the answer not recorded.
         """
         answers = [Answer() for _ in range(self._chat.sampling.n)]
-        try:
-            while True:
-                try:
-                    async with self._ask() as reply:
-                        body = await reply.whole()
-                    break
-                except EngineLost as error:
-                    self._engine_died(error)
-        except asyncio.CancelledError:
-            self._recorder.add_later(self._rows(answers, CompletionStatus.aborted))
-            raise
-        except (EngineLost, ValueError) as error:
-            self._recorder.add_later(self._rows(answers, CompletionStatus.failed))
-            raise _lost(error) from error
-        for choice in body["choices"]:
-            as_text(choice)
-            answers[choice["index"]].take(choice, body.get("prompt_token_ids"))
-            self._clean(choice)
-        await self._record(answers)
+        async with self._admission.place(), self._recorded_unless_complete(answers):
+            body = await self._whole()
+            for choice in body["choices"]:
+                as_text(choice)
+                answers[choice["index"]].take(choice, body.get("prompt_token_ids"))
+                self._clean(choice)
+            await self._record(answers, (body.get("usage") or {}).get("completion_tokens"))
         self._stamp(body)
         body["system_fingerprint"] = self.id
         body.pop("prompt_token_ids", None)
         return JSONResponse(body)
+
+    async def _whole(self) -> dict[str, Any]:
+        """The engine's whole answer. If the engine dies before it is received, the request is sent again."""
+        while True:
+            try:
+                async with self._ask() as reply:
+                    return await reply.whole()
+            except EngineLost as error:
+                self._engine_died(error)
 
     async def stream(self) -> Response:
         """Answers with server-sent events.
@@ -106,48 +112,81 @@ class Call:
                 async for event in events:
                     yield event
             finally:
-                await events.aclose()  # type: ignore[attr-defined]
+                await events.aclose()
 
         return StreamingResponse(rest(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
-    async def _events(self) -> AsyncIterator[bytes]:
-        answer, status = Answer(), CompletionStatus.aborted
+    async def _events(self) -> AsyncGenerator[bytes]:
+        """The events of a stream. An error after the first one is the last one."""
         sent = False
         try:
+            async with aclosing(self._text()) as text:
+                async for event in text:
+                    yield event
+                    sent = True
+        except APIError as error:
+            if not sent:
+                raise
+            yield _data(error.body())
+
+    async def _text(self) -> AsyncGenerator[bytes]:
+        """The events of an answer. Those from the end of its text on are held back until the answer is recorded."""
+        answer, counted, end = Answer(), None, []
+        async with self._admission.place(), self._recorded_unless_complete([answer]):
             async with aclosing(self._chunks()) as chunks:
                 async for chunk in chunks:
+                    if self._stopping.is_set():
+                        raise stopping()
                     for choice in chunk.get("choices") or []:
                         answer.take(choice, chunk.get("prompt_token_ids"))
                         self._clean(choice)
-                        if choice.get("finish_reason"):  # the last text: the answer is recorded first
-                            status = CompletionStatus.failed
-                            await self._record([answer])
-                            status = CompletionStatus.complete
+                        if choice.get("finish_reason"):
                             chunk["system_fingerprint"] = self.id
-                    if chunk.get("choices") or self._chat.wants_usage:
-                        self._stamp(chunk)
-                        chunk.pop("prompt_token_ids", None)
-                        if not self._chat.wants_usage:
-                            chunk.pop("usage", None)
-                        yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
-                        sent = True
-            if status != CompletionStatus.complete:
+                    counted = (chunk.get("usage") or {}).get("completion_tokens", counted)
+                    if (event := self._event(chunk)) is None:
+                        continue
+                    if answer.finish_reason:
+                        end.append(event)
+                    else:
+                        yield event
+            if not answer.finish_reason:
                 raise EngineLost("the stream ended without a finish_reason")
-            yield b"data: [DONE]\n\n"
-        except (EngineLost, ValueError) as error:
-            status = CompletionStatus.failed
-            lost = _lost(error)
-            if not sent:
-                raise lost from error
-            yield b"data: " + json.dumps(lost.body()).encode() + b"\n\n"
-        except APIError as error:
-            status = CompletionStatus.failed
-            if not sent:
-                raise
-            yield b"data: " + json.dumps(error.body()).encode() + b"\n\n"
+            await self._record([answer], counted)
+        for event in end:
+            yield event
+        yield b"data: [DONE]\n\n"
+
+    def _event(self, chunk: dict[str, Any]) -> bytes | None:
+        """A chunk as an event for the client; None for a chunk that it did not ask for."""
+        if not chunk.get("choices") and not self._chat.wants_usage:
+            return None
+        self._stamp(chunk)
+        chunk.pop("prompt_token_ids", None)
+        if not self._chat.wants_usage:
+            chunk.pop("usage", None)
+        return _data(chunk)
+
+    @asynccontextmanager
+    async def _recorded_unless_complete(self, answers: Sequence[Answer]) -> AsyncIterator[None]:
+        """Records what was received when the context is left by an error: `aborted` where the client went away or the
+        server ends the request, `failed` otherwise.
+
+        Raises:
+            APIError: In place of an EngineLost, too.
+        """
+        status = CompletionStatus.failed
+        try:
+            yield
+            status = CompletionStatus.complete
+        except EngineLost as error:
+            message = f"the engine went away during the answer: {error}"
+            raise APIError(503, message, code="engine_lost", retry_after=5) from error
+        except (asyncio.CancelledError, GeneratorExit):
+            status = CompletionStatus.aborted
+            raise
         finally:
             if status != CompletionStatus.complete:
-                self._recorder.add_later(self._rows([answer], status))
+                self._recorder.add_later(self._rows(answers, status))
 
     async def _chunks(self) -> AsyncGenerator[dict[str, Any]]:
         """Chunks of the engine's answer. If the engine dies before its first chunk, the request is sent again."""
@@ -227,34 +266,46 @@ class Call:
                 raise APIError(404, why, code="version_unusable", param="model") from None
             raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
 
-    def _rows(self, answers: Sequence[Answer], status: CompletionStatus) -> list[Completion]:
+    def _rows(
+        self, answers: Sequence[Answer], status: CompletionStatus, untrainable: str | None = None
+    ) -> list[Completion]:
         return [
             self._recorder.row(
-                self.id if i == 0 else f"{self.id}.{i}", self._chat, self._source, answer, status, self._created
+                self.id if i == 0 else f"{self.id}.{i}",
+                self._chat,
+                self._source,
+                answer,
+                status,
+                self._created,
+                untrainable=untrainable,
             )
             for i, answer in enumerate(answers)
         ]
 
-    async def _record(self, answers: Sequence[Answer]) -> None:
+    async def _record(self, answers: Sequence[Answer], counted: int | None) -> None:
+        """Records whole answers. counted: see why_incomplete."""
         if any(answer.finish_reason == "abort" for answer in answers):
             raise APIError(503, "the engine broke the answer off; ask again", code="engine_lost", retry_after=2)
-        if not all(answer.whole for answer in answers):
+        if not all(answer.exact for answer in answers):
             raise APIError(
                 502,
                 "the engine answered without exact tokens; it must be vLLM that honours return_token_ids",
                 code="missing_tokens",
             )
+        if untrainable := why_incomplete(answers, counted):
+            url = self._engine.url if self._engine else "?"
+            log.warning("%s of %s will not be trained: %s. Newer versions of vLLM send all", self.id, url, untrainable)
         if self._chat.sampling.max_tokens is None:
             context = self._engine.max_model_len if self._engine else None
             left = (context or 0) - len(answers[0].prompt_token_ids)
             self._chat.sampling.max_tokens = left if left > 0 else None
-        await self._recorder.add(self._rows(answers, CompletionStatus.complete))
+        await self._recorder.add(self._rows(answers, CompletionStatus.complete, untrainable))
 
     def _clean(self, choice: dict[str, Any]) -> None:
         """Removes from a choice the fields that the client did not ask for."""
-        if not self._chat.body.get("return_token_ids"):
+        if not self._chat.asked.return_token_ids:
             choice.pop("token_ids", None)
-        if not self._chat.wants_logprobs and "logprobs" in choice:
+        if not self._chat.asked.logprobs and "logprobs" in choice:
             choice["logprobs"] = None
 
     def _stamp(self, body: dict[str, Any]) -> None:
@@ -272,8 +323,6 @@ def _as_api_error(refusal: RequestRefused) -> APIError:
     return APIError(502, f"the engine answered {status}: {message}", code="engine_error", retry_after=2)
 
 
-def _lost(error: Exception) -> APIError:
-    if isinstance(error, UnicodeEncodeError):
-        half = error.object[error.start : error.end]
-        return APIError(400, f"the request holds {half!r}, half of a character: cut text between characters")
-    return APIError(503, f"the engine went away during the answer: {error}", code="engine_lost", retry_after=5)
+def _data(event: dict[str, Any]) -> bytes:
+    """A server-sent event."""
+    return b"data: " + json.dumps(event).encode() + b"\n\n"

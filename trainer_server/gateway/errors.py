@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from starlette.responses import JSONResponse
 
+_KINDS = {401: "authentication_error", 429: "rate_limit_error"}
+
 
 class APIError(Exception):
     """A request that is answered with an error.
@@ -31,12 +33,22 @@ class APIError(Exception):
 
     def body(self) -> dict[str, object]:
         """The body of the answer, in OpenAI's shape."""
-        kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        if self.status == 401:
-            kind = "authentication_error"
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        kind = _KINDS.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        param = None if self.param is None else _printable(self.param)
+        return {"error": {"message": _printable(self.message), "type": kind, "param": param, "code": self.code}}
 
     def response(self) -> JSONResponse:
         """The HTTP answer."""
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after else None
         return JSONResponse(self.body(), self.status, headers)
+
+
+def stopping() -> APIError:
+    """The error of requests that are under way when the server stops. Clients try again, perhaps at its successor."""
+    message = "the server was stopped before the answer was complete: ask again once it is back"
+    return APIError(503, message, code="server_stopping", retry_after=5)
+
+
+def _printable(text: str) -> str:
+    """The text with halves of characters escaped. A request may hold them, and UTF-8 cannot carry them back."""
+    return text.encode(errors="backslashreplace").decode()

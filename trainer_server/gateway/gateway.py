@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Coroutine
+import re
+from collections.abc import Collection, Coroutine
 from typing import Any
 
 from starlette.requests import Request
@@ -14,6 +15,8 @@ from starlette.responses import Response
 
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Slots
+from trainer_server.gateway.admission import Admission
+from trainer_server.gateway.body import read_json
 from trainer_server.gateway.call import Call
 from trainer_server.gateway.chat_request import ChatRequest, header_temperature, parse
 from trainer_server.gateway.errors import APIError
@@ -24,6 +27,9 @@ from trainer_server.policies.store import AdapterStore
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
 
 log = logging.getLogger("trainer_server")
+
+VERSION_PATTERN = r"[0-9]{1,9}"
+"""The number behind the @ of a model's name."""
 
 
 class Gateway:
@@ -36,11 +42,14 @@ class Gateway:
         slots: The cache of adapters on the engines.
         leases: Versions that running rollouts are pinned to.
         engines: The engines that answer.
+        admission: Places at the engines.
         max_tokens: Limit of tokens when a request names none.
         engine_wait: Seconds that a request waits for an engine that is starting or restarting.
+        media_domains: Domains from which engines may fetch images and other media; empty: they fetch nothing.
 
     Attributes:
         requests: Chat requests since the start of the server.
+        stopping: Set it to end all streams that are under way.
     """
 
     def __init__(
@@ -52,13 +61,17 @@ class Gateway:
         slots: Slots,
         leases: Leases,
         engines: Engines,
+        admission: Admission,
         max_tokens: int = 1024,
         engine_wait: float = 180.0,
+        media_domains: Collection[str] = (),
     ) -> None:
         self._recorder = recorder
         self._store, self._names, self._slots = store, names, slots
         self._leases, self._engines = leases, engines
+        self._admission, self._media_domains = admission, media_domains
         self._max_tokens, self._engine_wait = max_tokens, engine_wait
+        self.stopping = asyncio.Event()
         self._noted: set[str] = set()
         """Dropped parameters that were logged. Each is logged once."""
         self._base = recorder.identity.base.name
@@ -81,10 +94,7 @@ class Gateway:
             APIError: The request is wrong, or cannot be answered now.
         """
         self.requests += 1
-        try:
-            body = await request.json()
-        except ValueError as error:
-            raise APIError(400, f"the body is not JSON: {error}") from None
+        body = read_json(await request.body())
         rollout = request.headers.get(ROLLOUT)
         if rollout is not None and not 0 < len(rollout) <= 200:
             raise APIError(400, f"header {ROLLOUT} must have 1 to 200 characters", param=ROLLOUT)
@@ -93,7 +103,7 @@ class Gateway:
         policy, version = self._resolve(model, rollout)
         if override is None and policy and (spec := self._store.spec(policy)):
             override = spec.temperature
-        chat = parse(body, default_max_tokens=self._max_tokens, temperature=override)
+        chat = parse(body, default_max_tokens=self._max_tokens, temperature=override, media_domains=self._media_domains)
         self._note_dropped(chat)
         source = Source(policy, version, rollout)
         call = Call(
@@ -104,11 +114,11 @@ class Gateway:
             slots=self._slots,
             names=self._names,
             recorder=self._recorder,
+            admission=self._admission,
             engine_wait=self._engine_wait,
+            stopping=self.stopping,
         )
-        if chat.stream:
-            return await call.stream()
-        return await _unless_disconnected(request, call.answer())
+        return await _unless_disconnected(request, call.stream() if chat.stream else call.answer())
 
     def _note_dropped(self, chat: ChatRequest) -> None:
         for name in sorted(set(chat.dropped) - self._noted):
@@ -130,9 +140,10 @@ class Gateway:
         if newest is not None:
             if not at:
                 return name, self._leases.pin(rollout, name, newest) if rollout else newest
-            if number.isdigit() and self._store.version(name, int(number)):
-                return name, int(number)
-            message = self._store.quarantined(name).get(int(number)) if number.isdigit() else None
+            wanted = int(number) if re.fullmatch(VERSION_PATTERN, number) else None
+            if wanted is not None and self._store.version(name, wanted):
+                return name, wanted
+            message = self._store.quarantined(name).get(wanted) if wanted is not None else None
             message = message or f"policy {name!r} has no version {number!r}"
             raise APIError(404, message, code="model_not_found", param="model")
         if hindrance := self._names.unserved.get(name):

@@ -68,6 +68,8 @@ class Recorder:
         answer: Answer,
         status: CompletionStatus,
         created: float,
+        *,
+        untrainable: str | None = None,
     ) -> Completion:
         """Makes the ledger's row of one choice.
 
@@ -78,6 +80,7 @@ class Recorder:
             answer: The choice, as far as it was received.
             status: How the completion ended.
             created: Unix time, seconds.
+            untrainable: See Completion.untrainable.
         """
         return Completion(
             id=completion_id,
@@ -89,6 +92,7 @@ class Recorder:
             version=source.version,
             rollout=source.rollout,
             status=status,
+            untrainable=untrainable,
             finish_reason=answer.finish_reason,
             sampling=chat.sampling,
             constrained=chat.constrained,

@@ -161,6 +161,8 @@ def _why_skipped(completion: Completion | None, tokenizer: str) -> str | None:
         return "other_tokenizer"
     if completion.status != CompletionStatus.complete:
         return str(completion.status)
+    if completion.untrainable:
+        return "incomplete"
     if completion.truncated:
         return "truncated"  # it would teach the model not to end its answers
     return None

@@ -123,7 +123,7 @@ class SQLiteLedger:
         """Rows of a statement, in which `{}` stands for the ids. Opens a new connection, so any thread may call it."""
         rows: list[tuple[Any, ...]] = []
         try:
-            with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=30)) as db:
+            with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as db:
                 for start in range(0, len(ids), _CHUNK):
                     chunk = ids[start : start + _CHUNK]
                     rows += db.execute(statement.format(",".join("?" * len(chunk))), chunk)

@@ -1,4 +1,4 @@
-"""The ASGI application: the server behind its routes, the bearer token in front of them."""
+"""The ASGI application: the server behind its routes; Host, token and size of a request are checked before them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from fastapi import FastAPI
 from trainer_server.engines.base import EngineLost
 from trainer_server.engines.served_model import resolve
 from trainer_server.server import dashboard
-from trainer_server.server.auth import BearerAuth
+from trainer_server.server.auth import BearerAuth, KnownHosts
+from trainer_server.server.bodies import Bodies
 from trainer_server.server.config import ServerConfig
+from trainer_server.server.connections import Stopped
 from trainer_server.server.errors import add_error_handlers
 from trainer_server.server.routes import ROUTERS
 from trainer_server.server.server import Server, make_engines
@@ -46,7 +48,10 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     app.state.server = server
     for router in (*ROUTERS, dashboard.router):
         app.include_router(router)
+    app.add_middleware(Bodies, most_mib=config.max_body_mib)  # the last that is added is the first to be asked
     app.add_middleware(BearerAuth, token=token)
+    app.add_middleware(KnownHosts, hosts=(config.host, *config.allowed_hosts))
+    app.add_middleware(Stopped)
     add_error_handlers(app)
     return app
 

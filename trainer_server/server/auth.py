@@ -1,10 +1,13 @@
-"""Who may ask: the bearer token."""
+"""Who may ask: the Host header and the bearer token."""
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import os
 import secrets
+from collections.abc import Iterable
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -13,23 +16,87 @@ from trainer_server.gateway.errors import APIError
 from trainer_server.process.files import write_atomic
 from trainer_server.wire import ConfigError, Home
 
-OPEN = {"/health", "/", "/favicon.ico"}
-"""Routes that need no token; they tell nothing of what is served."""
+OPEN = {"/health", "/ready", "/", "/favicon.ico"}
+"""Routes that need no token. Without it they say whether the server is ready, and nothing else."""
+
+
+class KnownHosts:
+    """Answers 400 to requests that name another host than this server's. Plain ASGI.
+
+    A web page may let its own name point to this machine (DNS rebinding). A browser then lets the page talk to the
+    server, and names the page's host in the Host header.
+
+    Args:
+        app: The application behind it.
+        hosts: Names and addresses of this server. Those of the loopback interface, and the address at which a
+            connection arrived, are known without.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
+        self.app = app
+        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("Host", "")
+        if self._known(given, scope.get("server")):
+            await self.app(scope, receive, send)
+            return
+        name = _host(given)
+        refusal = APIError(
+            400,
+            f"this server is not known as {given!r:.200}: use its address, or serve with --allowed-host "
+            f"{name or 'NAME'} if that is its name",
+            code="unknown_host",
+            param="Host",
+        )
+        await refusal.response()(scope, receive, send)
+
+    def _known(self, given: str, server: tuple[str, int | None] | None) -> bool:
+        if (host := _host(given)) is None:
+            return False
+        if host in self._hosts:
+            return True
+        try:
+            address = _address(host)
+            return address.is_loopback or (server is not None and address == _address(server[0]))
+        except ValueError:
+            return False
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    address = ipaddress.ip_address(text)
+    return getattr(address, "ipv4_mapped", None) or address  # a socket that takes both has addresses of IPv6 only
+
+
+def _host(given: str) -> str | None:
+    """The host in a Host header, without a port, in lower case; None if it is none."""
+    try:
+        return urlsplit(f"//{given}").hostname
+    except ValueError:
+        return None
 
 
 class BearerAuth:
-    """Answers 401 to requests without the token. Plain ASGI: streams and disconnects pass through untouched."""
+    """Answers 401 to requests without the token. Plain ASGI: streams and disconnects pass through untouched.
+
+    Open routes are let through without it; `authorized` says whether a request has it.
+    """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self.app = app
         self._token = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN:
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         given = Headers(scope=scope).get("Authorization", "").removeprefix("Bearer ").strip()
-        if hmac.compare_digest(given.encode(), self._token):
+        holds = hmac.compare_digest(given.encode(), self._token)
+        scope.setdefault("state", {})["authorized"] = holds
+        if holds or scope["path"] in OPEN:
             await self.app(scope, receive, send)
             return
         what = "the bearer token is wrong" if given else "the bearer token is missing"
@@ -39,6 +106,11 @@ class BearerAuth:
             code="invalid_api_key",
         )
         await refusal.response()(scope, receive, send)
+
+
+def authorized(scope: Scope) -> bool:
+    """Whether a request that has passed BearerAuth carries the token."""
+    return bool(scope.get("state", {}).get("authorized"))
 
 
 def ensure_token(home: Home) -> str:

@@ -19,6 +19,13 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8400
     """0: any free port; the one taken is in `home/server.json`."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names in the Host header by which clients may call the server, besides `host` and those of the loopback
+    interface."""
+    max_body_mib: int = 64
+    """Largest body of a request, MiB."""
+    drain: float = 10.0
+    """Seconds that requests which are under way have to finish when the server is told to stop."""
     ledger: str = "sqlite"
     """Where completions are recorded: a name in `ledger.registry.LEDGERS`, or `module:factory`."""
     engine: str = "vllm"
@@ -35,6 +42,8 @@ class ServerConfig:
     """Passed to vLLM as they are."""
     engine_env: tuple[str, ...] = ()
     """Names of environment variables that vLLM gets besides those in `process.environment.INHERITED`."""
+    media_domains: tuple[str, ...] = ()
+    """Domains from which engines may fetch images and other media that a request names by address; empty: none."""
     adapter_slots: int = 6
     """Adapters that one engine holds at once: live versions of all policies, and one for the next."""
     max_rank: int = 16

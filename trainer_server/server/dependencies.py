@@ -10,6 +10,9 @@ from fastapi import Depends, Request
 from trainer_server.server.server import Server
 from trainer_server.wire import NAME_PATTERN, Conflict, NotFound, Policy, Version
 
+MOST_VERSIONS = 10**9
+"""No version has this number or a larger one: numbers are names of directories, and those have a largest length."""
+
 
 def get_server(request: Request) -> Server:
     server: Server = request.app.state.server
@@ -42,7 +45,7 @@ def get_version(server: Server, name: str, number: int) -> Version:
         NotFound: There is no such policy or version, or it cannot be used; the message says why.
     """
     get_policy(server, name)
-    version = server.store.version(name, number)
+    version = server.store.version(name, number) if 0 <= number < MOST_VERSIONS else None
     if version is None:
         why = server.store.quarantined(name).get(number) or f"policy {name!r} has no version {number}"
         raise NotFound(why, code="not_found")

@@ -47,6 +47,10 @@ def add_error_handlers(app: FastAPI) -> None:
         where = ".".join(str(part) for part in first["loc"] if part != "body")
         return APIError(422, f"{where or 'body'}: {first['msg']}", code="invalid_request", param=where).response()
 
+    @app.exception_handler(Exception)
+    async def fault(_request: Request, error: Exception) -> Response:  # its trace is logged when this has answered
+        return APIError(500, f"the server failed on this request: {type(error).__name__}", code="fault").response()
+
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, error: HTTPException) -> Response:
         return APIError(error.status_code, f"{request.method} {request.url.path}: {error.detail}").response()

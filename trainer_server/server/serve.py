@@ -7,6 +7,7 @@ import dataclasses
 import fcntl
 import json
 import logging
+import math
 import os
 import socket
 import sys
@@ -18,10 +19,14 @@ from trainer_server.process.files import write_atomic
 from trainer_server.server.app import check_engines, create_app
 from trainer_server.server.auth import ensure_token
 from trainer_server.server.config import ServerConfig
+from trainer_server.server.connections import DrainingServer, Limits, patient_protocol, raise_file_limit
 from trainer_server.server.server import check_names
 from trainer_server.wire import ConfigError
 
 log = logging.getLogger("trainer_server")
+
+_ENDING = 2
+"""Seconds that streams have to say that they end, after those in which they could finish."""
 
 
 def serve(config: ServerConfig) -> None:
@@ -32,6 +37,7 @@ def serve(config: ServerConfig) -> None:
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    raise_file_limit()
     home = config.home
     check_names(config)  # before the model is downloaded
     if config.engine == "vllm" and not config.engine_urls:
@@ -54,8 +60,16 @@ def serve(config: ServerConfig) -> None:
         url = f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
         write_atomic(home.server, json.dumps({"url": url, "pid": os.getpid()}))
         log.info("serving on %s; token in %s", url, home.token)
-        settings = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
-        uvicorn.Server(settings).run(sockets=[listener])
+        settings = uvicorn.Config(
+            app,
+            http=patient_protocol(Limits.here().connections),
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=math.ceil(config.drain + _ENDING),
+        )
+        end = app.state.server.gateway.stopping.set
+        DrainingServer(settings, grace=config.drain, end=end).run(sockets=[listener])
     finally:
         listener.close()
         home.server.unlink(missing_ok=True)

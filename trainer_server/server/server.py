@@ -14,6 +14,7 @@ from trainer_server.engines.pool import Engines
 from trainer_server.engines.registry import engine_factory
 from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.slots import Slots
+from trainer_server.gateway.admission import Admission
 from trainer_server.gateway.gateway import Gateway
 from trainer_server.gateway.recorder import Identity, Recorder
 from trainer_server.jobs.board import JobBoard
@@ -28,6 +29,7 @@ from trainer_server.process.environment import check_present
 from trainer_server.process.files import write_atomic
 from trainer_server.process.hardware import flavour
 from trainer_server.server.config import ServerConfig
+from trainer_server.server.connections import Limits
 from trainer_server.wire import ConfigError
 from trainer_server.wire.plugins import check_loss_place
 
@@ -67,6 +69,7 @@ class Server:
             wait=config.slot_wait,
         )
         self.recorder = Recorder(self.identity, self.ledger)
+        limits = Limits.here()
         self.gateway = Gateway(
             recorder=self.recorder,
             store=self.store,
@@ -74,8 +77,10 @@ class Server:
             slots=self.slots,
             leases=self.leases,
             engines=self.engines,
+            admission=Admission(limits.running, limits.waiting),
             max_tokens=config.max_tokens,
             engine_wait=config.engine_wait,
+            media_domains=config.media_domains,
         )
         self.jobs = JobService(
             TrainerSettings(
@@ -199,6 +204,7 @@ def make_engines(config: ServerConfig, base: ServedModel) -> Sequence[Engine]:
         max_rank=config.max_rank,
         kv_cache_gib=config.kv_cache_gib,
         share_gpu=config.share_gpu,
+        media_domains=config.media_domains,
     )
     return engine_factory(config.engine)(settings)
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class CompletionStatus(StrEnum):
-    """How a completion ended. Only completions with status `complete` are trained."""
+    """How a completion ended. Only completions with status `complete` are trained, unless they are `untrainable`."""
 
     complete = "complete"
     aborted = "aborted"
@@ -24,6 +24,7 @@ class Sampling(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     temperature: float = 1.0
+    """Never between 0 and 0.01: the gateway raises such temperatures to 0.01, as vLLM would."""
     top_p: float = 1.0
     top_k: int = 0
     """0: no limit."""
@@ -58,6 +59,8 @@ class Completion(BaseModel):
     rollout: str | None = None
     """Id of the rollout; None: the request belonged to none."""
     status: CompletionStatus
+    untrainable: str | None = None
+    """Why the completion is never trained although it is complete: tokens of it are missing. None: it may be."""
     finish_reason: str | None = None
     """Why the answer ended: `stop`, `length` or `tool_calls`, for example; None where it did not end."""
     sampling: Sampling
@@ -73,7 +76,7 @@ class Completion(BaseModel):
     """Sampled tokens, the end-of-sequence token included when it was sampled."""
     logprobs: list[float] = Field(default_factory=list)
     """Log-probability of each sampled token under the processed distribution (temperature applied). Same length as
-    token_ids."""
+    token_ids, unless the completion is `untrainable`."""
     request: dict[str, Any] = Field(default_factory=dict)
     """`messages`, `tools`, `tool_choice` and `stop`, as the client sent them."""
     message: dict[str, Any] | None = None

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
 from testbed.engine_app import make_app, weights
-from tests.support import SUPPORT
+from testbed.engine_stand_in import install_stand_in
 from tests.support.serving import serving
 from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_over
 from trainer_server.engines.served_model import ServedModel
@@ -36,7 +36,6 @@ from trainer_server.wire import ConfigError, EngineError, Home
 pytestmark = pytest.mark.slow
 
 WAIT = 30.0
-STAND_IN = SUPPORT / "engine_stand_in.py"
 
 
 @dataclass(slots=True)
@@ -130,7 +129,7 @@ def new(count: int) -> list[str]:
 
 
 def health(server: TrainerServer) -> dict[str, Any]:
-    return dict(httpx.get(f"{server.url}/health").json())
+    return dict(httpx.get(f"{server.url}/health", headers=server.headers).json())
 
 
 def say(server: TrainerServer, content: str, rollout: str | None = None, **body: Any) -> httpx.Response:
@@ -469,16 +468,12 @@ def test_an_engine_is_launched_for_each_set_of_gpus(
     tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ART_CACHE", str(tmp_path))
-    (tmp_path / "engine" / "bin").mkdir(parents=True)
-    (tmp_path / "engine" / "art-engine.json").write_text('{"flavour": "cuda", "requirement": "vllm"}')
-    python = tmp_path / "engine" / "bin" / "python"
-    python.write_text(f'#!/bin/sh\nexport ENGINE=$CUDA_VISIBLE_DEVICES\nexec {sys.executable} {STAND_IN} "$@"\n')
-    python.chmod(0o755)
+    install_stand_in(tmp_path, name="$CUDA_VISIBLE_DEVICES")
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     config = ServerConfig(Home(tmp_path), str(base_model), port=0, trainer_low_priority=False, engine_gpus=("0", "2,3"))
     with serving(create_app(config, TOKEN)) as url:
-        until(lambda: httpx.get(f"{url}/health").json()["engines"] == [True, True])
         server = TrainerServer(url, Home(tmp_path), {}, None)
+        until(lambda: health(server)["engines"] == [True, True])
         with server.http() as http:
             assert http.post("/api/policies", json={"name": "agent"}).status_code == 201
         assert {where(server, rollout) for rollout in new(4)} == {"0", "2,3"}
@@ -493,23 +488,21 @@ def test_a_launched_engine_that_does_not_start_at_first_is_started_again(
     tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hindrance: str
 ) -> None:
     monkeypatch.setenv("ART_CACHE", str(tmp_path))
-    (tmp_path / "engine" / "bin").mkdir(parents=True)
-    (tmp_path / "engine" / "art-engine.json").write_text('{"flavour": "cuda", "requirement": "vllm"}')
-    python, again, log = tmp_path / "engine" / "bin" / "python", tmp_path / "again", tmp_path / "logs" / "engine.log"
-    lines = ["#!/bin/sh"]
+    again, log = tmp_path / "again", tmp_path / "logs" / "engine.log"
     if hindrance == "memory":
-        lines += [f"if [ ! -e {again} ]; then echo CUDA out of memory; touch {again}; exit 1; fi"]
+        once = f"if [ ! -e {again} ]; then echo CUDA out of memory; touch {again}; exit 1; fi"
+        install_stand_in(tmp_path, before=[once])
     else:
+        install_stand_in(tmp_path)
         log.mkdir(parents=True)
-    python.write_text("\n".join([*lines, f'ENGINE=one exec {sys.executable} {STAND_IN} "$@"']))
-    python.chmod(0o755)
     config = ServerConfig(Home(tmp_path), str(base_model), port=0, trainer_low_priority=False)
     with serving(create_app(config, TOKEN)) as url:
+        server = TrainerServer(url, Home(tmp_path), {}, None)
         if hindrance == "disk":
-            assert "engine.log" in until(lambda: httpx.get(f"{url}/health").json()["error"])
+            assert "engine.log" in until(lambda: health(server)["error"])
             log.rmdir()
-        until(lambda: httpx.get(f"{url}/health").json()["ready"])
-        assert httpx.get(f"{url}/health").json()["error"] is None
+        until(lambda: health(server)["ready"])
+        assert health(server)["error"] is None
     assert ("CUDA out of memory" if hindrance == "memory" else "Is a directory") in caplog.text
 
 
@@ -535,6 +528,10 @@ def test_what_is_passed_on_to_vllm_comes_last(
     line = command(base, Home(tmp_path), 8000, max_loras=4, max_rank=8, cpu=False, extra=flags)
     assert line[-4:] == list(flags)
     assert line[line.index("--max-loras") + 1] == "4"
+    assert line[line.index("--allowed-media-domains") + 1].endswith(".invalid")
+    open_to = command(base, Home(tmp_path), 1, max_loras=4, max_rank=8, cpu=False, media_domains=["a.org", "b.org"])
+    at = open_to.index("--allowed-media-domains") + 1
+    assert open_to[at : at + 2] == ["a.org", "b.org"]
     assert environment(base, "k", kv_cache_gib=1, gpus="2,3")["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert "CUDA_VISIBLE_DEVICES" not in environment(base, "k", kv_cache_gib=1)
 
@@ -542,5 +539,6 @@ def test_what_is_passed_on_to_vllm_comes_last(
     printed = CliRunner().invoke(build(), ["engine", "command", *asked]).output
     assert shlex.split(printed)[-4:] == list(flags)
     for word in ('VLLM_API_KEY="${ART_ENGINE_API_KEY:?', "CUDA_VISIBLE_DEVICES=2,3", "--host 0.0.0.0", "--enable-lora",
-                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "--logprobs-mode processed_logprobs"):  # fmt: skip
+                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "--logprobs-mode processed_logprobs",
+                 "--allowed-media-domains none.invalid"):  # fmt: skip
         assert word in printed

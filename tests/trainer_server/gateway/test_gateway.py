@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import sqlite3
 import time
+from contextlib import closing
 from typing import Any
 
 import httpx
 import pytest
 
 from testbed.engine_app import UNIFORM
+from tests.support.jobs import finish
 from tests.support.trainer_server import TrainerServer
 
 
@@ -155,28 +160,77 @@ def test_answers_without_tokens_are_refused_and_recorded_as_failed(server: Train
     assert '"code": "missing_tokens"' in chat(server, "no tokens", stream=True).text
 
 
+def recorded(server: TrainerServer, rollout: str) -> list[dict[str, Any]]:
+    """The rows of a rollout, once there are any: those of failed calls are written in the background."""
+    deadline = time.monotonic() + 10
+    while True:
+        with closing(sqlite3.connect(server.home.ledger)) as db:
+            rows = db.execute("SELECT record FROM completions WHERE rollout = ?", (rollout,)).fetchall()
+        if rows:
+            return [json.loads(record) for (record,) in rows]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_away_aborts_the_generation(server: TrainerServer, stream: bool) -> None:
-    before = server.engine["aborted"]
-    body = {"model": "agent", "messages": [{"role": "user", "content": "slow"}], "stream": stream}
-    headers = {**server.headers, "X-ART-Rollout": f"gone-{stream}"}
+@pytest.mark.parametrize("content", ["slow", "after 60 say hi"])
+def test_a_client_that_goes_away_aborts_the_generation(server: TrainerServer, stream: bool, content: str) -> None:
+    """Also before the first byte of a stream."""
+    before, rollout = server.engine["aborted"], f"gone-{content}-{stream}"
+    body = {"model": "agent", "messages": [{"role": "user", "content": content}], "stream": stream}
+    headers = {**server.headers, "X-ART-Rollout": rollout}
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{server.url}/v1/chat/completions", json=body, headers=headers, timeout=0.5)
+        httpx.post(f"{server.url}/v1/chat/completions", json=body, headers=headers, timeout=0.3)
     deadline = time.monotonic() + 10
     while server.engine["aborted"] == before:
         assert time.monotonic() < deadline
-        time.sleep(0.05)
-    import sqlite3
+        time.sleep(0.02)
+    assert [found["status"] for found in recorded(server, rollout)] == ["aborted"]
 
-    with sqlite3.connect(server.home.ledger) as db:
-        while True:
-            found = db.execute("SELECT status FROM completions WHERE rollout = ?", (f"gone-{stream}",)).fetchall()
-            if found:
-                break
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    db.close()
-    assert found == [("aborted",)]
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("content", ["x" * 3000, "no tokens"])
+def test_an_error_of_the_engine_is_recorded(server: TrainerServer, stream: bool, content: str) -> None:
+    rollout = f"error-{content[:2]}-{stream}"
+    chat(server, content, {"X-ART-Rollout": rollout}, stream=stream)
+    assert [found["status"] for found in recorded(server, rollout)] == ["failed"]
+
+
+def test_an_answer_whose_tokens_did_not_all_arrive_is_not_trained(
+    server: TrainerServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some versions of vLLM leave chunks of a stream out, and the token ids in them."""
+    whole = row(server, chat(server, "gap hello").json()["id"])
+    assert whole["untrainable"] is None
+    with caplog.at_level(logging.WARNING, "trainer_server"):
+        chunks = events(chat(server, "gap hello", stream=True).text)
+    cut = row(server, chunks[0]["id"])
+    assert (cut["status"], len(cut["token_ids"]), len(cut["logprobs"])) == ("complete", 4, 4)
+    assert cut["untrainable"] == "the engine sampled 5 tokens, and sent 4 token ids"
+    assert f"{cut['id']}" in caplog.text
+    assert "will not be trained: the engine sampled 5 tokens" in caplog.text
+    with server.http() as http:
+        refs = [
+            {"id": f"t{reward}", "reward": reward, "completions": [one["id"]]}
+            for reward, one in ((0.0, whole), (1.0, cut))
+        ]
+        body = {"groups": [{"scenario_id": "s", "trajectories": refs}]}
+        job = finish(http, http.post("/api/policies/agent/steps", json=body))
+    assert job["result"]["metrics"]["completions_skipped"] == {"incomplete": 1}
+
+
+def test_streams_end_when_the_server_stops(server: TrainerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.app.state.server.gateway, "stopping", stopping := asyncio.Event())
+    body = {"model": "agent", "messages": [{"role": "user", "content": "slow"}], "stream": True}
+    headers = {"X-ART-Rollout": "stopped"}
+    with server.http() as http, http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
+        lines = (line for line in answer.iter_lines() if line)
+        assert '"role": "assistant"' in next(lines)
+        stopping.set()
+        assert '"code": "server_stopping"' in list(lines)[-1]
+    assert [found["status"] for found in recorded(server, "stopped")] == ["failed"]
+    refused = chat(server, "say hi", stream=True)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
 
 
 def test_an_engine_that_dies_in_the_middle_of_a_stream(server: TrainerServer) -> None:

@@ -28,6 +28,19 @@ async def test_what_is_read_is_what_was_added(tmp_path: Path) -> None:
     ledger.close()
 
 
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%41b", "a b", "ä&x=y"])
+async def test_a_home_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """SQLite reads the file's name from a URI."""
+    for path in (tmp_path / name / "ledger.sqlite", Path(name) / "ledger.sqlite"):
+        monkeypatch.chdir(tmp_path)
+        ledger = SQLiteLedger(path)
+        await ledger.add(row("c"))
+        assert set(ledger.read(["c"])) == {"c"}
+        assert ledger.sampled_versions(["c"]) == {("agent", 1)}
+        ledger.close()
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+
+
 async def test_a_full_disk_withholds_the_answer_and_passes(tmp_path: Path) -> None:
     ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
     await ledger.add(row("before"))

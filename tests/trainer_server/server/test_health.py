@@ -1,4 +1,4 @@
-"""`/health`: what it says of a server that cannot work."""
+"""`/health` and `/ready`: what they say of a server that cannot work, and to whom."""
 
 from __future__ import annotations
 
@@ -7,18 +7,40 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from tests.support.letters_engine import LettersEngine
 from trainer_server.jobs.supervisor import TrainerProcess
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Home
 
 
-def test_a_trainer_that_cannot_be_started_is_said(
-    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def http(tmp_path: Path, base_model: Path) -> TestClient:
     engine = "tests.support.letters_engine:make"
     app = create_app(ServerConfig(Home(tmp_path), model=str(base_model), engine=engine), "token")
-    http = TestClient(app)  # no `with`: nothing is started
-    assert http.get("/health").json()["error"] is None
+    return TestClient(app, base_url="http://127.0.0.1")  # no `with`: nothing is started
+
+
+HOLDER = {"Authorization": "Bearer token"}
+
+
+def test_a_trainer_that_cannot_be_started_is_said(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert http.get("/health", headers=HOLDER).json()["error"] is None
     monkeypatch.setattr(TrainerProcess, "failure", "the trainer ended with status 2 before it was ready: why")
-    assert http.get("/health").json()["error"] == "the trainer ended with status 2 before it was ready: why"
+    said = http.get("/health", headers=HOLDER).json()["error"]
+    assert said == "the trainer ended with status 2 before it was ready: why"
+
+
+def test_without_the_token_nothing_is_told_but_readiness(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainerProcess, "failure", "the end of /home/me/trainer.log: token hf_secret")
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        assert http.get("/health", headers=headers).json() == {"ready": False}
+        assert http.get("/ready", headers=headers).json() == {"ready": False}
+
+
+def test_ready_has_the_status_that_probes_look_at(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert http.get("/ready").status_code == 503
+    (engine,) = http.app.state.server.engines  # type: ignore[attr-defined]
+    assert isinstance(engine, LettersEngine)
+    engine.ready = True
+    assert http.get("/ready").status_code == 200

@@ -13,6 +13,8 @@ from trainer_server.process.environment import inherited
 from trainer_server.wire import Home
 
 PLUGINS = Path(__file__).parent / "plugins"
+NO_DOMAIN = "none.invalid"
+"""A domain that does not exist. To vLLM an empty list of domains means all of them."""
 
 
 def command(
@@ -26,6 +28,7 @@ def command(
     extra: Sequence[str] = (),
     host: str = "127.0.0.1",
     sleeps: bool = False,
+    media_domains: Sequence[str] = (),
 ) -> list[str]:
     """The command line that starts vLLM.
 
@@ -39,6 +42,7 @@ def command(
         extra: `--engine-args`. They come last, so that they override the other flags.
         host: Address that vLLM listens on, with a port.
         sleeps: Whether vLLM must be able to sleep; see `environment`.
+        media_domains: Domains from which vLLM may fetch images and other media; empty: it fetches nothing.
 
     Raises:
         EngineError: vLLM is not installed.
@@ -52,6 +56,7 @@ def command(
         *("--max-lora-rank", str(max_rank)),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         *("--uvicorn-log-level", "warning", "--middleware", "art_key.KeyOnly"),
+        *("--allowed-media-domains", *(media_domains or (NO_DOMAIN,))),
         *(("--enable-sleep-mode",) if sleeps else ()),
         # vLLM's prefix cache keeps whole blocks only: on CPUs of 128 tokens by default, and 32 is the least it takes.
         *(("--block-size", "32") if cpu else ()),
@@ -86,6 +91,7 @@ def environment(
     return {
         "VLLM_API_KEY": api_key,
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # they would lead out of the allowed domains
         "DO_NOT_TRACK": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ _RENDER_TIMEOUT = 60.0
 """Seconds for rendering or tokenizing one text, which takes vLLM milliseconds."""
 _SLEEP_TIMEOUT = 300.0
 """Seconds for moving an engine's weights between its GPU and main memory."""
+_HEALTH_TIMEOUT = 10.0
+"""Seconds for a health check."""
 _LOOK_TIMEOUT = 30.0
 """Seconds for a question about vLLM's state."""
 _COMMIT = re.compile("[0-9a-f]{40}")
@@ -40,10 +44,23 @@ def _keepalive() -> list[tuple[int, int, int]]:
     ]
 
 
+class Health(StrEnum):
+    """What is known of a vLLM."""
+
+    alive = "alive"
+    """It answers that it is well."""
+    silent = "silent"
+    """It has not answered in time, or could not be asked because this process has no file left for a connection. It may
+    be busy; requests that it has may go on."""
+    away = "away"
+    """It refuses connections, or answers that its engine loop is dead."""
+
+
 class VLLMClient:
     """Client of one vLLM server.
 
-    Every method but `healthy` and `close` raises EngineLost when vLLM does not answer.
+    Every method but `health`, `healthy` and `close` raises EngineLost when vLLM does not answer, and EngineError when
+    this process has no file left for a connection.
 
     Args:
         url: Root of the vLLM server, without `/v1`; or `unix:` and the path of its socket.
@@ -72,12 +89,19 @@ class VLLMClient:
         """Closes all connections."""
         await self.http.aclose()
 
-    async def healthy(self) -> bool:
-        """Whether vLLM's front end and its engine loop are alive. Does not raise."""
+    async def health(self) -> Health:
+        """Asks whether vLLM's front end and its engine loop are alive. Does not raise."""
         try:
-            return (await self.http.get("/health", timeout=10)).status_code == 200
-        except httpx.HTTPError:
-            return False
+            answer = await self.http.get("/health", timeout=_HEALTH_TIMEOUT)
+        except httpx.TimeoutException:
+            return Health.silent
+        except httpx.HTTPError as error:
+            return Health.silent if _out_of_files(error) else Health.away
+        return Health.alive if answer.status_code == 200 else Health.away
+
+    async def healthy(self) -> bool:
+        """Whether vLLM says that it is alive. Does not raise."""
+        return await self.health() == Health.alive
 
     async def check(self, *, sleeps: bool) -> int | None:
         """Checks whether this vLLM can serve the base model and its policies.
@@ -228,7 +252,7 @@ class VLLMClient:
         message = _message(body)
         if status == 404 and model != self._base:
             raise AdapterLost(f"{self.url} does not hold {model}: {message}")
-        if status >= 500 and not await self.healthy():
+        if status >= 500 and await self.health() == Health.away:
             raise EngineLost(f"{self.url} is dying: {message}")
         lowered = message.lower()
         too_long = ("context length", "maximum model length", "max_model_len")
@@ -266,7 +290,11 @@ class VLLMClient:
         except httpx.HTTPError as error:
             raise self._lost(error) from error
 
-    def _lost(self, error: httpx.HTTPError) -> EngineLost:
+    def _lost(self, error: httpx.HTTPError) -> EngineError:
+        if _out_of_files(error):
+            return EngineError(
+                f"the server has no file left for a connection to {self.url}: raise its limit of open files (ulimit -n)"
+            )
         reached = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
         return EngineLost(f"{self.url}: {error!r}", reached=reached)
 
@@ -307,6 +335,18 @@ class VLLMReply:
             raise EngineLost(f"{self._url}: {error!r}") from error
         except json.JSONDecodeError as error:
             raise EngineLost(f"{self._url} answered no JSON: {error}") from error
+
+
+def _out_of_files(error: BaseException) -> bool:
+    """Whether an error comes from this process, or this machine, having too many files open."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        if isinstance(seen, BaseExceptionGroup):  # one error for each address that was tried
+            return any(map(_out_of_files, seen.exceptions))
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def _message(body: bytes) -> str:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from trainer_server.engines.base import AdapterRefused, EngineLost, EngineSettings, Reply, readable
 from trainer_server.engines.vllm.command import child_environment, command, environment
-from trainer_server.engines.vllm.dialect import VLLMClient
+from trainer_server.engines.vllm.dialect import Health, VLLMClient
 from trainer_server.process.child import Child
 from trainer_server.wire import ConfigError, EngineError
 
@@ -32,6 +32,11 @@ _BACKOFF = (0.0, 1.0, 5.0, 15.0, 60.0)
 """Seconds before an engine is started again, by the number of tries and deaths before."""
 _STEADY = 300.0
 """Seconds that an engine must be ready until earlier tries and deaths no longer count."""
+_PATIENCE = 60.0
+"""Seconds for which an engine may leave health checks unanswered while its process runs. A front end that answers
+hundreds of requests is slow to answer a check too, and a restart would break all of them off."""
+_PATIENT_CHECKS = 5
+"""Health checks that must fail in that time, one after another."""
 _REMOTE_BACKOFF = 2.0
 """Seconds between two checks of an engine elsewhere that is away."""
 _DRAIN = 300.0
@@ -77,6 +82,24 @@ def _root(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"--engine-url {url}: it must look like http://host:8000, or unix:/path/of/socket")
     return url.rstrip("/").removesuffix("/v1")
+
+
+class Silence:
+    """Counts health checks that failed one after another, and for how long they have."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._checks = 0
+
+    def lasts(self) -> bool:
+        """Counts one more failed check. Returns whether the engine has been silent for too long."""
+        self._since = time.monotonic() if self._since is None else self._since
+        self._checks += 1
+        return self._checks >= _PATIENT_CHECKS and time.monotonic() - self._since >= _PATIENCE
+
+    def over(self) -> None:
+        """Forgets the failed checks: the engine has answered."""
+        self._since, self._checks = None, 0
 
 
 def _socket() -> Path:
@@ -133,6 +156,7 @@ class VLLMEngine:
         self._held: set[str] = set()
         self._ready = asyncio.Event()
         self._failure: str | None = None
+        self._silence = Silence()
         self._watch: asyncio.Task[None] | None = None
 
     @classmethod
@@ -162,6 +186,7 @@ class VLLMEngine:
             cpu=settings.cpu,
             extra=settings.args,
             sleeps=sleeps,
+            media_domains=settings.media_domains,
         )
         own = environment(base, key, kv_cache_gib=settings.kv_cache_gib, gpus=gpus, sleeps=sleeps)
         child = Child(name, line, settings.home.logs, {**child_environment(settings.env), **own})
@@ -338,19 +363,29 @@ class VLLMEngine:
 
     async def _launch(self) -> None:
         """Starts vLLM if it is to be started here."""
-        if self._child and self._socket:
+        if self._socket:
             _prepare(self._socket)
+        if self._child:
             await self._child.start()
 
-    async def _healthy(self) -> bool:
-        """Whether vLLM is alive and holds the loaded adapters. If somebody restarted vLLM, it holds none."""
-        if (self._child and not self._child.running) or not await self.client.healthy():
+    async def _serves(self) -> bool:
+        """Whether a ready vLLM stays in service: it is alive and holds the loaded adapters, or is only slow to say so.
+
+        If somebody restarted vLLM, it holds no adapters.
+        """
+        if self._child and not self._child.running:
             return False
-        held = set(self._held)
-        try:
-            return held & self._held <= (await self.client.adapters()).keys()
-        except EngineError:
-            return False
+        health = await self.client.health()
+        if health == Health.alive:
+            held = set(self._held)
+            try:
+                if not held & self._held <= (await self.client.adapters()).keys():
+                    return False
+            except EngineError:
+                health = Health.silent
+        if health == Health.alive:
+            self._silence.over()
+        return health == Health.alive or (health == Health.silent and not self._silence.lasts())
 
     async def _make_ready(self) -> None:
         """Makes the engine ready: waits for its process to answer, checks it, and loads the wanted adapters.
@@ -367,6 +402,7 @@ class VLLMEngine:
             if time.monotonic() > deadline:
                 raise EngineError(f"vLLM at {self.url} does not answer; look into {self._child.log}")
             await asyncio.sleep(0.1)
+        self._silence.over()
         await self.check()
         if self._shares:
             await self._wake_up()
@@ -409,7 +445,7 @@ class VLLMEngine:
         """Wakes vLLM up; does nothing if it is awake. Ends a process that does not wake up."""
         try:
             await self.client.wake_up()
-        except EngineError as error:
+        except EngineLost as error:
             if self._child:
                 await self._child.stop()
             raise EngineError(f"vLLM at {self.url} did not wake up: {error}") from error
@@ -418,7 +454,7 @@ class VLLMEngine:
         while True:
             await asyncio.sleep(_HEALTH_INTERVAL if self.ready else 0.1)
             try:
-                if self.ready and await self._healthy():
+                if self.ready and await self._serves():
                     if time.monotonic() - self._ready_since >= _STEADY:
                         self._tries = 0
                     continue
@@ -433,9 +469,20 @@ class VLLMEngine:
                 elif self._child.running:  # else the wait is before its start
                     await asyncio.sleep(self._next_wait())
 
+    async def _lives(self, child: Child) -> bool:
+        """Whether vLLM's process runs and answers. If it runs and does not answer, this waits, but not for ever."""
+        while child.running:
+            if await self.client.healthy():
+                return True
+            if self._silence.lasts():
+                log.warning("vLLM at %s runs, and has not answered for %.0f s", self.url, _PATIENCE)
+                return False
+            await asyncio.sleep(0.1)
+        return False
+
     async def _recover(self) -> None:
         """Tries once to make the engine ready again. Raises what keeps it from being so."""
-        if self._child and not (self._child.running and await self.client.healthy()):
+        if self._child and not await self._lives(self._child):
             wait = self._next_wait()
             log.warning(
                 "vLLM died (restart %d), and is started again in %g s; its log is %s",
@@ -444,6 +491,7 @@ class VLLMEngine:
             await self._child.stop()
             await asyncio.sleep(wait)
             self.restarts += 1
+            self._silence.over()
             await self._launch()
         await self._make_ready()
         log.info("vLLM at %s is back with %d adapters", self.url, len(self._held))

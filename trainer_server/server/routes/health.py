@@ -1,17 +1,21 @@
-"""`/health` and `/api/engines`: whether the server can answer, and the state of its engines."""
+"""`/health`, `/ready` and `/api/engines`: whether the server can answer, and the state of its engines."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request, Response
 
+from trainer_server.server.auth import authorized
 from trainer_server.server.dependencies import ServerDep
 
 router = APIRouter(tags=["health"])
 
 
 @router.get("/health")
-async def health(server: ServerDep) -> dict[str, object]:
-    """Whether completions can be answered now, and why not; which engines can; why the trainer cannot be started."""
+async def health(server: ServerDep, request: Request) -> dict[str, object]:
+    """Whether completions can be answered now. Holders of the token are also told why not, which engines can, and why
+    the trainer cannot be started: reasons quote logs."""
+    if not authorized(request.scope):
+        return {"ready": server.ready}
     failures = (server.failure, *(engine.failure for engine in server.engines), server.jobs.process.failure)
     return {
         "ready": server.ready,
@@ -19,6 +23,13 @@ async def health(server: ServerDep) -> dict[str, object]:
         "trainer": server.jobs.process.running,
         "error": next(filter(None, failures), None),
     }
+
+
+@router.get("/ready")
+async def ready(server: ServerDep, response: Response) -> dict[str, bool]:
+    """Status 200 while completions can be answered, 503 while they cannot: for load balancers and probes."""
+    response.status_code = 200 if server.ready else 503
+    return {"ready": server.ready}
 
 
 @router.get("/api/engines")

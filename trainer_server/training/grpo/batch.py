@@ -174,6 +174,8 @@ def _why_skipped(
         return "other_tokenizer"
     if completion.status != CompletionStatus.complete:
         return str(completion.status)
+    if completion.untrainable:
+        return "incomplete"
     if completion.greedy:
         return "greedy"
     if not completion.token_ids:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+import resource
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from testbed.engine_app import make_app
 from tests.support.serving import serving
 from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, RequestRefused
 from trainer_server.engines.vllm.command import free_port
-from trainer_server.engines.vllm.dialect import VLLMClient
+from trainer_server.engines.vllm.dialect import Health, VLLMClient
 from trainer_server.wire import EngineError
 
 
@@ -119,4 +122,43 @@ async def test_silence_says_whether_the_request_arrived(engine: tuple[VLLMClient
         async with nobody.chat(question("say hi")):
             pass
     assert not away.value.reached
+    await nobody.close()
+
+
+@contextmanager
+def no_file_left() -> Iterator[None]:
+    """This process can open no file."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    probe = os.dup(0)
+    os.close(probe)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (probe, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+async def test_a_process_without_files_does_not_take_the_engine_for_dead(
+    engine: tuple[VLLMClient, dict[str, Any]],
+) -> None:
+    client, _ = engine
+    with no_file_left():
+        health = await client.health()
+        with pytest.raises(EngineError, match="ulimit -n") as failed:
+            async with client.chat(question("say hi")):
+                pass
+    assert health == Health.silent
+    assert not isinstance(failed.value, EngineLost)
+    assert await client.health() == Health.alive
+
+
+async def test_an_engine_that_is_slow_to_say_how_it_is_is_not_away(
+    engine: tuple[VLLMClient, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, state = engine
+    monkeypatch.setattr("trainer_server.engines.vllm.dialect._HEALTH_TIMEOUT", 0.05)
+    state["deaf"] = True
+    assert await client.health() == Health.silent
+    nobody = VLLMClient(f"http://127.0.0.1:{free_port()}", None, base="base", cpu=True)
+    assert await nobody.health() == Health.away
     await nobody.close()

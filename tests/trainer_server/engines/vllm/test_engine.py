@@ -1,9 +1,8 @@
-"""A vLLM that is started and supervised here: a stand-in with vLLM's command line, in a real process."""
+"""The supervisor: what ends an engine, and what does not; and how an engine that is started here is reached."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -21,15 +20,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tests.support import SUPPORT
+from testbed.engine_app import make_app
+from testbed.engine_stand_in import install_stand_in
 from tests.support.serving import serving
 from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm import engine as module
+from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.engines.vllm.engine import VLLMEngine, vllm_engines
+from trainer_server.process.child import Child
+from trainer_server.process.environment import inherited
 from trainer_server.wire import ConfigError, EngineError, Home
 
 WAIT = 30.0
+PROCESS = [sys.executable, "-c", "import time; time.sleep(600)"]
+"""Stands for vLLM's process. What it would answer comes from the small engine."""
 
 
 async def until(done: Callable[[], Any]) -> None:
@@ -42,11 +47,7 @@ async def until(done: Callable[[], Any]) -> None:
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineSettings:
     """Settings with which the stand-in is launched in vLLM's place."""
     monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
-    python = tmp_path / "cache" / "engine" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nENGINE=one exec {sys.executable} {SUPPORT / "engine_stand_in.py"} "$@"\n')
-    python.chmod(0o755)
-    (tmp_path / "cache" / "engine" / "art-engine.json").write_text(json.dumps({"flavour": "cpu", "requirement": "v"}))
+    install_stand_in(tmp_path / "cache")
     return EngineSettings(base=ServedModel("base", str(tmp_path)), home=Home(tmp_path / "home"), cpu=True)
 
 
@@ -193,3 +194,63 @@ def test_where_the_directory_is_private_an_old_socket_is_removed(tmp_path: Path)
     link.symlink_to(tmp_path)
     with pytest.raises(EngineError, match="cannot listen"):
         module._prepare(link / "vllm.sock")
+
+
+@pytest.fixture
+async def engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[VLLMEngine, dict[str, Any], Child]]:
+    monkeypatch.setattr("trainer_server.engines.vllm.dialect._HEALTH_TIMEOUT", 0.02)
+    monkeypatch.setattr(module, "_HEALTH_INTERVAL", 0.01)
+    app = make_app()
+    with serving(app) as url:
+        child = Child("engine", PROCESS, tmp_path, inherited())
+        engine = VLLMEngine(VLLMClient(url, None, base="base", cpu=True), child=child)
+        monkeypatch.setattr("trainer_server.engines.vllm.dialect._HEALTH_TIMEOUT", 5.0)
+        await engine.start()
+        monkeypatch.setattr("trainer_server.engines.vllm.dialect._HEALTH_TIMEOUT", 0.02)
+        assert engine.ready
+        yield engine, app.state.engine, child
+        await engine.stop()
+
+
+async def test_an_engine_that_is_slow_to_answer_checks_is_left_alone(
+    engine: tuple[VLLMEngine, dict[str, Any], Child],
+) -> None:
+    """A front end that streams hundreds of answers is. They would all be broken off."""
+    vllm, state, child = engine
+    pid, before = child.pid, state["looks"]
+    state["deaf"] = True
+    await until(lambda: state["looks"] > before + 2 * module._PATIENT_CHECKS)
+    assert vllm.ready
+    vllm.suspect()  # as after a request that failed
+    await until(lambda: not vllm.ready)
+    before = state["looks"]
+    await until(lambda: state["looks"] > before + 2 * module._PATIENT_CHECKS)
+    assert (vllm.restarts, child.pid) == (0, pid)
+    state["deaf"] = False
+    await until(lambda: vllm.ready)
+    assert (vllm.restarts, child.pid) == (0, pid)
+
+
+async def test_an_engine_that_answers_no_check_for_long_is_started_again(
+    engine: tuple[VLLMEngine, dict[str, Any], Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm, state, child = engine
+    pid = child.pid
+    monkeypatch.setattr(module, "_PATIENCE", 0.2)
+    state["deaf"] = True
+    await until(lambda: vllm.restarts == 1)
+    state["deaf"] = False
+    await until(lambda: vllm.ready)
+    assert child.pid != pid
+
+
+async def test_an_engine_whose_process_ended_is_started_again_at_once(
+    engine: tuple[VLLMEngine, dict[str, Any], Child],
+) -> None:
+    vllm, _, child = engine
+    pid = child.pid
+    await child.stop()
+    await until(lambda: vllm.restarts == 1 and vllm.ready)
+    assert child.pid != pid

@@ -238,10 +238,10 @@ def test_the_embedded_model_is_trained_to_the_same_bits_as_often_as_one_likes(tm
     """bf16, two threads, a prefix that branches: twice in a row, and resumed by a process that begins anew."""
     path = ensure_embedded(Home.find().cache)
     rng = random.Random(0)
-    prompt = [rng.randrange(1000, 40000) for _ in range(300)]
+    prompt = [rng.randrange(1000, 40000) for _ in range(120)]
     found = [
-        completion(f"c{i}", [rng.randrange(1000, 40000) for _ in range(20 + i)], prompt_token_ids=prompt)
-        for i in range(8)
+        completion(f"c{i}", [rng.randrange(1000, 40000) for _ in range(12 + i)], prompt_token_ids=prompt)
+        for i in range(4)
     ]
 
     def bits(where: Path, *, again: bool) -> dict[str, torch.Tensor]:
@@ -257,7 +257,7 @@ def test_the_embedded_model_is_trained_to_the_same_bits_as_often_as_one_likes(tm
                 worker = Worker(
                     home, PolicyModel(str(path), device="cpu"), ledger=ledger, base_model="tiny", tokenizer="tok"
                 )
-            trained = step(worker, groups(*(i % 3 / 2 for i in range(8))), lr=1e-3, num_iterations=2, num_minibatches=2)
+            trained = step(worker, groups(*(i % 3 / 2 for i in range(4))), lr=1e-3, num_iterations=2, num_minibatches=2)
             assert trained.error is None
         return adapter(worker, 2)
 

@@ -1,0 +1,52 @@
+"""Bodies of requests: what is no JSON, and what JSON allows and nothing behind the gateway takes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from trainer_server.gateway.body import MAX_DEPTH, check_values, read_json
+from trainer_server.gateway.errors import APIError
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b'{"a": 01}', b"[" * 100_000, b'{"a":' * 100_000, b"1" * 5_000])
+def test_what_cannot_be_read_is_refused(raw: bytes) -> None:
+    with pytest.raises(APIError) as refused:
+        read_json(raw)
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (float("nan"), "holds nan"),
+        ({"a": [{"b": -float("inf")}]}, "holds -inf"),
+        (json.loads("1e999"), "holds inf"),
+        (["\ud83d"], r"'\ud83d', half of a character"),
+        ({"\udc00": 1}, r"'\udc00', half of a character"),
+        (nested(MAX_DEPTH + 1), "nested deeper than 100 levels"),
+    ],
+)
+def test_the_field_is_named(value: object, words: str) -> None:
+    with pytest.raises(APIError) as refused:
+        check_values({"good": 1, "bad": value})
+    assert (refused.value.status, refused.value.param) == (400, "bad")
+    assert words in refused.value.message
+
+
+def test_what_is_sound_passes() -> None:
+    check_values({"deep": nested(MAX_DEPTH), "text": "ä🙂", "number": 1e308, "none": None, "big": 10**300})
+
+
+def test_an_error_that_quotes_half_a_character_can_be_sent() -> None:
+    error = APIError(400, "unknown: \ud83d", param="\udc00")
+    assert json.loads(bytes(error.response().body))["error"]["param"] == "\\udc00"

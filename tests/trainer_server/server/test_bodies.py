@@ -1,0 +1,61 @@
+"""Bodies: whole before a route sees them, not larger than the limit, and not read for those without the token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from trainer_server.server.app import create_app
+from trainer_server.server.config import ServerConfig
+from trainer_server.wire import Home
+
+MIB = 2**20
+HOLDER = {"Authorization": "Bearer token", "Content-Type": "application/json"}
+
+
+@pytest.fixture
+def http(tmp_path: Path, base_model: Path) -> TestClient:
+    engine = "tests.support.letters_engine:make"
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine=engine, max_body_mib=1)
+    return TestClient(create_app(config, "token"), base_url="http://127.0.0.1")
+
+
+def chunks(count: int, read: list[int]) -> Iterator[bytes]:
+    """A body without Content-Length; `read` gets a number for each chunk that was taken."""
+    for number in range(count):
+        read.append(number)
+        yield b" " * MIB
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/policies", "/api/rollouts/release"])
+def test_a_body_over_the_limit_is_refused(http: TestClient, path: str) -> None:
+    for body in (b" " * (MIB + 1), chunks(2, [])):
+        answer = http.post(path, content=body, headers=HOLDER)
+        assert answer.status_code == 413
+        assert answer.json()["error"]["code"] == "body_too_large"
+        assert "larger than 1 MiB" in answer.json()["error"]["message"]
+        assert "--max-body-mib" in answer.json()["error"]["message"]
+
+
+def test_a_body_up_to_the_limit_is_read(http: TestClient) -> None:
+    for body in (b"[]" + b" " * (MIB - 2), iter([b"[", b"]"])):
+        assert http.post("/api/rollouts/release", content=body, headers=HOLDER).status_code == 204
+
+
+@pytest.mark.parametrize(("path", "status"), [("/v1/chat/completions", 401), ("/health", 405)])
+async def test_nothing_is_read_of_a_body_without_the_token(http: TestClient, path: str, status: int) -> None:
+    sent: list[int] = []
+
+    async def receive() -> dict[str, object]:
+        raise AssertionError("the body was read")
+
+    async def send(message: dict[str, int]) -> None:
+        sent.append(message.get("status", 0))
+
+    headers = [(b"host", b"localhost"), (b"content-length", b"9999999999")]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b"", "root_path": ""}
+    await http.app(scope, receive, send)  # type: ignore[arg-type]
+    assert sent[0] == status

@@ -1,0 +1,175 @@
+"""Connections: how many, how long they may say nothing, and what a request gets that the server's end cuts off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing, suppress
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from trainer_server.server import connections
+from trainer_server.server.connections import DrainingServer, Limits, Stopped, patient_protocol
+
+
+@pytest.mark.parametrize("files", [256, 1024, 4096, 2**20, resource.RLIM_INFINITY])
+def test_all_connections_together_fit_into_the_files(files: int) -> None:
+    limits = Limits.of(files)
+    assert 0 < limits.running < limits.running + limits.waiting < limits.connections
+    assert files == resource.RLIM_INFINITY or limits.connections + limits.running + 128 <= files
+
+
+def test_eight_hundred_chats_fit_into_the_usual_limit() -> None:
+    limits = Limits.of(1024)
+    assert limits.running + limits.waiting == 800
+
+
+async def slow(request: Request) -> Response:
+    await asyncio.sleep(600)
+    return Response()
+
+
+async def drip(_request: Request) -> Response:
+    async def drops() -> AsyncIterator[bytes]:
+        while not stopped.is_set():
+            yield b"data: {}\n\n"
+            await asyncio.sleep(0.01)
+        yield b"data: end\n\n"
+
+    stopped: asyncio.Event = _request.app.state.stopped
+    return StreamingResponse(drops(), media_type="text/event-stream")
+
+
+async def hello(_request: Request) -> Response:
+    return PlainTextResponse("hello")
+
+
+def application() -> Starlette:
+    app = Starlette(routes=[Route("/slow", slow), Route("/drip", drip), Route("/", hello, methods=["GET", "POST"])])
+    app.add_middleware(Stopped)
+    app.state.stopped = asyncio.Event()
+    return app
+
+
+@asynccontextmanager
+async def served(most: int = 100, grace: float = 0.0, timeout: int = 1) -> AsyncIterator[tuple[DrainingServer, int]]:
+    """The server in the test's own event loop, and its port."""
+    app = application()
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(
+            app, http=patient_protocol(most), ws="none", log_level="critical", timeout_graceful_shutdown=timeout
+        )
+        server = DrainingServer(config, grace=grace, end=app.state.stopped.set)
+        task = asyncio.create_task(server._serve([listener]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        yield server, listener.getsockname()[1]
+        server.should_exit = True
+        await task
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\nsome",
+    ],
+)
+async def test_a_client_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    """Before its first request and after it, in the middle of headers, and of a body that nobody reads."""
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT", 0.1)
+    async with served() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(said)
+        async with asyncio.timeout(3):
+            with suppress(ConnectionResetError):
+                while await reader.read(1000):
+                    pass
+        writer.close()
+
+
+async def test_a_request_that_takes_long_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT", 0.05)
+    async with served() as (_, port), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        async with http.stream("GET", "/drip") as answer:
+            lines = answer.aiter_lines()
+            for _ in range(40):
+                assert await anext(lines) in ("data: {}", "")
+        assert (await http.get("/")).text == "hello"
+
+
+async def test_idle_connections_lock_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_YOUNG", 0.0)
+    async with served(most=5) as (server, port):
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        await until(lambda: len(server.server_state.connections) == 5)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+            assert (await http.get("/")).text == "hello"
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_requests_under_way_are_not_closed_for_new_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_YOUNG", 0.0)
+    async with served(most=2) as (server, port), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        async with http.stream("GET", "/drip") as first, http.stream("GET", "/drip") as second:
+            with pytest.raises(httpx.TransportError):
+                await http.get("/")
+            for answer in (first, second):
+                assert await anext(answer.aiter_lines()) == "data: {}"
+        await until(lambda: not server.server_state.connections)
+
+
+async def test_what_the_servers_end_cuts_off_is_told_so() -> None:
+    async with served(timeout=0) as (server, port), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        asking = asyncio.create_task(http.get("/slow", timeout=20))
+        await until(lambda: bool(server.server_state.tasks))
+        server.should_exit = True
+        answer = await asking
+    assert answer.status_code == 503
+    assert answer.headers["Retry-After"]
+    assert answer.json()["error"]["code"] == "server_stopping"
+
+
+async def test_streams_are_told_to_end_after_the_grace_time() -> None:
+    async with (
+        served(timeout=10) as (server, port),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+        http.stream("GET", "/drip", timeout=20) as answer,
+    ):
+        server.should_exit = True
+        said = [line async for line in answer.aiter_lines() if line]
+    assert said[-1] == "data: end"
+
+
+def test_the_error_is_one_that_clients_retry() -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def cancelled(*_: Any) -> None:
+        raise asyncio.CancelledError
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    asyncio.run(Stopped(cancelled)({"type": "http"}, None, send))  # type: ignore[arg-type]
+    assert sent[0]["status"] == 503
+    assert json.loads(sent[1]["body"])["error"]["type"] == "server_error"

@@ -1,0 +1,215 @@
+"""Values that the parameters of a chat completion request may have.
+
+`parameters.py` says what the gateway does with each parameter. This module says which values are taken: values that the
+gateway reads, and values that an engine could only fail on. Types are strict: `true` is no number, `"1"` neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from trainer_server.gateway.errors import APIError
+
+_MOST = 2**31 - 1
+"""The largest count that a request may name: engines keep counts in 32 bits."""
+
+
+def _content(value: object) -> object:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(part, str | dict) for part in value):
+        return value
+    raise ValueError("must be a text, or a list of content parts")
+
+
+def _stop(value: object) -> object:
+    texts = [value] if isinstance(value, str) else value
+    if isinstance(texts, list) and all(isinstance(text, str) and text for text in texts):
+        return value
+    raise ValueError("must be a text that is not empty, or a list of such texts")
+
+
+def _tool_choice(value: object) -> object:
+    if value in ("none", "auto", "required"):
+        return value
+    function = value.get("function") if isinstance(value, dict) and value.get("type") == "function" else None
+    if isinstance(function, dict) and isinstance(function.get("name"), str) and function["name"]:
+        return value
+    raise ValueError('must be "none", "auto", "required", or {"type": "function", "function": {"name": …}}')
+
+
+def _arguments(value: object) -> object:
+    if value is None or isinstance(value, str | dict):
+        return value
+    raise ValueError("must be a JSON object, written as a text")
+
+
+class _Part(BaseModel):
+    """A part of a request. It may have fields that are not named here; the engine gets all of them."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+
+class _CalledFunction(_Part):
+    name: str
+    arguments: Annotated[Any, AfterValidator(_arguments)] = None
+
+
+class _ToolCall(_Part):
+    id: str | None = None
+    function: _CalledFunction
+
+
+class _Message(_Part):
+    role: str = Field(min_length=1)
+    content: Annotated[Any, AfterValidator(_content)] = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _Function(_Part):
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class _Tool(_Part):
+    type: Literal["function"]
+    function: _Function
+
+
+class _ResponseFormat(_Part):
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: dict[str, Any] | None = None
+
+
+class _StreamOptions(_Part):
+    include_usage: bool | None = None
+
+
+class ChatBody(BaseModel):
+    """The parameters of a request that the gateway reads or forwards; those that are not given have their defaults."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    model: str = Field(min_length=1)
+    messages: list[_Message] = Field(min_length=1)
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    continue_final_message: bool = False
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    ignore_eos: bool = False
+    include_reasoning: bool = True
+    include_stop_str_in_output: bool = False
+    logit_bias: dict[str, float] = Field(default_factory=dict)
+    logprobs: bool = False
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=_MOST)
+    max_tokens: int | None = Field(default=None, ge=1, le=_MOST)
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    min_tokens: int = Field(default=0, ge=0, le=_MOST)
+    n: int = Field(default=1, ge=1, le=128)
+    parallel_tool_calls: bool = True
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    reasoning_effort: str | None = None
+    repetition_penalty: float = Field(default=1.0, ge=0.01, le=1e6)
+    response_format: _ResponseFormat | None = None
+    return_token_ids: bool = False
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    skip_special_tokens: bool = True
+    stop: Annotated[Any, AfterValidator(_stop)] = None
+    stop_token_ids: list[Annotated[int, Field(ge=0, le=_MOST)]] = Field(default_factory=list)
+    stream: bool = False
+    stream_options: _StreamOptions | None = None
+    structured_outputs: dict[str, Any] = Field(default_factory=dict)
+    temperature: float = Field(default=1.0, ge=0, le=10)
+    tool_choice: Annotated[Any, AfterValidator(_tool_choice)] = None
+    tools: list[_Tool] = Field(default_factory=list)
+    top_k: int = Field(default=0, ge=-1, le=_MOST)
+    top_logprobs: int = Field(default=0, ge=0, le=20)
+    top_p: float = Field(default=1.0, ge=0, le=1)
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> ChatBody:
+        """Checks the parameters of a request. A parameter that is null counts as not given.
+
+        Raises:
+            APIError: 400; it names the parameter, and where in it the fault is.
+        """
+        try:
+            return cls.model_validate({name: value for name, value in body.items() if value is not None})
+        except ValidationError as error:
+            raise _refusal(error) from None
+
+    @property
+    def forced_tool(self) -> bool:
+        """Whether the answer must be a tool call."""
+        return self.tool_choice == "required" or isinstance(self.tool_choice, dict)
+
+    @property
+    def grammar(self) -> bool:
+        """Whether a grammar constrains the answer."""
+        strict = any(tool.function.strict for tool in self.tools)
+        formatted = self.response_format is not None and self.response_format.type != "text"
+        return self.forced_tool or strict or formatted or bool(self.structured_outputs)
+
+
+def check_media(messages: list[dict[str, Any]], domains: Collection[str]) -> None:
+    """Checks the addresses of images, videos and sounds in messages.
+
+    An engine fetches what an address names, from the network that it is in or from its own disk, and the model tells
+    the client what was there. So an engine fetches nothing that the operator did not allow.
+
+    Args:
+        messages: Of a checked request.
+        domains: Domains that media may come from (`serve --allowed-media-domain`).
+
+    Raises:
+        APIError: 400 for an address that is no `data:` URL and in none of these domains.
+    """
+    for at, message in enumerate(messages):
+        for address in _addresses(message.get("content")):
+            if not _allowed(address, domains):
+                allowed = f", or from {', '.join(sorted(domains))}" if domains else ""
+                raise APIError(
+                    400,
+                    f"`messages.{at}.content`: the engine does not fetch {address!r:.100}: send media as `data:` "
+                    f"URLs{allowed}, or serve with --allowed-media-domain",
+                    code="media_refused",
+                    param="messages",
+                )
+
+
+def _addresses(content: object) -> Iterator[object]:
+    """Addresses in the parts of a message's content: `image_url`, `video_url` and the like."""
+    for part in content if isinstance(content, list) else ():
+        for key, value in part.items() if isinstance(part, dict) else ():
+            if key.endswith("_url") and (address := value.get("url") if isinstance(value, dict) else value):
+                yield address
+
+
+def _allowed(address: object, domains: Collection[str]) -> bool:
+    if not isinstance(address, str):
+        return False
+    if address[:5].lower() == "data:":
+        return True
+    try:
+        url = urlsplit(address)
+        return url.scheme in ("http", "https") and (url.hostname or "") in domains
+    except ValueError:
+        return False
+
+
+def _refusal(error: ValidationError) -> APIError:
+    first = error.errors(include_url=False)[0]
+    name, where = str(first["loc"][0]), ".".join(map(str, first["loc"]))
+    if first["type"] == "missing" and len(first["loc"]) == 1:
+        hint = "name a policy (see /v1/models)" if name == "model" else "send at least one message"
+        return APIError(400, f"`{name}` is missing: {hint}", param=name)
+    problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return APIError(400, f"`{where}` {problem}, not {first['input']!r:.100}", param=name)

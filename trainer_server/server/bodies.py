@@ -1,0 +1,55 @@
+"""Bodies of requests: read whole before a route sees them, up to a limit, and only for holders of the token."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from trainer_server.gateway.errors import APIError
+from trainer_server.server.auth import authorized
+
+
+class Bodies:
+    """Reads the bodies of requests, and answers 413 to those that are too large. Plain ASGI.
+
+    Requests without the token come here for open routes only. These read no body, so none is read for them.
+
+    Args:
+        app: The application behind it.
+        most_mib: Largest body, MiB (`serve --max-body-mib`).
+    """
+
+    def __init__(self, app: ASGIApp, most_mib: int) -> None:
+        self.app = app
+        self._most_mib = most_mib
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not authorized(scope):
+            await self.app(scope, receive, send)
+            return
+        most, declared = self._most_mib * 2**20, Headers(scope=scope).get("Content-Length", "")
+        body = bytearray()
+        more = not (declared.isdecimal() and int(declared) > most)
+        too_large = not more
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            too_large = len(body) > most
+            more = message.get("more_body", False) and not too_large
+        if too_large:
+            refusal = APIError(
+                413,
+                f"the body is larger than {self._most_mib} MiB: send less at once, or serve with a larger "
+                "--max-body-mib",
+                code="body_too_large",
+            )
+            await refusal.response()(scope, receive, send)
+            return
+        whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+        async def read_before() -> Message:
+            return whole.pop() if whole else await receive()
+
+        await self.app(scope, read_before, send)

@@ -1,0 +1,185 @@
+"""Connections of clients: how many there may be, how long they may say nothing, and what ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from trainer_server.gateway.errors import stopping
+
+log = logging.getLogger("trainer_server")
+
+HEADER_TIMEOUT = 10.0
+"""Seconds within which a client must have sent the headers of a request: after it has connected, and after it has begun
+another one."""
+_YOUNG = 1.0
+"""Seconds for which a new connection is not closed in favour of a newer one: its request may be on its way."""
+_MOST_FILES = 2**16
+"""Open files that are planned with, however many the process may have."""
+_OWN_FILES = 128
+"""Files for everything but connections: ledger, logs, pipes, the connections of threads to the ledger."""
+_SPARE = 32
+"""Connections beyond those of admitted chat requests: for other requests, and for refusals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a server may have at once. Each connection is an open file."""
+
+    connections: int
+    """Connections of clients."""
+    running: int
+    """Chat requests that engines answer; each has one more connection, to its engine."""
+    waiting: int
+    """Chat requests that stand in line; see Admission."""
+
+    @classmethod
+    def of(cls, files: int) -> Limits:
+        """The limits of a process.
+
+        Args:
+            files: Files that it may have open; resource.RLIM_INFINITY: any number.
+        """
+        files = _MOST_FILES if files == resource.RLIM_INFINITY else max(min(files, _MOST_FILES), 256)
+        running = files // 16
+        connections = files - _OWN_FILES - running
+        return cls(connections=connections, running=running, waiting=connections - _SPARE - running)
+
+    @classmethod
+    def here(cls) -> Limits:
+        """The limits of this process."""
+        return cls.of(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def raise_file_limit() -> None:
+    """Raises the soft limit of open files to the hard one, and logs if that is low."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:
+            log.warning("the limit of open files stays at %d: %s", soft, error)
+    limits = Limits.here()
+    if limits.running < Limits.of(4096).running:
+        log.warning(
+            "few files may be open (ulimit -n): %d chat requests are answered at once, %d wait, more are refused",
+            limits.running,
+            limits.waiting,
+        )
+
+
+def patient_protocol(most: int) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP protocol with bounds for clients that connect and say nothing.
+
+    uvicorn by itself waits for ever for the headers of a request. The protocol closes a connection that has no request
+    under way for HEADER_TIMEOUT seconds. When there are too many connections, it closes the one that has been without
+    a request for longest, or, if all have one, the new one.
+
+    Args:
+        most: Connections at once.
+    """
+    idle: dict[Any, float] = {}
+    """Connections without a request under way, the longest one first: since when."""
+    warned = -60.0
+
+    class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        _timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            if len(self.connections) > most:
+                self._say_full()
+                first = next(iter(idle), self)
+                one_too_many = first if time.monotonic() - idle.get(first, math.inf) > _YOUNG else self
+                one_too_many.transport.abort()
+                one_too_many._look()
+            self._look()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._look()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._look()
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self._busy()
+            super().connection_lost(error)
+
+        def _look(self) -> None:
+            if self.transport.is_closing() or not (self.cycle is None or self.cycle.response_complete):
+                self._busy()
+            elif self._timer is None:
+                idle[self] = time.monotonic()
+                self._timer = self.loop.call_later(HEADER_TIMEOUT, self.transport.abort)
+
+        def _busy(self) -> None:
+            idle.pop(self, None)
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _say_full(self) -> None:
+            nonlocal warned
+            if time.monotonic() - warned >= 60:
+                warned = time.monotonic()
+                log.warning("there are more than %d connections: those without a request are closed", most)
+
+    return PatientProtocol
+
+
+class Stopped:
+    """Answers 503 to requests whose task is cancelled, which uvicorn does when it has waited for them long enough.
+
+    Plain ASGI. uvicorn itself would answer them with a text that no client understands.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, sent)
+        except asyncio.CancelledError:
+            if begun or scope["type"] != "http":
+                raise
+            await stopping().response()(scope, receive, send)
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn, which at its end waits for requests that are under way, and then calls back before it cancels them.
+
+    Args:
+        config: uvicorn's. Its `timeout_graceful_shutdown` must be longer than `grace`.
+        grace: Seconds for which requests are waited for.
+        end: Is called after that: ends streams that have begun, which cannot be answered any more.
+    """
+
+    def __init__(self, config: uvicorn.Config, *, grace: float, end: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._grace, self._end = grace, end
+
+    async def shutdown(self, sockets: list[Any] | None = None) -> None:
+        timer = asyncio.get_running_loop().call_later(self._grace, self._end)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
