@@ -107,7 +107,6 @@ class TrajectoryStore:
         if path is None and (told := home.make_private()):
             log.warning("%s", told)
         self.path = Path(path) if path is not None else home.store
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         create_private(self.path)
         with closing(self._open()) as db:
             db.execute("PRAGMA journal_mode=WAL")

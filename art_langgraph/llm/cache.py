@@ -30,8 +30,7 @@ class AnswerCache:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = Path(path) if path is not None else Home.find().cache / "llm.sqlite"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        create_private(self.path)
+        create_private(self.path)  # questions are made of what people and models wrote
         with closing(self._open()) as db, db:
             db.execute("PRAGMA journal_mode=WAL")
             db.execute(_SCHEMA)

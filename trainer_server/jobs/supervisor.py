@@ -155,10 +155,10 @@ class TrainerProcess:
             status = await self._child.wait()
             self.restarts += 1
             log.warning("the trainer ended with status %s (restart %d); see %s", status, self.restarts, self._child.log)
+            ready = self._about(since=self._started)
+            self._failure = None if ready else self._last_words(status)
+            await self._child.stop()
             try:
-                ready = self._about(since=self._started)
-                self._failure = None if ready else self._last_words(status)
-                await self._child.stop()
                 await asyncio.to_thread(self._count_death, status)
                 self.in_vain += 1
                 await asyncio.sleep(min(30.0, 0.5 * self.in_vain))

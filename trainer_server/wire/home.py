@@ -114,12 +114,13 @@ class Home:
 
 
 def create_private(path: Path) -> None:
-    """Creates an empty file that only its owner may read, unless it exists. For databases, whose driver would create
-    it with the mode that the process has for all files."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    except FileExistsError:
-        pass
+    """Makes an empty file that only the user may read, and the directories above it. A file that exists is left alone.
+
+    Raises:
+        OSError: The file cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_RDONLY, 0o600))
 
 
 @dataclass(frozen=True, slots=True)

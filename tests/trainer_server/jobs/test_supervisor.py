@@ -163,28 +163,3 @@ async def test_a_trainer_that_ends_before_it_is_ready_says_why(tmp_path: Path, m
         assert trainer.failure is None
     finally:
         await trainer.stop()
-
-
-async def test_a_trainer_whose_log_cannot_be_read_or_written_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(supervisor, "command", lambda _: ["sleep", "600"])
-    home = Home(tmp_path)
-    trainer = TrainerProcess(
-        settings(tmp_path), board=JobBoard(home.jobs), store=AdapterStore(home.policies), open_ids=[]
-    )
-    await trainer.start()
-    try:
-        log = home.logs / "trainer.log"
-        log.unlink()
-        log.mkdir()
-        assert trainer.pid
-        psutil.Process(trainer.pid).kill()
-        async with asyncio.timeout(30):
-            while "could not be started again" not in caplog.text:
-                await asyncio.sleep(0.02)
-            log.rmdir()
-            while not trainer.running:
-                await asyncio.sleep(0.02)
-    finally:
-        await trainer.stop()

@@ -1,4 +1,4 @@
-"""The home directory of a server, and the cache of a user."""
+"""Who may read the home directory of a server, and where the cache of a user is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from trainer_server.wire import ConfigError, Home
-from trainer_server.wire.home import create_private
 
 
 def mode(path: Path) -> int:
@@ -67,12 +66,3 @@ def test_a_directory_that_has_other_uses_is_left_alone(tmp_path: Path, monkeypat
         with pytest.raises(ConfigError, match="name a directory of its own"):
             Home(shared).make_private()
         assert mode(shared) == bits
-
-
-def test_a_private_file_is_created_once(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    create_private(path)
-    assert mode(path) == 0o600
-    path.write_text("kept")
-    create_private(path)
-    assert path.read_text() == "kept"
