@@ -64,6 +64,7 @@ def serve_command(
         str, typer.Option(help="Where completions are recorded: `sqlite`, or `module:factory` of your own.")
     ] = "sqlite",
     engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
+    allowed_media_domain: _MediaOption = None,
     engine_env: Annotated[
         list[str] | None,
         typer.Option(
@@ -71,7 +72,6 @@ def serve_command(
             "system, GPUs, Hugging Face and vLLM, and no keys or tokens."
         ),
     ] = None,
-    allowed_media_domain: _MediaOption = None,
     trainer_processes: Annotated[
         int, typer.Option(help="Trainer processes that share each step, a GPU each.", min=1)
     ] = 1,
@@ -134,8 +134,8 @@ def serve_command(
             engine_urls=tuple(engine_url or ()),
             engine_api_key=os.environ.get("ART_ENGINE_API_KEY"),
             engine_args=tuple(shlex.split(engine_args)),
-            engine_env=tuple(engine_env or ()),
             media_domains=tuple(allowed_media_domain or ()),
+            engine_env=tuple(engine_env or ()),
             engine_gpus=tuple(engine_gpus or ()),
             trainer_gpus=trainer_gpus,
             share_gpu=share_gpu,

@@ -40,10 +40,10 @@ class ServerConfig:
     """GPUs of the trainer, as in CUDA_VISIBLE_DEVICES; None: all."""
     engine_args: tuple[str, ...] = ()
     """Passed to vLLM as they are."""
-    engine_env: tuple[str, ...] = ()
-    """Names of environment variables that vLLM gets besides those in `process.environment.INHERITED`."""
     media_domains: tuple[str, ...] = ()
     """Domains from which engines may fetch images and other media that a request names by address; empty: none."""
+    engine_env: tuple[str, ...] = ()
+    """Names of environment variables that vLLM gets besides those in `process.environment.INHERITED`."""
     adapter_slots: int = 6
     """Adapters that one engine holds at once: live versions of all policies, and one for the next."""
     max_rank: int = 16

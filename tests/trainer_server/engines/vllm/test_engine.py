@@ -1,4 +1,4 @@
-"""The supervisor: what ends an engine, and what does not; and how an engine that is started here is reached."""
+"""A vLLM that is started and supervised here: a stand-in with vLLM's command line, in a real process."""
 
 from __future__ import annotations
 
@@ -29,12 +29,9 @@ from trainer_server.engines.vllm import engine as module
 from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.engines.vllm.engine import VLLMEngine, vllm_engines
 from trainer_server.process.child import Child
-from trainer_server.process.environment import inherited
 from trainer_server.wire import ConfigError, EngineError, Home
 
 WAIT = 30.0
-PROCESS = [sys.executable, "-c", "import time; time.sleep(600)"]
-"""Stands for vLLM's process. What it would answer comes from the small engine."""
 
 
 async def until(done: Callable[[], Any]) -> None:
@@ -47,7 +44,7 @@ async def until(done: Callable[[], Any]) -> None:
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineSettings:
     """Settings with which the stand-in is launched in vLLM's place."""
     monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
-    install_stand_in(tmp_path / "cache")
+    install_stand_in(tmp_path / "cache", name="one")
     return EngineSettings(base=ServedModel("base", str(tmp_path)), home=Home(tmp_path / "home"), cpu=True)
 
 
@@ -196,6 +193,10 @@ def test_where_the_directory_is_private_an_old_socket_is_removed(tmp_path: Path)
         module._prepare(link / "vllm.sock")
 
 
+PROCESS = [sys.executable, "-c", "import time; time.sleep(600)"]
+"""Stands for vLLM's process. What it would answer comes from the small engine."""
+
+
 @pytest.fixture
 async def engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -204,7 +205,7 @@ async def engine(
     monkeypatch.setattr(module, "_HEALTH_INTERVAL", 0.01)
     app = make_app()
     with serving(app) as url:
-        child = Child("engine", PROCESS, tmp_path, inherited())
+        child = Child("engine", PROCESS, tmp_path, dict(os.environ))
         engine = VLLMEngine(VLLMClient(url, None, base="base", cpu=True), child=child)
         monkeypatch.setattr("trainer_server.engines.vllm.dialect._HEALTH_TIMEOUT", 5.0)
         await engine.start()
