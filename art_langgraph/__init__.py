@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from art_langgraph.loop.comparison import VersionComparison, compare_versions
     from art_langgraph.loop.evaluate import Evaluation, evaluate
     from art_langgraph.loop.failures import RolloutsFailed
+    from art_langgraph.loop.pins import PinIgnored
     from art_langgraph.loop.rollout import gather, rollout
     from art_langgraph.loop.train import train
     from art_langgraph.middleware import ARTMiddleware
@@ -40,6 +41,7 @@ _MODULES = {
     "art_langgraph.loop.comparison": ("VersionComparison", "compare_versions"),
     "art_langgraph.loop.evaluate": ("Evaluation", "evaluate"),
     "art_langgraph.loop.failures": ("RolloutsFailed",),
+    "art_langgraph.loop.pins": ("PinIgnored",),
     "art_langgraph.loop.rollout": ("gather", "rollout"),
     "art_langgraph.loop.train": ("train",),
     "art_langgraph.middleware": ("ARTMiddleware",),
@@ -63,6 +65,7 @@ __all__ = [
     "GRPOConfig",
     "LLMError",
     "NodeRewards",
+    "PinIgnored",
     "RolloutsFailed",
     "Ruler",
     "SFTConfig",

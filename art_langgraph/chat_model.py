@@ -3,49 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import httpx
-from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr, model_validator
 
-from art_langgraph.capture.scope import current
-from art_langgraph.client.transport import LoopTransport
+from art_langgraph.capture.requests import attach
+from art_langgraph.client.outages import retry_seconds
+from art_langgraph.client.servers import meet
+from art_langgraph.client.transport import LoopTransport, PatientAsyncClient, PatientClient
 from trainer_server.wire import Connection
-from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
 
-_client = httpx.AsyncClient(transport=LoopTransport())
-"""Shared by all models: timeouts, addresses and keys come with each request."""
+
+@lru_cache
+def _clients(retry_for: float) -> tuple[PatientClient, PatientAsyncClient]:
+    """The HTTP clients that all models share: timeouts, addresses and keys come with each request."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=128)
+    return PatientClient(retry_for, limits=limits), PatientAsyncClient(retry_for, transport=LoopTransport())
 
 
 class ChatART(ChatOpenAI):
     """A policy of the trainer server as a LangChain chat model.
 
-    Inside a rollout, all its completions come from the same version of the policy.
+    Inside a rollout, all its completions come from the same version of the policy. While the server is gone, as during
+    a restart, a call is sent again for `retry_for` seconds, and a warning says so. An HTTP client of your own
+    (`http_client`, `http_async_client`) does not do that.
 
     Args:
         policy: Name of a policy ("agent" is its newest version, "agent@3" a fixed version) or of the base model.
         model: ChatOpenAI's name for the same: `ChatART(model="agent")` is `ChatART(policy="agent")`.
         base_url: Address of the trainer server; None: ART_BASE_URL, else the local server's.
-        api_key: Its key; None: ART_API_KEY, else the local server's.
+        api_key: Its key, or a function that gives it; None: ART_API_KEY, else the local server's where `base_url` is
+            its address.
+        retry_for: Seconds for which calls are repeated while no server answers; 0: not at all. None: ART_RETRY_FOR,
+            else 120.
 
     All other arguments are ChatOpenAI's.
 
     Raises:
         ValueError: No policy is named, or `policy` and `model` differ.
-        ConfigError: There is no key.
+        ConfigError: There is no key for the address, or `retry_for` is negative.
     """
 
     policy: str
+    retry_for: float | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _find_server(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
+        attach()
         values = dict(values)
         policy, model, kept = values.get("policy"), values.pop("model", None), values.pop("model_name", None)
         if policy is not None and model is not None and policy != model:
@@ -56,11 +68,17 @@ class ChatART(ChatOpenAI):
         base_url = values.pop("base_url", None) or values.pop("openai_api_base", None)
         api_key = values.pop("api_key", None) or values.pop("openai_api_key", None)
         secret = api_key.get_secret_value() if isinstance(api_key, SecretStr) else api_key
-        if secret is None or isinstance(secret, str):
+        if callable(secret):
+            url = Connection.find_url(base_url)
+        else:
             connection = Connection.find(base_url, secret)
-            base_url, api_key = f"{connection.url}/v1", connection.api_key
+            meet(connection)
+            url, api_key = connection.url, connection.api_key
+        base_url = f"{url}/v1"
         values.update(base_url=base_url, api_key=api_key, model=values["policy"])
-        values.setdefault("http_async_client", _client)
+        http_client, http_async_client = _clients(retry_seconds(values.get("retry_for")))
+        values.setdefault("http_client", http_client)
+        values.setdefault("http_async_client", http_async_client)
         values.setdefault("stream_usage", True)
         return values
 
@@ -71,21 +89,6 @@ class ChatART(ChatOpenAI):
     @property
     def _llm_type(self) -> str:
         return "art-chat"
-
-    def _get_request_payload(
-        self, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        payload: dict[str, Any] = super()._get_request_payload(input_, stop=stop, **kwargs)
-        if (scope := current()) is not None:
-            headers = {ROLLOUT: scope.rollout_id}
-            if scope.temperature is not None:
-                headers[TEMPERATURE] = str(scope.temperature)
-            payload["model"] = scope.model(payload["model"])
-            payload["extra_headers"] = {**(payload.get("extra_headers") or {}), **headers}
-            key = self.openai_api_key
-            if self.openai_api_base and isinstance(key, SecretStr):
-                scope.servers.add((self.openai_api_base.removesuffix("/v1"), key.get_secret_value()))
-        return payload
 
     def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:
         result: ChatResult = super()._create_chat_result(response, generation_info)

@@ -5,8 +5,8 @@ They decide which completions are trained, with which reward, and what each rewa
 
 from __future__ import annotations
 
-import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -30,7 +30,11 @@ def group_refs(
     """Groups of references to completions, as a training step takes them.
 
     A trajectory's reward is compared with those of the other trajectories of its scenario. Rewards by node are compared
-    per (scenario, node), rewards of single completions per (scenario, node path).
+    per (scenario, node), rewards of single completions per (scenario, node path). Rewards that a judge gave by
+    comparing runs are compared with those of the same judgement only. Each completion of a trajectory is in one group.
+
+    A run that evaluates a version has neither reward nor completions in the result, so that a step counts it as
+    skipped.
 
     Args:
         groups: Trajectories by scenario.
@@ -38,32 +42,20 @@ def group_refs(
         nodes: Patterns of the node paths to train, as in `matches`; None: all.
         retry_credit: Whether attempts of a node before an error retry are trained.
     """
-    by_scenario: dict[str, GroupRef] = {}
+    credits = [
+        credit
+        for group in groups
+        for trajectory in group.trajectories
+        for credit in _credits(trajectory, group.scenario.id, policy, nodes, retry_credit)
+    ]
+    return [_group_ref(found) for found in _by_group(credits)]
 
-    def put(scenario_id: str, reference: TrajectoryRef) -> None:
-        group = by_scenario.setdefault(scenario_id, GroupRef(scenario_id=scenario_id, trajectories=[]))
-        group.trajectories.append(reference)
 
-    for group in groups:
-        scenario = group.scenario.id
-        for trajectory in group.trajectories:
-            calls = [call for call in trajectory.completions if _counts(call, policy, nodes, retry_credit)]
-            if trajectory.evaluation:
-                calls = []
-            annotated = [call for call in calls if call.reward is not None]
-            for call in annotated:
-                where = f"{scenario}/{'/'.join(call.path)}/each"
-                put(where, TrajectoryRef(id=f"{trajectory.id}/{call.id}", reward=call.reward, completions=_ids([call])))
-            rest = [call for call in calls if call.reward is None]
-            if trajectory.node_rewards is None:
-                if rest or not annotated:
-                    put(scenario, TrajectoryRef(id=trajectory.id, reward=_finite(trajectory), completions=_ids(rest)))
-                continue
-            for pattern, reward in trajectory.node_rewards.items():
-                ids = _ids(call for call in rest if matches(call, pattern))
-                reference = TrajectoryRef(id=f"{trajectory.id}/{pattern}", reward=reward, completions=ids)
-                put(f"{scenario}/{pattern}", reference)
-    return list(by_scenario.values())
+def repeated(groups: Iterable[GroupRef]) -> list[str]:
+    """Ids of completions that several references of a request have. A step trains them once for each reference."""
+    references = [reference for group in groups for reference in group.trajectories]
+    count = Counter(id for reference in references for id in set(reference.completions))
+    return [id for id, times in count.items() if times > 1]
 
 
 def matches(place: Place, pattern: str) -> bool:
@@ -95,26 +87,100 @@ def _ids(calls: Iterable[CompletionCall]) -> list[str]:
     return list(dict.fromkeys(call.id for call in calls if call.id))
 
 
-def _finite(trajectory: Trajectory) -> float | None:
-    return trajectory.reward if trajectory.reward is not None and math.isfinite(trajectory.reward) else None
+@dataclass(frozen=True, slots=True)
+class _Credit:
+    """A reward of a trajectory, and the completions that it is for."""
+
+    scenario: str
+    """Id of the scenario."""
+    trajectory: str
+    """Id of the trajectory."""
+    of: Literal["run", "node", "completion"]
+    place: str
+    """Pattern of the node, or path of the completion's node; empty for a run."""
+    judgement: str | None
+    """As that of the trajectory."""
+    reference: TrajectoryRef
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """What the reward measures. Rewards of different kinds are never compared."""
+        return self.of, self.place
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """The group of the rewards that this reward is compared with."""
+        return self.scenario, *self.kind, self.judgement or ""
+
+
+def _credits(
+    trajectory: Trajectory, scenario: str, policy: str | None, nodes: Sequence[str] | None, retry_credit: RetryCredit
+) -> list[_Credit]:
+    """The rewards of a trajectory. Each of its completions belongs to one of them, or to none."""
+
+    def credit(
+        of: Literal["run", "node", "completion"], place: str, reward: float | None, calls: Sequence[CompletionCall]
+    ) -> _Credit:
+        part = {"run": "", "node": f"/{place}", "completion": f"/{calls[0].id}" if calls else ""}[of]
+        reference = TrajectoryRef(id=f"{trajectory.id}{part}", reward=reward, completions=_ids(calls))
+        return _Credit(scenario, trajectory.id, of, place, trajectory.judgement, reference)
+
+    if trajectory.evaluation:
+        return [credit("run", "", None, [])]
+    calls = [call for call in trajectory.completions if _counts(call, policy, nodes, retry_credit)]
+    annotated = [call for call in calls if call.reward is not None]
+    rest = [call for call in calls if call.reward is None]
+    credits = [credit("completion", "/".join(call.path), call.reward, [call]) for call in annotated]
+    if trajectory.node_rewards is None:
+        return [*credits, credit("run", "", trajectory.reward, rest)] if rest or not annotated else credits
+    for pattern, reward in trajectory.node_rewards.items():
+        credits.append(credit("node", pattern, reward, [call for call in rest if matches(call, pattern)]))
+        rest = [call for call in rest if not matches(call, pattern)]
+    return credits
+
+
+def _by_group(credits: Iterable[_Credit]) -> list[list[_Credit]]:
+    """Credits that are compared with one another, group by group."""
+    groups: dict[tuple[str, ...], list[_Credit]] = {}
+    for credit in credits:
+        groups.setdefault(credit.group, []).append(credit)
+    return list(groups.values())
+
+
+def _group_ref(credits: Sequence[_Credit], baseline: float | None = None) -> GroupRef:
+    """A group of a training request, named by what its rewards are of: "scenario/planner", "scenario/planner/each"."""
+    first = credits[0]
+    part = {"run": "", "node": f"/{first.place}", "completion": f"/{first.place}/each"}[first.of]
+    references = [credit.reference for credit in credits]
+    return GroupRef(scenario_id=f"{first.scenario}{part}", trajectories=references, baseline=baseline)
 
 
 @dataclass(slots=True)
 class Comparison:
-    """Runs that can be compared, as groups of a training request, and how many runs were left out."""
+    """Runs that can be compared, as groups of a training request, and how many runs were left out.
+
+    Each run counts in one of the numbers.
+    """
 
     groups: list[GroupRef] = field(default_factory=list)
     """The groups to send."""
     trained: list[Trajectory] = field(default_factory=list)
-    """The runs in `groups`."""
+    """The runs that have completions in `groups`."""
     grouped: int = 0
-    """How many runs are compared with others of their scenario."""
+    """How many of these are compared with others of their scenario."""
     single: int = 0
-    """How many runs are compared with the running baseline."""
+    """How many of these are compared with a running baseline only."""
+    evaluations: int = 0
+    """How many runs were left out because they evaluate a version."""
     unscored: int = 0
     """How many runs were left out because they have no reward."""
+    no_completions: int = 0
+    """How many scored runs were left out because no completion of theirs can be trained."""
     no_baseline: int = 0
-    """How many single runs were left out because there is no other scored run to make a baseline of."""
+    """How many scored runs were left out because nothing is there to compare their rewards with."""
+    apart: int = 0
+    """How many scenarios have rewards of several kinds, which are not compared with one another: rewards that stand for
+    themselves, and those of one or more judgements."""
 
 
 def compare(
@@ -125,38 +191,64 @@ def compare(
     nodes: Sequence[str] | None = None,
     retry_credit: RetryCredit = "drop",
 ) -> Comparison:
-    """Groups scored runs by scenario. A run alone in its scenario is compared with a running baseline of the policy.
+    """Groups scored runs by scenario. A reward that is alone in its group is compared with a running baseline.
 
-    The baseline is the mean reward of the other single runs and of `history`. It leaves out the run itself, whose
-    reward would pull the baseline towards it.
+    The baseline is the mean of the rewards of the same kind in other single runs and in `history`: for the reward of a
+    run the rewards of runs, for the reward of a node those of the same node, for the reward of a completion those of
+    completions of the same node path. It leaves out the run itself, whose reward would pull the baseline towards it. A
+    judge's score has no baseline, because it says something only beside the other scores of its judgement.
 
     Args:
-        runs: Runs to train on; those without a reward are counted and left out.
+        runs: Runs to train on. Those without a reward, and those that evaluate a version, are counted and left out.
         policy: As that of `group_refs`.
-        history: Earlier scored runs of the policy, for the baseline.
+        history: Earlier runs of the policy, for the baseline. Those without a reward, and those that evaluate a
+            version, are ignored.
         nodes: As those of `group_refs`.
         retry_credit: As that of `group_refs`.
     """
     comparison = Comparison()
-    scored = [run for run in runs if run.reward is not None]
-    comparison.unscored = len(runs) - len(scored)
-    by_scenario = TrajectoryGroup.by_scenario(scored)
-    singles = [group.trajectories[0] for group in by_scenario if len(group.trajectories) == 1]
-    for group in by_scenario:
-        if len(group.trajectories) > 1:
-            comparison.groups += group_refs([group], policy=policy, nodes=nodes, retry_credit=retry_credit)
-            comparison.trained += group.trajectories
-            comparison.grouped += len(group.trajectories)
-    pool = {run.id: run.reward for run in [*history, *singles] if run.reward is not None}
-    for run in singles:
-        others = [reward for other, reward in pool.items() if other != run.id]
-        if not others:
-            comparison.no_baseline += 1
+    candidates = [run for run in runs if not run.evaluation]
+    scored = [run for run in candidates if run.scored]
+    comparison.evaluations = len(runs) - len(candidates)
+    comparison.unscored = len(candidates) - len(scored)
+
+    def rewards(runs: Iterable[Trajectory]) -> list[_Credit]:
+        credits = [c for run in runs for c in _credits(run, run.scenario.id, policy, nodes, retry_credit)]
+        return [credit for credit in credits if credit.reference.reward is not None]
+
+    groups = _by_group(rewards(scored))
+    singles = [found[0] for found in groups if len(found) == 1]
+    pool = [*rewards(run for run in history if not run.evaluation), *singles]
+    grouped, single, left = set[str](), set[str](), set[str]()
+    for found in groups:
+        sampled = {credit.trajectory for credit in found if credit.reference.completions}
+        if not sampled:
             continue
-        alone = TrajectoryGroup(scenario=run.scenario, trajectories=[run])
-        for reference in group_refs([alone], policy=policy, nodes=nodes, retry_credit=retry_credit):
-            reference.baseline = statistics.fmean(others)
-            comparison.groups.append(reference)
-        comparison.trained.append(run)
-        comparison.single += 1
+        baseline = _baseline(found[0], pool) if len(found) == 1 else None
+        if len(found) == 1 and baseline is None:
+            left |= sampled
+            continue
+        comparison.groups.append(_group_ref(found, baseline))
+        (single if len(found) == 1 else grouped).update(sampled)
+    comparison.trained = [run for run in scored if run.id in grouped | single]
+    comparison.grouped = len(grouped)
+    comparison.single = len(single - grouped)
+    comparison.no_baseline = len(left - grouped - single)
+    comparison.no_completions = len(scored) - len(grouped | single | left)
+    judgements: dict[str, set[str | None]] = {}
+    for run in scored:
+        judgements.setdefault(run.scenario.id, set()).add(run.judgement)
+    comparison.apart = sum(len(different) > 1 for different in judgements.values())
     return comparison
+
+
+def _baseline(credit: _Credit, pool: Iterable[_Credit]) -> float | None:
+    """Mean of the rewards of the same kind in other trajectories; None where there is none, and for a judge's score."""
+    if credit.judgement is not None:
+        return None
+    rewards = [
+        other.reference.reward
+        for other in pool
+        if other.kind == credit.kind and other.judgement is None and other.trajectory != credit.trajectory
+    ]
+    return statistics.fmean(reward for reward in rewards if reward is not None) if rewards else None

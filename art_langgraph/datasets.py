@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from art_langgraph.jsonl import read_jsonl, write_jsonl
 from art_langgraph.store import TrajectoryStore
-from art_langgraph.trajectory import Scenario
+from art_langgraph.trajectory import Scenario, scenario_id
+from trainer_server.wire.jsonl import read_jsonl, write_jsonl
 
 
 def load_scenarios(path: str | Path) -> list[Scenario]:
@@ -21,9 +21,22 @@ def load_scenarios(path: str | Path) -> list[Scenario]:
         path: The file.
 
     Raises:
-        ConfigError: The file or a line cannot be read; the message names the line.
+        ConfigError: The file or a line cannot be read, or a line has the id of an earlier scenario with another input;
+            the message names the line.
     """
-    return list(read_jsonl(path, _scenario, what="scenario"))
+    inputs: dict[str, str] = {}
+
+    def parse(line: Any) -> Scenario:
+        scenario = _scenario(line)
+        task = scenario_id(scenario.input)
+        if inputs.setdefault(scenario.id, task) != task:
+            raise ValueError(
+                f"an earlier scenario with another input has the id {scenario.id!r}, and runs of one id are compared "
+                "with one another: give each task an id of its own, or none"
+            )
+        return scenario
+
+    return list(read_jsonl(path, parse, what="scenario"))
 
 
 def save_scenarios(path: str | Path, scenarios: Iterable[Scenario]) -> None:
@@ -53,9 +66,12 @@ def _scenario(line: Any) -> Scenario:
     if not isinstance(line, (dict, str)):
         raise TypeError(f"expected an object or a string, found {type(line).__name__}")
     if isinstance(line, dict) and "inputs" in line:
-        given = {"id": str(line["id"])} if line.get("id") else {}
         metadata = {**(line.get("metadata") or {}), "outputs": line.get("outputs")}
-        return Scenario(input=line["inputs"], metadata=metadata, **given)
+        return Scenario(id=_id(line), input=line["inputs"], metadata=metadata)
     if isinstance(line, dict) and "input" in line and line.keys() <= {"id", "input", "metadata"}:
-        return Scenario(**{**line, "id": str(line.get("id") or ""), "metadata": line.get("metadata") or {}})
+        return Scenario(id=_id(line), input=line["input"], metadata=line.get("metadata") or {})
     return Scenario.of(line)
+
+
+def _id(line: dict[str, Any]) -> str:
+    return "" if line.get("id") is None else str(line["id"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -12,11 +12,15 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from art_langgraph.capture import flush, install
+from trainer_server.wire import ARTError
 
 
 async def captured(_request: Request) -> JSONResponse:
-    """Returns once all runs that have ended are in the store."""
-    await asyncio.to_thread(flush)
+    """Returns once all runs that have ended are in the store. HTTP 507 says why they are not."""
+    try:
+        await asyncio.to_thread(flush)
+    except ARTError as error:
+        return JSONResponse({"capture": False, "error": str(error)}, status_code=507)
     return JSONResponse({"capture": True})
 
 
@@ -25,7 +29,8 @@ async def _lifespan(_app: Starlette) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await asyncio.to_thread(flush)
+        with suppress(ARTError):  # said when the process ends
+            await asyncio.to_thread(flush)
 
 
 install()

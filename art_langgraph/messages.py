@@ -64,8 +64,10 @@ def plain(value: Any) -> Any:
         return {key: plain(getattr(value, key)) for key in type(value).model_fields}
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set)):
+    if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(plain, value), key=repr)  # the order of a set of texts differs between processes
     if value is None or isinstance(value, (str, int, bool)):
         return value
     if isinstance(value, float):

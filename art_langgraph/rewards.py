@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 import math
+import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +20,10 @@ class NodeRewards(dict[str, float]):
     """Rewards by node: `NodeRewards(planner=1.0, **{"worker/*": 0.2})`.
 
     Keys are names of nodes, or shell patterns for their paths. A completion is trained with the reward of its node and
-    compared with the completions of the same node; those of other nodes are not trained. The sum is the trajectory's
-    reward. A reward function can also reward a single completion: it sets `completion.reward`.
+    compared with the completions of the same node; those of other nodes are not trained. Where several patterns name a
+    completion, the first one counts: `NodeRewards(planner=1.0, **{"*": 0.2})` gives 0.2 to all nodes but the planner.
+    The sum is the trajectory's reward. A reward function can also reward a single completion: it sets
+    `completion.reward`.
     """
 
 
@@ -39,26 +42,24 @@ UNDECIDED = "the reward function could not decide"
 async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
     """Calls a reward function on a trajectory, and sets its `reward` and `metrics`.
 
-    A function that raises, or returns something that is not a finite number, leaves the reward None and says why in
+    All earlier rewards of the trajectory are removed first, those by node and of single completions included. A
+    function that raises, or gives something that is not a finite number, leaves no reward and says why in
     `reward_error`; such a trajectory is never trained on. A function that returns None after it set `completion.reward`
     has decided: those completions are trained.
     """
-    trajectory.reward = trajectory.reward_error = trajectory.node_rewards = None
+    _remove_rewards(trajectory)
     try:
         found = reward(trajectory)
         if inspect.isawaitable(found):
             found = await found
         parts = {str(k): float(v) for k, v in found.items()} if isinstance(found, Mapping) else {}
         total = math.fsum(parts.values()) if isinstance(found, Mapping) else 0.0 if found is None else float(found)
+        own = [float(call.reward) for call in trajectory.completions if call.reward is not None]
     except Exception as error:  # the user's code, at the edge of a run: recorded, and the run is kept
-        trajectory.reward_error = f"{type(error).__name__}: {error}"
+        _remove_rewards(trajectory, f"{type(error).__name__}: {error}")
         return
-    own = [call.reward for call in trajectory.completions if call.reward is not None]
-    if not all(map(math.isfinite, [total, *parts.values(), *own])):
-        wrong = next(value for value in [total, *parts.values(), *own] if not math.isfinite(value))
-        trajectory.reward_error = f"the reward is {wrong}, not a finite number"
-        for call in trajectory.completions:
-            call.reward = None
+    if wrong := [value for value in [total, *parts.values(), *own] if not math.isfinite(value)]:
+        _remove_rewards(trajectory, f"the reward is {wrong[0]}, not a finite number")
         return
     if found is None:
         trajectory.reward_error = None if own else UNDECIDED
@@ -69,11 +70,20 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
     trajectory.metrics.update(parts)
 
 
+def _remove_rewards(trajectory: Trajectory, why: str | None = None) -> None:
+    """Removes all rewards of a trajectory. why: becomes its `reward_error`."""
+    trajectory.reward = trajectory.node_rewards = trajectory.reward_reason = trajectory.judgement = None
+    trajectory.reward_error, trajectory.independent_reward_error = why, None
+    for call in trajectory.completions:
+        call.reward = None
+
+
 async def score_group(group: TrajectoryGroup, reward: GroupReward) -> TrajectoryGroup:
     """Calls a group reward on a group.
 
     When the function raises, loses runs, or gives a reward that is not finite, the whole group stays unscored, with the
-    reason in each `reward_error`.
+    reason in each `reward_error`. Rewards that the function gives are of one judgement: they are compared with one
+    another only, because a score that compares runs says nothing beside the scores of other runs.
 
     Args:
         group: The runs of a scenario.
@@ -82,6 +92,7 @@ async def score_group(group: TrajectoryGroup, reward: GroupReward) -> Trajectory
     Returns:
         The scored group.
     """
+    before = group.rewards
     try:
         scored = reward(group)
         if inspect.isawaitable(scored):
@@ -93,7 +104,13 @@ async def score_group(group: TrajectoryGroup, reward: GroupReward) -> Trajectory
     except Exception as error:  # the user's code, at the edge of a group: recorded, and the runs are kept
         log.warning("the scenario %s stays unscored: %s: %s", group.scenario.id, type(error).__name__, error)
         return unscored(group, f"{type(error).__name__}: {error}")
-    return scored
+    return scored if scored is group and group.rewards == before else judged_together(scored)
+
+
+def judged_together(group: TrajectoryGroup) -> TrajectoryGroup:
+    """Copies a group; its runs have rewards of one new judgement."""
+    judgement = {"judgement": f"jd-{uuid.uuid4().hex[:12]}"}
+    return group.model_copy(update={"trajectories": [run.model_copy(update=judgement) for run in group.trajectories]})
 
 
 def unscored(group: TrajectoryGroup, why: str) -> TrajectoryGroup:
@@ -116,7 +133,7 @@ def regrouped(
     metadata: Sequence[Mapping[str, Any]] | None = None,
     reasons: Sequence[str | None] | None = None,
 ) -> TrajectoryGroup:
-    """Copies a group with other rewards. The group itself is not changed.
+    """Copies a group with other rewards, which are of one judgement. The group itself is not changed.
 
     The reward that a run had is kept in `metrics["independent_reward"]`, the reason why it had none in
     `independent_reward_error`. Rewards by node and of single completions are removed: they would be trained in place of
@@ -147,7 +164,7 @@ def regrouped(
                 }
             )
         )
-    return group.model_copy(update={"trajectories": copies})
+    return judged_together(group.model_copy(update={"trajectories": copies}))
 
 
 def weighted(**parts: tuple[float, RewardFunction]) -> RewardFunction:
@@ -244,7 +261,8 @@ def when_undecided(judge: GroupReward) -> GroupReward:
             return group
         judged = await score_group(group, judge)
         mixed = zip(undecided, judged.trajectories, group.trajectories, strict=True)
-        return group.model_copy(update={"trajectories": [new if chosen else old for chosen, new, old in mixed]})
+        runs = [new if chosen else old for chosen, new, old in mixed]
+        return judged_together(group.model_copy(update={"trajectories": runs}))
 
     return reward
 

@@ -6,8 +6,8 @@ its calls, is a row of another table. `TrajectoryStore` merges these rows into t
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError
+from pydantic import BaseModel, ConfigDict
 
-from art_langgraph.messages import plain
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import CompletionCall, Trajectory, TrajectoryGroup
-from trainer_server.wire import Home
+from trainer_server.wire import ConfigError, Home
 from trainer_server.wire.home import create_private
+from trainer_server.wire.jsonl import from_json, to_json
+from trainer_server.wire.text import writable
 
 log = logging.getLogger("art_langgraph")
 
@@ -48,14 +48,16 @@ CREATE TABLE IF NOT EXISTS interrupted (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS interrupted_thread ON interrupted (thread);
 CREATE TABLE IF NOT EXISTS resumed (attempt TEXT PRIMARY KEY, trajectory TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS scores (
-    trajectory TEXT NOT NULL, time REAL NOT NULL, reward REAL, error TEXT, parts TEXT NOT NULL, source TEXT NOT NULL
-) STRICT;
+CREATE TABLE IF NOT EXISTS scores (trajectory TEXT NOT NULL, time REAL NOT NULL, record TEXT NOT NULL) STRICT;
 CREATE INDEX IF NOT EXISTS scores_trajectory ON scores (trajectory);
-CREATE TABLE IF NOT EXISTS trained (
-    trajectory TEXT NOT NULL, policy TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (trajectory, policy, version)
+CREATE TABLE IF NOT EXISTS steps (
+    policy TEXT NOT NULL, step TEXT NOT NULL, trajectory TEXT NOT NULL, ended INTEGER NOT NULL DEFAULT 0,
+    version INTEGER, PRIMARY KEY (policy, step, trajectory)
 ) STRICT;
 """
+
+_PATIENCE = 30.0
+"""Seconds for which a connection waits while another process writes."""
 
 _TRAINABLE = """
 SELECT json_extract(record, '$.evaluation') = 1 OR EXISTS (
@@ -63,6 +65,49 @@ SELECT json_extract(record, '$.evaluation') = 1 OR EXISTS (
 ) FROM trajectories WHERE id = ?
 """
 """1 for a run that has completions of the gateway, and for an evaluation, which needs none; else 0."""
+
+
+class _Score(BaseModel):
+    """All rewards of a run by one scoring. They replace all that the run had before."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    reward: float | None = None
+    reward_error: str | None = None
+    reward_reason: str | None = None
+    reward_source: str
+    independent_reward_error: str | None = None
+    judgement: str | None = None
+    node_rewards: dict[str, float] | None = None
+    completions: dict[str, float] = {}
+    """Rewards of single completions, by id."""
+    parts: dict[str, float] = {}
+    """Added to the trajectory's metrics."""
+
+    @classmethod
+    def of(cls, run: Trajectory, source: str) -> _Score:
+        """The rewards that a run has. source: as that of `TrajectoryStore.score`."""
+        own = {call.id: call.reward for call in run.completions if call.id is not None and call.reward is not None}
+        return cls(
+            reward=run.reward,
+            reward_error=run.reward_error,
+            reward_reason=run.reward_reason,
+            reward_source=source,
+            independent_reward_error=run.independent_reward_error,
+            judgement=run.judgement,
+            node_rewards=run.node_rewards,
+            completions=own,
+            parts=run.metrics,
+        )
+
+    def give(self, run: Trajectory) -> None:
+        """Gives a run these rewards and no others."""
+        run.reward, run.reward_error, run.reward_reason = self.reward, self.reward_error, self.reward_reason
+        run.reward_source, run.independent_reward_error = self.reward_source, self.independent_reward_error
+        run.judgement, run.node_rewards = self.judgement, self.node_rewards
+        for call in run.completions:
+            call.reward = self.completions.get(call.id or "")
+        run.metrics |= self.parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +143,40 @@ class Filter:
 class TrajectoryStore:
     """A SQLite file of trajectories.
 
+    Only the user may read the file, since it has what people and models wrote. A file that exists keeps its
+    permissions.
+
     Args:
         path: The file, created if it is missing, for its owner only; None: `trajectories.sqlite` under ART_HOME.
+
+    Raises:
+        ConfigError: The file cannot be made or opened.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
         home = Home.find()
-        if path is None and (told := home.make_private()):
-            log.warning("%s", told)
         self.path = Path(path) if path is not None else home.store
-        create_private(self.path)
-        with closing(self._open()) as db:
-            db.execute("PRAGMA journal_mode=WAL")
-            db.executescript(_SCHEMA)
+        try:
+            if path is None and (told := home.make_private()):
+                log.warning("%s", told)
+            create_private(self.path)
+            with closing(self._open()) as db:
+                db.execute("PRAGMA journal_mode=WAL")
+                db.executescript(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(
+                f"the trajectory store {self.path} cannot be opened: {error}. Name another file, or another directory "
+                "with ART_HOME"
+            ) from error
 
     @contextmanager
-    def session(self) -> Iterator[Session]:
-        """Opens a connection for several batches of writes. Use it in the thread that opened it."""
-        with closing(self._open()) as db:
+    def session(self, *, patience: float = _PATIENCE) -> Iterator[Session]:
+        """Opens a connection for several batches of writes. Use it in the thread that opened it.
+
+        Args:
+            patience: Seconds to wait while another process writes, before a write raises sqlite3.OperationalError.
+        """
+        with closing(self._open(patience)) as db:
             yield Session(db)
 
     def add(self, trajectory: Trajectory) -> None:
@@ -139,7 +200,7 @@ class TrajectoryStore:
         error: str | None = None,
         source: str = "feedback",
     ) -> None:
-        """Gives a stored run a reward. When a run is scored several times, the newest score counts.
+        """Gives a stored run a reward, in place of all its rewards, those by node and of single completions included.
 
         Args:
             trajectory_id: Id of the trajectory.
@@ -149,50 +210,82 @@ class TrajectoryStore:
             source: Origin of the reward, read back as `Trajectory.reward_source`.
 
         Raises:
+            ConfigError: The reward is not finite.
+            KeyError: The store has no finished run with this id.
+        """
+        score = _Score(reward=reward, reward_error=error, parts=dict(parts or {}), reward_source=source)
+        with closing(self._open()) as db, db:
+            _add_score(db, trajectory_id, score)
+
+    def score_run(self, run: Trajectory, source: str) -> None:
+        """Stores all rewards that a run has, in place of those that it had in the store; or why it has none.
+
+        Args:
+            run: A stored run that was scored.
+            source: As that of `score`.
+
+        Raises:
+            ConfigError: A reward is not finite.
             KeyError: The store has no finished run with this id.
         """
         with closing(self._open()) as db, db:
-            if not (stored := db.execute(_TRAINABLE, (trajectory_id,)).fetchone()):
-                raise KeyError(trajectory_id)
-            if reward is not None and stored == (0,):
-                warn_once(
-                    "a run has a reward and no completion of the trainer server: no step can train it",
-                    "Let the graph ask the policy by ChatART, or by the server's address as base_url, in the process "
-                    "that records it",
-                    example=trajectory_id,
-                )
-            row = (trajectory_id, time.time(), reward, error, json.dumps(dict(parts or {})), source)
-            db.execute("INSERT INTO scores VALUES (?, ?, ?, ?, ?, ?)", row)
+            _add_score(db, run.id, _Score.of(run, source))
 
     def score_group(self, group: TrajectoryGroup, source: str = "group") -> None:
-        """Stores the reward of each trajectory of a group, or why it has none.
+        """Stores the rewards of all runs of a group, as `score_run` does: of all of them, or of none.
 
         Args:
             group: Trajectories that were scored together.
             source: As that of `score`.
 
         Raises:
+            ConfigError: A reward is not finite.
             KeyError: The store lacks a trajectory of the group.
         """
-        for run in group.trajectories:
-            self.score(run.id, run.reward, run.metrics, error=run.reward_error, source=source)
+        with closing(self._open()) as db, db:
+            for run in group.trajectories:
+                _add_score(db, run.id, _Score.of(run, source))
 
-    def mark_trained(self, trajectory_ids: Iterable[str], policy: str, version: int) -> None:
-        """Records that runs were used by a training step.
+    def begin_step(self, policy: str, step: str, trajectory_ids: Iterable[str]) -> None:
+        """Records which runs a training step is given. Call it before the step is sent, and `end_step` after it.
+
+        A step that was begun before under the same key is replaced, because the server did not accept it.
+
+        A process that is killed in between leaves the step open, and its runs count as trained: the server may have
+        accepted it. `open_steps` names such steps, `TrainerClient.find_step` tells what became of them.
 
         Args:
-            trajectory_ids: Ids of the runs.
             policy: Name of the trained policy.
-            version: The version that the step made.
+            step: The idempotency key that the step is sent with.
+            trajectory_ids: Ids of the runs.
         """
         with closing(self._open()) as db, db:
-            rows = [(trajectory_id, policy, version) for trajectory_id in trajectory_ids]
-            db.executemany("INSERT OR IGNORE INTO trained VALUES (?, ?, ?)", rows)
+            db.execute("DELETE FROM steps WHERE policy = ? AND step = ?", (policy, step))
+            rows = [(policy, step, trajectory_id) for trajectory_id in trajectory_ids]
+            db.executemany("INSERT OR IGNORE INTO steps (policy, step, trajectory) VALUES (?, ?, ?)", rows)
+
+    def end_step(self, policy: str, step: str, version: int | None) -> None:
+        """Records what became of a step that `begin_step` recorded. The last record counts. Unknown steps are ignored.
+
+        Args:
+            policy: Name of the policy.
+            step: The step's idempotency key.
+            version: The version that it made; None: it made none, so that its runs do not count as trained.
+        """
+        with closing(self._open()) as db, db:
+            db.execute("UPDATE steps SET ended = 1, version = ? WHERE policy = ? AND step = ?", (version, policy, step))
+
+    def open_steps(self, policy: str) -> list[str]:
+        """Idempotency keys of the policy's steps that were begun and not ended."""
+        with closing(self._open()) as db:
+            query = "SELECT step FROM steps WHERE policy = ? AND NOT ended GROUP BY step ORDER BY min(rowid)"
+            return [step for (step,) in db.execute(query, (policy,))]
 
     def trained(self, policy: str) -> set[str]:
-        """Ids of the runs that training steps of `policy` used; see `mark_trained`."""
+        """Ids of the runs that steps of `policy` were given: steps that made a version, and open ones."""
         with closing(self._open()) as db:
-            rows = db.execute("SELECT trajectory FROM trained WHERE policy = ?", (policy,))
+            query = "SELECT trajectory FROM steps WHERE policy = ? AND (version IS NOT NULL OR NOT ended)"
+            rows = db.execute(query, (policy,))
             return {trajectory_id for (trajectory_id,) in rows}
 
     def get(self, trajectory_id: str) -> Trajectory | None:
@@ -252,11 +345,12 @@ class TrajectoryStore:
             return int(db.execute("SELECT count(*) FROM trajectories").fetchone()[0])
 
     def _select(self, wanted: Filter) -> Iterator[Trajectory]:
-        clauses, values = ["1"], []
+        clauses = ["1"]
+        values: list[str | float] = []
         for column in ("scenario", "graph", "thread", "run"):
             if (value := getattr(wanted, column)) is not None:
                 clauses.append(f"{column} = ?")
-                values.append(value)
+                values.append(writable(value))
         for bound, sign in ((wanted.since, ">="), (wanted.until, "<")):
             if bound is not None:
                 clauses.append(f"started {sign} ?")
@@ -269,8 +363,8 @@ class TrajectoryStore:
                 if wanted.admits(trajectory := _read(db, record)):
                     yield trajectory
 
-    def _open(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, timeout=30)
+    def _open(self, patience: float = _PATIENCE) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=patience)
 
 
 class Session:
@@ -294,30 +388,29 @@ class Batch:
 
     def begin(self, trajectory: Trajectory) -> None:
         """Stores a run that has begun, so that its scenario and metadata survive a kill of the process."""
-        row = (trajectory.id, trajectory.started, _json(trajectory))
+        row = (trajectory.id, trajectory.started, to_json(trajectory))
         self._db.execute("INSERT OR IGNORE INTO begun VALUES (?, ?, ?)", row)
 
     def completion(self, trajectory_id: str, call: CompletionCall) -> None:
         """Stores a model's answer in a run that has begun."""
-        self._db.execute("INSERT INTO completions VALUES (?, ?)", (trajectory_id, _json(call)))
+        self._db.execute("INSERT INTO completions VALUES (?, ?)", (trajectory_id, to_json(call)))
 
     def add(self, trajectory: Trajectory) -> None:
         """Stores a run that has ended. Its record replaces what `begin` and `completion` stored."""
-        error = None if trajectory.error is None else trajectory.error.encode(errors="replace").decode()
         row = (
             trajectory.id,
             trajectory.started,
-            trajectory.scenario.id,
-            trajectory.graph_id,
-            trajectory.thread_id,
+            _text(trajectory.scenario.id),
+            _text(trajectory.graph_id),
+            _text(trajectory.thread_id),
             trajectory.run_id,
-            error,
+            _text(trajectory.error),
         )
-        self._db.execute("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, _json(trajectory)))
+        self._db.execute("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, to_json(trajectory)))
         self._db.execute("DELETE FROM begun WHERE id = ?", (trajectory.id,))
         self._db.execute("DELETE FROM completions WHERE trajectory = ?", (trajectory.id,))
         if trajectory.thread_id is not None:
-            self._link(trajectory, trajectory.thread_id)
+            self._link(trajectory, writable(trajectory.thread_id))
 
     def _link(self, run: Trajectory, thread: str) -> None:
         """Marks the attempts that this run repeats.
@@ -339,33 +432,44 @@ class Batch:
         )
 
 
-def _json(record: BaseModel) -> str:
-    try:
-        return record.model_dump_json()
-    except PydanticSerializationError:  # a model wrote half a surrogate pair: JSON can escape it
-        return json.dumps(plain(record))
+def _text(text: str | None) -> str | None:
+    """A text as a column of the store can hold it. The record keeps every character."""
+    return None if text is None else writable(text)
 
 
 def _read(db: sqlite3.Connection, record: str) -> Trajectory:
-    trajectory = Trajectory.model_validate(json.loads(record))
+    trajectory = from_json(Trajectory, record)
     rows = db.execute("SELECT attempt FROM resumed WHERE trajectory = ?", (trajectory.id,))
     resumed = {attempt for (attempt,) in rows}
     for call in trajectory.completions:
         if call.attempt in resumed and call.superseded is None:
             call.superseded = "resume"
-    query = (
-        "SELECT reward, error, parts, source FROM scores WHERE trajectory = ? ORDER BY time DESC, rowid DESC LIMIT 1"
-    )
+    query = "SELECT record FROM scores WHERE trajectory = ? ORDER BY rowid DESC LIMIT 1"
     if score := db.execute(query, (trajectory.id,)).fetchone():
-        trajectory.reward, trajectory.reward_error = score[0], score[1]
-        trajectory.metrics |= json.loads(score[2])
-        trajectory.reward_source = score[3]
+        from_json(_Score, score[0]).give(trajectory)
     return trajectory
 
 
+def _add_score(db: sqlite3.Connection, trajectory_id: str, score: _Score) -> None:
+    """Stores a score. Raises KeyError for a run that has not ended, ConfigError for a reward that is not finite."""
+    given = [score.reward, *(score.node_rewards or {}).values(), *score.completions.values()]
+    if wrong := [value for value in given if value is not None and not math.isfinite(value)]:
+        raise ConfigError(f"the reward of {trajectory_id} is {wrong[0]}: give a finite number, or None and an error")
+    if not (stored := db.execute(_TRAINABLE, (trajectory_id,)).fetchone()):
+        raise KeyError(trajectory_id)
+    if score.reward is not None and stored == (0,):
+        warn_once(
+            "a run has a reward and no completion of the trainer server: no step can train it",
+            "Let the graph ask the policy by ChatART, or by the server's address as base_url, in the process "
+            "that records it",
+            example=trajectory_id,
+        )
+    db.execute("INSERT INTO scores VALUES (?, ?, ?)", (trajectory_id, time.time(), to_json(score)))
+
+
 def _unfinished(db: sqlite3.Connection, record: str) -> Trajectory:
-    trajectory = Trajectory.model_validate(json.loads(record))
+    trajectory = from_json(Trajectory, record)
     rows: Iterable[tuple[str]] = db.execute("SELECT record FROM completions WHERE trajectory = ?", (trajectory.id,))
-    trajectory.completions = [CompletionCall.model_validate_json(row) for (row,) in rows]
+    trajectory.completions = [from_json(CompletionCall, row) for (row,) in rows]
     trajectory.error = "the run has not ended"
     return trajectory

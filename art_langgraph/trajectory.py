@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 
 from art_langgraph.messages import final_text, from_openai, messages_of, plain, revive
+
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+"""In the text of an object that has no better one, such as a function: it differs between processes."""
+
+
+def scenario_id(input: Any, metadata: Mapping[str, Any] | None = None) -> str:
+    """The id of a scenario that was given none: a digest, the same in every process.
+
+    Args:
+        input: Input of the scenario.
+        metadata: Its metadata.
+    """
+    task = [plain(input), plain(dict(metadata))] if metadata else plain(input)
+    text = _ADDRESS.sub("", json.dumps(task, sort_keys=True))
+    return f"sc-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 class Scenario(BaseModel):
@@ -20,8 +37,9 @@ class Scenario(BaseModel):
     Args:
         input: What the graph is invoked with. A text is a user's message: a graph that takes messages gets it as the
             first message, a graph that takes a plain text gets the text.
-        metadata: Whatever a reward function needs to know, such as the right answer.
-        id: Identifies the scenario across runs; by default a hash of the input.
+        metadata: Whatever a factory of graphs or a reward function needs to know, such as a seed or the right answer.
+        id: Identifies the scenario across runs; by default a hash of input and metadata. Runs of scenarios with the
+            same id are compared with one another.
     """
 
     id: str = ""
@@ -35,8 +53,7 @@ class Scenario(BaseModel):
 
     def model_post_init(self, _context: Any) -> None:
         if not self.id:
-            text = json.dumps(plain(self.input), sort_keys=True)
-            self.id = f"sc-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+            self.id = scenario_id(self.input, self.metadata)
 
     @classmethod
     def of(cls, given: Any) -> Scenario:
@@ -151,7 +168,7 @@ class Trajectory(BaseModel):
     This package writes its facts into the other fields; `metadata` belongs to the user.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, ser_json_inf_nan="strings")
 
     id: str = Field(default_factory=lambda: f"tr-{uuid.uuid4().hex}")
     scenario: Scenario
@@ -167,10 +184,14 @@ class Trajectory(BaseModel):
     reward_error: str | None = None
     reward_reason: str | None = None
     """What a judge said of the run, where a judge scored it."""
+    judgement: str | None = None
+    """Id of the judgement that gave the reward, where runs were scored by comparison with one another. Such rewards are
+    compared with those of the same judgement only. None: the reward stands for itself."""
     independent_reward_error: str | None = None
     """Why the run had no reward of its own before it was scored in its group."""
     node_rewards: dict[str, float] | None = None
-    """Rewards by node, where the reward function returned `NodeRewards`."""
+    """Rewards by node, where the reward function returned `NodeRewards`. The first pattern that names a completion
+    counts."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """The parts of the reward."""
     reward_source: str | None = None
@@ -201,9 +222,14 @@ class Trajectory(BaseModel):
     def _with_messages(cls, value: Any) -> Any:
         return revive(value)
 
-    @field_serializer("output", "scenario", when_used="json")
+    @field_serializer("output", "scenario")
     def _plain(self, value: Any) -> Any:
         return plain(value)
+
+    @property
+    def scored(self) -> bool:
+        """Whether the run has a reward, or one of its completions has a reward of its own."""
+        return self.reward is not None or any(call.reward is not None for call in self.completions)
 
     @property
     def messages(self) -> list[BaseMessage]:

@@ -6,6 +6,7 @@ The commands import LangChain, litellm and the MCP SDK when they run, so that `-
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from art_langgraph.cli.options import AggregationOption, load_object, make_llm
 from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
 
 if TYPE_CHECKING:
@@ -34,11 +36,26 @@ ResourceOption = Annotated[
     typer.Option("--resource", help="Values for arguments: PARAMETER.txt or PARAMETER=FILE, one per line; or JSON."),
 ]
 DestructiveOption = Annotated[
-    bool, typer.Option("--allow-destructive", help="Also call tools that may destroy something.")
+    bool, typer.Option("--allow-destructive", help="Also call tools that may change or destroy something.")
 ]
 InstructionsOption = Annotated[str | None, typer.Option(help="Additional instructions for --model.")]
 DifficultyOption = Annotated[tuple[int, int], typer.Option(help="Least and greatest difficulty, 1 to 5.")]
-HeaderOption = Annotated[list[str] | None, typer.Option("--header", help="For a URL, as 'Name: value'; repeatable.")]
+HeaderOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header",
+        help="For a URL: 'Name: value', 'Name: @FILE', or @FILE with a header on each line; repeatable. Keep secrets "
+        "in files: `ps` shows command lines to everybody.",
+    ),
+]
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        help="Environment variable for a command: NAME (its value here), NAME=@FILE, or NAME=VALUE; repeatable. Others "
+        "than HOME, PATH and the like do not reach it.",
+    ),
+]
 SeedOption = Annotated[int, typer.Option(help="Seed of scenarios, their split and their order.")]
 
 
@@ -53,17 +70,17 @@ def scenarios_command(
     instructions: InstructionsOption = None,
     difficulty: DifficultyOption = (1, 5),
     header: HeaderOption = None,
+    env: EnvOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Generate tasks for an MCP server, do each of them once, and write those that work as JSONL, to read and edit."""
-    headers = _headers(header)
+    headers, variables = headers_of(header), variables_of(env)
 
     async def run() -> ScenarioSet:
-        from art_langgraph.cli.options import make_llm
         from art_mcp.client.connect import connect
         from art_mcp.scenarios.generate import generate_scenarios
 
-        async with connect(server, headers=headers) as live:
+        async with connect(server, env=variables, headers=headers) as live:
             return await generate_scenarios(
                 live,
                 n,
@@ -97,6 +114,7 @@ def specialize_command(
     instructions: InstructionsOption = None,
     difficulty: DifficultyOption = (1, 5),
     header: HeaderOption = None,
+    env: EnvOption = None,
     isolation: Annotated[
         str, typer.Option(help="`session`: a session for each run, for servers with a state.")
     ] = "shared",
@@ -115,6 +133,7 @@ def specialize_command(
     n: Annotated[int, typer.Option("--n", help="Runs of each scenario in a step.", min=2)] = 8,
     measure: Annotated[int, typer.Option(help="Runs of each scenario to measure its difficulty; 0: none.", min=0)] = 4,
     lr: Annotated[float, typer.Option(help="Learning rate of GRPO.", min=0.0)] = 2e-4,
+    loss_aggregation: AggregationOption = "loss_type",
     max_tokens: Annotated[int, typer.Option(help="Maximum tokens of each answer.", min=1)] = 256,
     seed: SeedOption = 0,
     output: Annotated[Path, typer.Option("--output", "-o", help="Directory of report, scenarios, adapter.")] = Path(
@@ -127,12 +146,11 @@ def specialize_command(
     """
     if isolation not in ("shared", "session"):
         raise ConfigError(f"--isolation {isolation!r} is neither shared nor session")
-    headers = _headers(header)
+    headers, variables = headers_of(header), variables_of(env)
     chosen = _number_or_file(scenarios)
     tell = _stage_printer()
 
     async def run() -> Specialization:
-        from art_langgraph.cli.options import load_object, make_llm
         from art_mcp.client.connect import connect
         from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings, WarmStart
         from art_mcp.specialization.specialize import specialize
@@ -140,7 +158,7 @@ def specialize_command(
         sft = SFTConfig(lr=sft_lr, num_train_epochs=sft_epochs, seed=seed)
         conversations = None if warm_start == "reference" else warm_start
         async with connect(
-            server, isolation="session" if isolation == "session" else "shared", headers=headers
+            server, env=variables, isolation="session" if isolation == "session" else "shared", headers=headers
         ) as connected:
             return await specialize(
                 connected,
@@ -159,7 +177,7 @@ def specialize_command(
                     steps=steps,
                     groups_per_step=groups,
                     n=n,
-                    config=GRPOConfig(lr=lr),
+                    config=GRPOConfig(lr=lr, loss_aggregation=loss_aggregation),
                     difficulty_runs=measure,
                     judge=make_llm(judge, judge_url) if judge else None,
                 ),
@@ -208,17 +226,67 @@ def _number_or_file(scenarios: str) -> int | Path:
     return Path(scenarios)
 
 
-def _headers(options: list[str] | None) -> dict[str, str] | None:
+def headers_of(options: list[str] | None) -> dict[str, str] | None:
     """The values of --header by name, or None if there are none.
 
+    Args:
+        options: Each `Name: value`; `Name: @FILE`, for a value that is in a file; or `@FILE`, for a file with one
+            `Name: value` a line. Blank lines and lines that begin with # are left out.
+
     Raises:
-        ConfigError: An option is not of the form `Name: value`. The message leaves out the option, which may have a
-            secret.
+        ConfigError: An option or a line has another form, or a file cannot be read. The message leaves out what was
+            given, which may have a secret.
     """
-    headers = {}
+    headers: dict[str, str] = {}
     for option in options or ():
-        name, colon, value = option.partition(":")
-        if not colon or not name.strip():
-            raise ConfigError("--header takes 'Name: value'")
-        headers[name.strip()] = value.strip()
+        if not option.startswith("@"):
+            name, value = _header(option, "--header takes 'Name: value', 'Name: @FILE' or @FILE")
+            headers[name] = _value(value, "--header")
+            continue
+        for number, line in enumerate(_read(option[1:], "--header").splitlines(), start=1):
+            if line.strip() and not line.startswith("#"):
+                name, value = _header(line, f"{option[1:]}, line {number}: a header is 'Name: value'")
+                headers[name] = value
     return headers or None
+
+
+def variables_of(options: list[str] | None) -> dict[str, str] | None:
+    """The values of --env by name, or None if there are none.
+
+    Args:
+        options: Each `NAME`, for the value that the variable has here; `NAME=@FILE`; or `NAME=VALUE`.
+
+    Raises:
+        ConfigError: An option has another form, a variable is not set, or a file cannot be read.
+    """
+    variables: dict[str, str] = {}
+    for option in options or ():
+        name, given, value = option.partition("=")
+        if not name:
+            raise ConfigError("--env takes NAME, NAME=@FILE or NAME=VALUE")
+        if not given and name not in os.environ:
+            raise ConfigError(f"--env {name}: {name} is not set in this environment")
+        variables[name] = _value(value, "--env") if given else os.environ[name]
+    return variables or None
+
+
+def _header(text: str, otherwise: str) -> tuple[str, str]:
+    """Name and value of a header. Raises ConfigError with the message `otherwise` if it has another form."""
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise ConfigError(otherwise)
+    return name.strip(), value.strip()
+
+
+def _value(text: str, option: str) -> str:
+    """A value, or what the file has that it names by @. option: for the error message."""
+    return _read(text[1:], option).strip() if text.startswith("@") else text
+
+
+def _read(path: str, option: str) -> str:
+    """Reads a file. Raises ConfigError if it cannot be read."""
+    try:
+        return Path(path).expanduser().read_text()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(f"{option}: {path} cannot be read: {reason}") from None

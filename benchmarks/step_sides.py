@@ -72,8 +72,8 @@ class Packed:
         run_S = torch.tensor([at for *_, at in calls])
         advantage_S = torch.tensor([runs[at].advantage for *_, at in calls])
         loss = 0.0
+        self.model.checkpoint_above = micro_batch
         for row in packing.rows:
-            self.model.gradient_checkpointing(len(row.tokens_T) > micro_batch)
             source_R = torch.from_numpy(row.source_R)
             logp_R, _ = self.model.logprobs(row, torch.ones(len(source_R)))
             device = logp_R.device

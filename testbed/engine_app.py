@@ -37,6 +37,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from trainer_server.process import faults
+from trainer_server.wire.jsonl import to_json
 
 CONTEXT = 2_000
 END = "\x03"
@@ -280,7 +281,7 @@ async def _stream(
         if at is not None:
             part["logprobs"] = {"content": [choice["logprobs"]["content"][at]]}
             part["token_ids"] = [choice["token_ids"][at]] if choice["token_ids"] else None
-        return b"data: " + json.dumps({**head, "choices": [part], **extra}).encode() + b"\n\n"
+        return b"data: " + to_json({**head, "choices": [part], **extra}).encode() + b"\n\n"
 
     yield event({"role": "assistant", "content": ""}, None, prompt_token_ids=prompt_ids)
     message, count = choice["message"], len(choice["logprobs"]["content"])

@@ -108,6 +108,13 @@ def serve_command(
             help="Versions kept of each policy, besides its best, version 0, those in use. Default: all.", min=1
         ),
     ] = None,
+    keep_jobs: Annotated[
+        float,
+        typer.Option(help="Days for which jobs that have ended stay listed; then jobs/ended.jsonl has them.", min=1),
+    ] = 30.0,
+    job_time_limit: Annotated[
+        float, typer.Option(help="Seconds that the trainer may take for one job; a job that takes longer fails.", min=1)
+    ] = 86400.0,
 ) -> None:
     """Serve a base model and its policies: OpenAI-compatible gateway, training API, dashboard.
 
@@ -149,6 +156,8 @@ def serve_command(
             adapter_slots=adapter_slots,
             max_rank=max_rank,
             keep_versions=keep_versions,
+            keep_jobs=keep_jobs,
+            job_time_limit=job_time_limit,
         )
     )
 

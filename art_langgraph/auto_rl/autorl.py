@@ -183,7 +183,7 @@ async def autorl(
             progress=progress,
         ):
             records.append(record)
-            stages.tell(f"step {record.step}: version {record.result.version}, mean score {record.reward}")
+            stages.tell(str(record))
     last = records[-1].result.version if records else first
     with stages.stage("compare", f"versions {first} and {last} on {len(held_out)} held-out scenarios"):
         try:

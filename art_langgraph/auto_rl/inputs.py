@@ -13,11 +13,12 @@ import jsonschema
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel, Field
 from pydantic.errors import PydanticUserError
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from art_langgraph.auto_rl.duplicates import Seen
 from art_langgraph.llm.llm import LLM
 from art_langgraph.loop.rollout import Graph
+from art_langgraph.progress import progress_bar
 from art_langgraph.trajectory import Scenario
 from trainer_server.wire import ConfigError
 
@@ -90,9 +91,8 @@ async def invent(
     """
     invented, seen = Invented(), Seen(_text(scenario.input) for scenario in examples)
     rng = random.Random(f"inputs-{seed}")
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), transient=True, disable=not progress
-    ) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with progress_bar(*columns, shown=progress) as bar:
         shown = bar.add_task("inputs", total=n)
         while len(invented.scenarios) < n and invented.rounds < rounds:
             known = [_text(scenario.input) for scenario in (*examples, *invented.scenarios)]

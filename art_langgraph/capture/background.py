@@ -2,79 +2,214 @@
 
 from __future__ import annotations
 
-import queue
+import atexit
+import logging
+import multiprocessing
+import multiprocessing.util
+import os
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
-_Done = threading.Event
+
+log = logging.getLogger("art_langgraph")
+
+_IDLE = 1.0
+"""Seconds without work after which a thread ends, and closes what it had opened."""
+_FORK = 10.0
+"""Seconds that a fork waits, at most, for a thread to close what it has open."""
+_DRAIN = 30.0
 
 
 class Background(Generic[T]):
     """A thread that does work off the event loop, all that waits at once.
 
-    The thread starts with the first item, and anew after a fork. It is a daemon: `flush` before the process ends.
+    The thread runs while there is work. It is a daemon: call `close` before the process ends. A fork waits until the
+    thread has closed what it has open, because a connection to SQLite must not be open in two processes. The child
+    has nothing to do at first: what waits is the parent's work.
 
     Args:
         name: Of the thread.
-        opened: Opens, in the thread, what the work needs, and gives the function that does it.
+        opened: Opens, in the thread, what the work needs, and gives the function that does it. The function returns
+            how many items it has done, from the first. The others are tried again.
         pause: Seconds between two batches, in which items gather.
+        again: Seconds after which items are tried again.
     """
 
     def __init__(
-        self, name: str, opened: Callable[[], AbstractContextManager[Callable[[list[T]], None]]], pause: float
-    ):
-        self._name, self._opened, self._pause = name, opened, pause
-        self._queue: queue.SimpleQueue[tuple[T] | _Done | None] = queue.SimpleQueue()
+        self,
+        name: str,
+        opened: Callable[[], AbstractContextManager[Callable[[list[T]], int]]],
+        pause: float,
+        again: float = 1.0,
+    ) -> None:
+        self._name, self._opened, self._pause, self._again = name, opened, pause, again
+        self._begin()
+        _all.add(self)
+
+    def _begin(self) -> None:
+        """The state of a process in which nothing was put yet."""
+        self._changed = threading.Condition(threading.Lock())
+        self._items: list[T] = []
+        self._done = 0
+        self._worked = 0.0
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._hungry = self._failing = self._closing = False
+        self._halts = 0
 
     def put(self, item: T) -> None:
-        """Hands over an item. Never blocks."""
-        self._queue.put((item,))
-        self._start()
+        """Hands over an item. Never waits for work."""
+        with self._changed:
+            self._items.append(item)
+            if self._hungry:
+                self._changed.notify_all()
+            self._start()
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Returns when all that was put until now is done.
+    def flush(self, timeout: float | None = None) -> bool:
+        """Waits until all that was put until now is done.
 
         Args:
             timeout: Seconds to wait at most; None: until it is done.
+
+        Returns:
+            Whether it is done.
         """
-        if self._alive():
-            done = _Done()
-            self._queue.put(done)
-            done.wait(timeout)
+        with self._changed:
+            self._start()
+            last = self._done + len(self._items)
+            return self._changed.wait_for(lambda: self._done >= last, timeout)
 
-    def close(self) -> None:
-        """Does what is left and ends the thread."""
-        if self._thread is not None and self._alive():
-            self._queue.put(None)
-            self._thread.join()
+    def close(self, timeout: float = _DRAIN) -> list[T]:
+        """Does what is left, and ends the thread. What failed before is tried once more.
 
-    def _alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+        Args:
+            timeout: Seconds to wait at most for work that neither succeeds nor fails, as on a disk that hangs.
+
+        Returns:
+            The items that could not be done.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._thread is None, timeout)
+            own = self._thread is None and bool(self._items) and not self._failing
+            if own:  # a process that is about to end starts no more threads
+                self._thread = threading.current_thread()
+        if own:
+            self._run()
+        with self._changed:
+            left, self._items = self._items, []
+            self._closing = self._failing = False
+        return left
+
+    def waiting(self) -> int:
+        """How many items are not done."""
+        with self._changed:
+            return len(self._items)
 
     def _start(self) -> None:
-        with self._lock:
-            if not self._alive():  # at first, and after a fork, which leaves threads behind
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+        """Starts the thread, where there is work and no thread. The caller holds the lock."""
+        if not self._items or self._thread is not None or self._halts:
+            return
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the process is about to end: `close` does the work
+            self._thread = None
 
     def _run(self) -> None:
-        with self._opened() as work:
-            waiting: list[tuple[T] | _Done | None] = []
-            worked = 0.0
-            while None not in waiting:
-                waiting = [self._queue.get()]
-                time.sleep(max(0.0, worked + self._pause - time.monotonic()))
-                while not self._queue.empty():
-                    waiting.append(self._queue.get())
-                if items := [item[0] for item in waiting if isinstance(item, tuple)]:
-                    work(items)
-                worked = time.monotonic()
-                for item in waiting:
-                    if isinstance(item, _Done):
-                        item.set()
+        while True:
+            try:
+                with self._opened() as work:
+                    while batch := self._next():
+                        if not self._note(len(batch), self._attempt(work, batch)):
+                            break
+            except Exception:  # of what is opened: the thread must live on
+                log.exception("%s cannot work, and tries again", self._name)
+                self._note(1, 0)
+            with self._changed:
+                if self._halts or not self._items or (self._closing and self._failing):
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+
+    def _attempt(self, work: Callable[[list[T]], int], batch: list[T]) -> int:
+        try:
+            return work(batch)
+        except Exception:  # a fault of the work: the thread must live on
+            log.exception("%s: %d items are lost", self._name, len(batch))
+            return len(batch)
+
+    def _next(self) -> list[T]:
+        """All that waits; empty when the thread shall end."""
+        with self._changed:
+            self._hungry = True
+            self._changed.wait_for(lambda: self._items or self._halts or self._closing, _IDLE)
+            self._hungry = False
+            if self._items:
+                self._changed.wait_for(
+                    lambda: self._halts or self._closing, max(0.0, self._worked + self._pause - time.monotonic())
+                )
+            return [] if self._halts else list(self._items)
+
+    def _note(self, count: int, done: int) -> bool:
+        """Takes the items that are done out. Waits where some failed. Returns whether to go on."""
+        with self._changed:
+            del self._items[:done]
+            self._done += done
+            self._failing = done < count
+            self._worked = time.monotonic()
+            self._changed.notify_all()
+            if self._failing and not self._closing:
+                self._changed.wait_for(lambda: self._halts or self._closing, self._again)
+                return True
+            return not self._failing
+
+    def _halt(self) -> None:
+        """Before a fork: the thread ends, with what it has open closed."""
+        with self._changed:
+            self._halts += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._thread is None, _FORK)
+
+    def _go_on(self) -> None:
+        """After a fork, in the parent."""
+        with self._changed:
+            self._halts -= 1
+            self._start()
+
+
+_all: WeakSet[Background[Any]] = WeakSet()
+
+
+def _each(method: Callable[[Background[Any]], None]) -> Callable[[], None]:
+    def call() -> None:
+        for background in list(_all):
+            method(background)
+
+    return call
+
+
+os.register_at_fork(
+    before=_each(Background._halt), after_in_parent=_each(Background._go_on), after_in_child=_each(Background._begin)
+)
+
+
+def at_exit(last: Callable[[], object]) -> None:
+    """Calls a function before this process ends, or a child of it: those of multiprocessing run no atexit functions.
+
+    Args:
+        last: A function of a module.
+    """
+    atexit.register(last)
+    if multiprocessing.parent_process() is not None:
+        _finalize(last)
+    multiprocessing.util.register_after_fork(last, _finalize)
+
+
+def _finalize(last: Callable[[], object]) -> None:
+    multiprocessing.util.Finalize(None, last, exitpriority=0)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from art_langgraph.capture.handover import KEY
 from art_langgraph.capture.scope import Scope
 from art_langgraph.messages import plain
 from art_langgraph.rewards import RewardFunction, score
@@ -82,7 +83,7 @@ def facts_of(run_id: UUID, name: str | None, metadata: Mapping[str, Any]) -> dic
     identity = {"graph_id": name, "run_id": run_id, **metadata}
     return {
         **{key: str(identity[key]) for key in _IDENTITY if identity.get(key) is not None},
-        "metadata": {key: plain(value) for key, value in metadata.items() if key not in _IDENTITY},
+        "metadata": {key: plain(value) for key, value in metadata.items() if key not in (*_IDENTITY, KEY)},
     }
 
 

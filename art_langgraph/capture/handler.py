@@ -19,6 +19,7 @@ from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from art_langgraph.capture.answer import completion_id, from_cache, gateway_id, served_version, to_openai
 from art_langgraph.capture.graph_run import GraphRun
 from art_langgraph.capture.recorder import Recorder
+from art_langgraph.capture.requests import attach
 from art_langgraph.capture.runs import Runs
 from art_langgraph.capture.scope import Scope, enclosing_run
 from art_langgraph.notices import warn_once
@@ -45,6 +46,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
     run_inline = True
 
     def __init__(self, scope: Scope | None = None) -> None:
+        attach()
         self.scope = scope or Scope()
         self._graph = GraphRun(self.scope)
         self._runs = Runs()

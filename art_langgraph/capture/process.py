@@ -5,8 +5,9 @@ With ART_CAPTURE=1 in the environment, importing `art_langgraph.capture` install
 
 from __future__ import annotations
 
-import atexit
+import logging
 import os
+import sys
 import threading
 import time
 from contextvars import ContextVar
@@ -19,8 +20,10 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
 from art_langgraph.capture.answer import completion_id
+from art_langgraph.capture.background import at_exit
 from art_langgraph.capture.graph_run import facts_of
 from art_langgraph.capture.handler import ARTCallbackHandler
+from art_langgraph.capture.handover import taken_up
 from art_langgraph.capture.release import release
 from art_langgraph.capture.scope import Scope, enclosing_run, explicit
 from art_langgraph.capture.writer import Writer
@@ -28,6 +31,8 @@ from art_langgraph.messages import plain
 from art_langgraph.notices import warn_once
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import CompletionCall, Scenario, Trajectory
+
+log = logging.getLogger("art_langgraph")
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +53,10 @@ class _ProcessHandler(BaseCallbackHandler):
         self.writer: Writer | None = None
         self._roots: dict[UUID, _Root] = {}
         self._root_of: dict[UUID, UUID] = {}
+        self._lock = threading.Lock()
+
+    def forked(self) -> None:
+        """In the child of a fork: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
 
     def scope_of(self, run_id: UUID | None) -> Scope | None:
@@ -144,11 +153,14 @@ class _ProcessHandler(BaseCallbackHandler):
         return root
 
     def _begin(self, run_id: UUID, inputs: Any, kwargs: dict[str, Any], writer: Writer) -> _Root:
-        handler = ARTCallbackHandler()
+        metadata = kwargs.get("metadata") or {}
+        scope, asked = taken_up(metadata)
+        handler = ARTCallbackHandler(scope)
         trajectory = Trajectory(
             scenario=Scenario(input=plain(inputs)),
-            rollout_id=handler.scope.rollout_id,
-            **facts_of(run_id, kwargs.get("name"), kwargs.get("metadata") or {}),
+            rollout_id=scope.rollout_id,
+            **asked,
+            **facts_of(run_id, kwargs.get("name"), metadata),
         )
 
         def keep(call: CompletionCall) -> None:
@@ -176,12 +188,13 @@ class _ProcessHandler(BaseCallbackHandler):
         trajectory.completions = recorder.completions
         trajectory.tool_calls, trajectory.nodes = recorder.tool_calls, recorder.nodes
         trajectory.seconds = time.time() - trajectory.started
-        release(root.handler.scope)
+        release(root.handler.scope.rollout_id, root.handler.scope.servers)
         if trajectory.completions and self.writer:  # a chain that asked no model is no run of an agent
             self.writer.finished(trajectory)
 
 
 _handler = _ProcessHandler()
+os.register_at_fork(after_in_child=_handler.forked)
 # The default is what reaches every task of a server; a plain `.set()` would be lost in them.
 _hook: ContextVar[BaseCallbackHandler | None] = ContextVar("art_capture", default=_handler)
 _registered = False
@@ -190,7 +203,9 @@ _registered = False
 def install(store: TrajectoryStore | None = None) -> None:
     """Captures every graph that this process runs from now on, one trajectory per run, into `store`.
 
-    Runs inside `rollout` record themselves and are left out. Calling it again changes the store.
+    Runs inside `rollout` record themselves and are left out. Calling it again changes the store. While the store cannot
+    be written, runs wait in memory; when the process ends, or when too many wait, they go to a file, and a message says
+    to which.
 
     Args:
         store: Where the runs go; None: `trajectories.sqlite` under ART_HOME.
@@ -200,21 +215,34 @@ def install(store: TrajectoryStore | None = None) -> None:
     _handler.writer = Writer(TrajectoryStore() if store is None else store)
     if not _registered:
         register_configure_hook(_hook, inheritable=True)
-        atexit.register(flush)
+        at_exit(_last)
         _registered = True
 
 
 def uninstall() -> None:
-    """Stops capturing, after writing what has finished."""
+    """Stops capturing, after writing what has finished. What cannot be written goes to a file, and an error says so."""
     writer, _handler.writer = _handler.writer, None
-    if writer:
-        writer.close()
+    if writer and (wrong := writer.close()):
+        log.error("%s", wrong)
 
 
-def flush() -> None:
-    """Waits until all finished runs are in the store."""
+def flush(timeout: float = 30.0) -> None:
+    """Waits until all finished runs are in the store.
+
+    Args:
+        timeout: Seconds to wait at most.
+
+    Raises:
+        ARTError: They are not there after `timeout` seconds. The message says why.
+    """
     if _handler.writer:
-        _handler.writer.flush()
+        _handler.writer.flush(timeout)
+
+
+def _last() -> None:
+    """Before the process ends: says on standard error what could not be written, whatever becomes of log messages."""
+    if _handler.writer and (wrong := _handler.writer.close()):
+        print(f"art-langgraph: {wrong}", file=sys.stderr)
 
 
 if os.environ.get("ART_CAPTURE") == "1":

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-import atexit
+import asyncio
+import inspect
+import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import httpx
 
-from art_langgraph.capture.background import Background
-from art_langgraph.capture.scope import Scope
+from art_langgraph.capture.background import Background, at_exit
+
+log = logging.getLogger("art_langgraph")
 
 _TIMEOUT = 2.0
 """Seconds for one request. Best effort: a hold that is not given back expires by itself."""
 
-_Held = tuple[str, str, str]
-"""Address and key of a server, and the rollout that holds a version there."""
+Key = str | Callable[[], str | Awaitable[str]]
+"""A key, or a function that gives it when a request is sent."""
+Server = tuple[str, Key]
+"""Address and key of a server."""
 
 
-def release(scope: Scope) -> None:
-    """Gives back what an ended rollout holds, soon. Never blocks."""
-    for url, key in scope.servers:
-        _releases.put((url, key, scope.rollout_id))
+def release(rollout: str, servers: Iterable[Server]) -> None:
+    """Gives back, soon, what an ended rollout holds. Never blocks.
+
+    Args:
+        rollout: Its id.
+        servers: The servers that it has asked.
+    """
+    for server in servers:
+        _releases.put((server, rollout))
+
+
+def _last() -> None:
+    _releases.close(_TIMEOUT)
 
 
 def flush(timeout: float = _TIMEOUT) -> None:
@@ -31,22 +45,34 @@ def flush(timeout: float = _TIMEOUT) -> None:
 
 
 @contextmanager
-def _opened() -> Iterator[Callable[[list[_Held]], None]]:
+def _opened() -> Iterator[Callable[[list[tuple[Server, str]]], int]]:
     with httpx.Client(timeout=_TIMEOUT) as http:
 
-        def post(held: list[_Held]) -> None:
-            rollouts: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-            for url, key, rollout in held:
-                rollouts[url, key].append(rollout)
+        def post(held: list[tuple[Server, str]]) -> int:
+            rollouts: defaultdict[Server, list[str]] = defaultdict(list)
+            for server, rollout in held:
+                rollouts[server].append(rollout)
             for (url, key), ids in rollouts.items():
-                headers = {"Authorization": f"Bearer {key}"}
                 try:
+                    headers = {"Authorization": f"Bearer {_token(key)}"}
                     http.post(f"{url}/api/rollouts/release", json=ids, headers=headers)
-                except httpx.HTTPError:
-                    continue
+                except Exception as error:  # a key's function is the user's: the thread must live on
+                    log.debug("%d rollouts keep their versions at %s until they expire: %r", len(ids), url, error)
+            return len(held)
 
         yield post
 
 
+def _token(key: Key) -> str:
+    given = key() if callable(key) else key
+    if inspect.isawaitable(given):
+        return asyncio.run(_awaited(given))
+    return given
+
+
+async def _awaited(given: Awaitable[str]) -> str:
+    return await given
+
+
 _releases = Background("art-release", _opened, pause=0.01)
-atexit.register(flush)
+at_exit(_last)

@@ -14,6 +14,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 
 from art_langgraph.capture.recorder import Recorder
+from art_langgraph.capture.release import Server, release
 
 
 @dataclass(slots=True, eq=False)
@@ -21,12 +22,13 @@ class Scope:
     """What everything inside a rollout may want to know.
 
     Args:
-        rollout_id: What ChatART tells the gateway, so that all completions of the rollout come from one version.
+        rollout_id: What models tell the gateway, so that all completions of the rollout come from one version.
         recorder: What has happened so far.
         temperature: Overrides what the graph's models ask for; None: leave them.
-        version: Of the policies that ChatART asks, for all or by name; None: the newest.
+        version: Of the policies that the graph asks, for all or by name; None: the newest.
         servers: Address and key of every trainer server that was asked, so that the rollout's hold on a policy version
             can be released.
+        marked: How many requests to a trainer server said that they belong to the rollout.
         exits: What is closed when the rollout's graph has ended; None where nobody waits for that end
             (`art_langgraph.capture.process`).
         routed: Checkpoint namespaces of the agents whose model calls ARTMiddleware sends to a policy.
@@ -36,7 +38,8 @@ class Scope:
     recorder: Recorder = field(default_factory=Recorder)
     temperature: float | None = None
     version: int | Mapping[str, int] | None = None
-    servers: set[tuple[str, str]] = field(default_factory=set)
+    servers: set[Server] = field(default_factory=set)
+    marked: int = 0
     exits: AsyncExitStack | None = None
     routed: set[str] = field(default_factory=set)
 
@@ -89,7 +92,8 @@ register_configure_hook(_handler, inheritable=True)
 def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
     """Makes `scope` the current rollout inside the `with` block, in this task and those it starts.
 
-    The handler hears every LangChain run in there, whatever callbacks the run is given.
+    The handler hears every LangChain run in there, whatever callbacks the run is given. At the end of the block, the
+    policy versions that the rollout holds are given back.
     """
     token, heard = _current.set(scope), _handler.set(handler)
     try:
@@ -97,6 +101,7 @@ def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
     finally:
         _handler.reset(heard)
         _current.reset(token)
+        release(scope.rollout_id, scope.servers)
 
 
 @contextmanager

@@ -3,25 +3,58 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from art_langgraph.capture.background import Background
 from art_langgraph.store import Batch, Session, TrajectoryStore
 from art_langgraph.trajectory import CompletionCall, Trajectory
+from trainer_server.wire import ARTError
+from trainer_server.wire.jsonl import append_jsonl
 
 log = logging.getLogger("art_langgraph")
 
 _PAUSE = 0.02
 """Seconds between transactions, in which completions gather: with many rollouts, waking up costs more than writing."""
+_PATIENCE = 5.0
+"""Seconds that a write waits for other writers before it counts as failed. It is tried again."""
+_AGAIN = 1.0
+"""Seconds after which a write that failed is tried again."""
+_MOST = 5000
+"""Writes that may wait for a store that cannot be written. Above that, ended runs go to a file."""
+_SAY_AGAIN = 60.0
+"""Seconds between two messages that the store cannot be written."""
 
-_Write = Callable[[Batch], None]
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """What became known of a run: that it has begun (`header`), an answer in it (`call`), or all of it (`ended`)."""
+
+    run: str
+    header: Trajectory | None = None
+    call: CompletionCall | None = None
+    ended: Trajectory | None = None
+
+    def into(self, batch: Batch) -> None:
+        if self.header:
+            batch.begin(self.header)
+        if self.call:
+            batch.completion(self.run, self.call)
+        if self.ended:
+            batch.add(self.ended)
 
 
 class Writer:
     """Writes runs while they are under way and when they have ended. What waits shares a transaction.
+
+    Where the store cannot be written (a full disk, a lock), runs wait in memory. When too many wait, or when the writer
+    is closed, runs that have ended go to a JSONL file, which `art-langgraph trajectories import` reads.
 
     Args:
         store: Where the runs go.
@@ -29,49 +62,132 @@ class Writer:
 
     def __init__(self, store: TrajectoryStore) -> None:
         self.store = store
-        self._writes: Background[_Write] = Background("art-capture", self._opened, _PAUSE)
+        self._writes: Background[_Write] = Background("art-capture", self._opened, _PAUSE, _AGAIN)
+        self._wrong: Exception | None = None
+        """Why the store cannot be written; None: the last write succeeded."""
+        self._said = 0.0
 
     def begun(self, trajectory: Trajectory) -> None:
         """A run has begun."""
         header = trajectory.model_copy(update={"completions": [], "tool_calls": [], "nodes": []})
-        self._writes.put(lambda batch: batch.begin(header))
+        self._writes.put(_Write(trajectory.id, header=header))
 
     def completion(self, trajectory: Trajectory, call: CompletionCall) -> None:
         """A run that has begun got an answer."""
-        self._writes.put(lambda batch: batch.completion(trajectory.id, call))
+        self._writes.put(_Write(trajectory.id, call=call))
 
     def finished(self, trajectory: Trajectory) -> None:
         """A run has ended."""
-        self._writes.put(lambda batch: batch.add(trajectory))
+        self._writes.put(_Write(trajectory.id, ended=trajectory))
 
-    def flush(self) -> None:
-        """Returns when all that was given is on disk."""
-        self._writes.flush()
+    def flush(self, timeout: float) -> None:
+        """Returns when all that was given is on disk.
 
-    def close(self) -> None:
-        """Writes what is left and ends the thread."""
-        self._writes.close()
+        Args:
+            timeout: Seconds to wait at most.
+
+        Raises:
+            ARTError: It is not there after `timeout` seconds.
+        """
+        if not self._writes.flush(timeout):
+            why = f" ({self._wrong})" if self._wrong else ""
+            raise ARTError(
+                f"{self._writes.waiting()} records of captured runs are not in {self.store.path} after {timeout:g} "
+                f"s{why}. They are tried again until the process ends"
+            )
+
+    def close(self) -> str | None:
+        """Writes what is left and ends the thread.
+
+        Returns:
+            What could not be written, and where it is instead; None: all is in the store.
+        """
+        left = self._writes.close()
+        return self._set_aside(left) if left else None
 
     @contextmanager
-    def _opened(self) -> Iterator[Callable[[list[_Write]], None]]:
-        with self.store.session() as session:
-            yield lambda writes: self._write(session, writes)
+    def _opened(self) -> Iterator[Callable[[list[_Write]], int]]:
+        with ExitStack() as stack:
+            opened: list[Session] = []
 
-    def _write(self, session: Session, writes: list[_Write]) -> None:
-        """Writes all or, where one cannot be written, all others."""
-        while writes:
-            try:
-                with session.batch() as batch:
-                    for write in writes:
-                        write(batch)
-                return
-            except sqlite3.OperationalError as error:  # a full disk, a lock: tried again
-                log.error("captured runs wait: %s cannot be written: %s", self.store.path, error)
-                time.sleep(1.0)
-            except Exception as error:  # of the user's data: the thread must live on
-                if len(writes) == 1:
-                    log.exception("a captured run is lost: it cannot be written: %s", error)
-                    return
-                for write in writes:
-                    self._write(session, [write])
-                return
+            def work(writes: list[_Write]) -> int:
+                done = 0
+                try:
+                    if not opened:
+                        opened.append(stack.enter_context(self.store.session(patience=_PATIENCE)))
+                    if _all_at_once(opened[0], writes):
+                        done = len(writes)
+                    for write in writes[done:]:
+                        _alone(opened[0], write)
+                        done += 1
+                    self._wrong = None
+                    return done
+                except sqlite3.Error as error:  # a full disk, a lock, a broken file
+                    opened.clear()
+                    stack.close()
+                    return done + self._failed(error, writes[done:])
+
+            yield work
+
+    def _failed(self, error: sqlite3.Error, writes: Sequence[_Write]) -> int:
+        """The store cannot be written. Returns how many of the writes are dealt with all the same."""
+        now = time.monotonic()
+        if self._wrong is None or now > self._said + _SAY_AGAIN:
+            log.error("captured runs wait: %s cannot be written: %s", self.store.path, error)
+            self._said = now
+        self._wrong = error
+        if len(writes) <= _MOST:
+            return 0
+        log.error("%s", self._set_aside(writes))
+        return len(writes)
+
+    def _set_aside(self, writes: Sequence[_Write]) -> str:
+        """Saves ended runs in a file. Returns what became of all runs."""
+        ended = [write.ended for write in writes if write.ended]
+        others = {write.run for write in writes} - {run.id for run in ended}
+        said = [f"the trajectory store {self.store.path} cannot be written ({self._wrong or 'it does not answer'})"]
+        if ended:
+            number = "1 captured run" if len(ended) == 1 else f"{len(ended)} captured runs"
+            wrong = ""
+            for directory in (self.store.path.parent, Path(tempfile.gettempdir())):
+                file = directory / f"{self.store.path.stem}.not-stored-{os.getpid()}.jsonl"
+                try:
+                    append_jsonl(file, ended)
+                except OSError as error:
+                    wrong = f"{file}: {error.strerror}"
+                else:
+                    said.append(f"{number} can be read from {file} by `art-langgraph trajectories import {file}`")
+                    break
+            else:
+                said.append(f"lost: {number}, since there is no place for a file either ({wrong})")
+        if others:
+            said.append(f"nothing more is kept of {len(others)} that had not ended")
+        return "; ".join(said)
+
+
+def _all_at_once(session: Session, writes: Sequence[_Write]) -> bool:
+    """Writes all in a transaction, or nothing where one of them cannot be written. Returns whether it wrote."""
+    try:
+        with session.batch() as batch:
+            for write in writes:
+                write.into(batch)
+    except Exception as error:
+        if _of_the_store(error):
+            raise
+        return False
+    return True
+
+
+def _alone(session: Session, write: _Write) -> None:
+    try:
+        with session.batch() as batch:
+            write.into(batch)
+    except Exception as error:  # of the user's data: the thread must live on
+        if _of_the_store(error):
+            raise
+        log.exception("a captured run is lost: it cannot be written: %s", error)
+
+
+def _of_the_store(error: Exception) -> bool:
+    """Whether every other record would fail as well."""
+    return type(error) in (sqlite3.OperationalError, sqlite3.DatabaseError, sqlite3.InternalError)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from art_langgraph.cli.options import RubricOption, UrlOption, VotesOption, load_object, make_llm, rubric_text
+from art_langgraph.cli.options import (
+    AggregationOption,
+    RubricOption,
+    UrlOption,
+    VotesOption,
+    load_object,
+    make_llm,
+    rubric_text,
+)
 from trainer_server.wire import ConfigError, GRPOConfig
 
 if TYPE_CHECKING:
@@ -35,6 +43,7 @@ def autorl_command(
     groups: Annotated[int, typer.Option(help="Scenarios per step.", min=1)] = 4,
     n: Annotated[int, typer.Option("--n", "-n", help="Runs per scenario, compared with each other.", min=2)] = 8,
     lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = 1e-4,
+    loss_aggregation: AggregationOption = "loss_type",
     seed: Annotated[int, typer.Option(help="Seed of the scenarios, their split and their order.")] = 0,
     output: Annotated[Path, typer.Option(help="Directory for report.md and the scenarios as JSONL.")] = Path("autorl"),
 ) -> None:
@@ -68,7 +77,7 @@ def autorl_command(
                 steps=steps,
                 groups_per_step=groups,
                 n=n,
-                config=GRPOConfig(lr=lr),
+                config=GRPOConfig(lr=lr, loss_aggregation=loss_aggregation),
                 seed=seed,
                 progress=sys.stderr.isatty(),
                 on_stage=print,

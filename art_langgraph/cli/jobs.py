@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from art_langgraph.cli.options import JsonOption, several
+from art_langgraph.cli.options import JsonOption, several, short_patience
 from art_langgraph.cli.output import print_json, print_table, shortened
 from trainer_server.wire import ConfigError, Job, JobStatus
 
@@ -35,7 +35,7 @@ def list_command(
     async def jobs() -> list[Job]:
         from art_langgraph.client.client import TrainerClient
 
-        async with TrainerClient() as trainer:
+        async with TrainerClient(retry_for=short_patience()) as trainer:
             return await trainer.jobs(limit=limit, status=status)
 
     listed = asyncio.run(jobs())
@@ -51,7 +51,9 @@ def cancel_command(
         str, typer.Argument(metavar="JOB", help="Id of a job. The first characters suffice if they are unique.")
     ],
 ) -> None:
-    """Cancel a job that the trainer has not taken up yet. The policy stays as it is.
+    """Cancel a queued or running step or warm start. The policy stays as it is.
+
+    A running job is broken off: the trainer is ended and started again, which takes as long as its start.
 
     Example: art-langgraph jobs cancel 0198c1
     """
@@ -59,7 +61,7 @@ def cancel_command(
     async def cancel() -> Job:
         from art_langgraph.client.client import TrainerClient
 
-        async with TrainerClient() as trainer:
+        async with TrainerClient(retry_for=short_patience()) as trainer:
             return await trainer.cancel(await _find_job(trainer, job))
 
     cancelled = asyncio.run(cancel())

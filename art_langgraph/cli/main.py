@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points, version
+from io import TextIOWrapper
 
 import typer
 from rich.console import Console
@@ -55,6 +56,8 @@ def _explain_missing(app: typer.Typer, name: str, error: ImportError) -> None:
 
 def main() -> None:
     """Entry point. An ARTError is printed as a single line; any other error keeps its traceback."""
+    if isinstance(sys.stdout, TextIOWrapper):  # models write half surrogate pairs, which a terminal cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         build()()
     except ARTError as error:

@@ -6,7 +6,7 @@ import sys
 from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -48,7 +48,22 @@ UrlOption = Annotated[
 RubricOption = Annotated[
     str | None, typer.Option("--rubric", help="What a good run is: a text, or @FILE. Default: it reaches the goal.")
 ]
+AggregationOption = Annotated[
+    Literal["loss_type", "trajectory"],
+    typer.Option(
+        "--loss-aggregation",
+        help="How tokens are averaged: as the loss has it, or over each run first, so that a run with many model calls "
+        "weighs what a run with a single one does.",
+    ),
+]
 VotesOption = Annotated[int, typer.Option("--votes", help="How often the judge is asked about each scenario.", min=1)]
+
+
+def short_patience() -> float:
+    """Seconds for which a command that somebody waits for asks a server that is gone; longer ones ask for longer."""
+    from art_langgraph.client.outages import retry_seconds
+
+    return min(retry_seconds(), 5.0)
 
 
 def filters(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from art_langgraph.cli.options import JsonOption
+from art_langgraph.cli.options import JsonOption, short_patience
 from art_langgraph.cli.output import print_json, print_table
-from trainer_server.wire import ConfigError, ExportFormat
+from trainer_server.wire import ConfigError, ExportFormat, version_number
 
 if TYPE_CHECKING:
     from art_langgraph.client.client import TrainerClient
@@ -21,11 +21,11 @@ _VersionArgument = Annotated[
 
 
 async def _find_version(trainer: TrainerClient, version: str) -> tuple[str, int]:
-    policy, at, number = version.partition("@")
+    policy, at, text = version.partition("@")
     if at:
-        if not number.isdigit():
+        if (number := version_number(text)) is None:
             raise ConfigError(f"{version!r} is no version: write POLICY@N with a number, or POLICY for the newest one")
-        return policy, int(number)
+        return policy, number
     return policy, (await trainer.policy(policy)).latest
 
 
@@ -37,10 +37,10 @@ def policies_command(as_json: JsonOption = False) -> None:
 
         rows = []
         broken: list[str] = []
-        async with TrainerClient() as trainer:
+        async with TrainerClient(retry_for=short_patience()) as trainer:
             for policy in await trainer.policies():
-                newest = (await trainer.versions(policy.name))[-1]
-                reward = newest.metrics.get("reward_mean")
+                newest = await trainer.versions(policy.name)
+                reward = newest[-1].metrics.get("reward_mean") if newest else None
                 rows.append(
                     {
                         "policy": policy.name,
@@ -77,7 +77,7 @@ def export_command(
     async def run() -> None:
         from art_langgraph.client.client import TrainerClient
 
-        async with TrainerClient() as trainer:
+        async with TrainerClient(retry_for=short_patience()) as trainer:
             policy, number = await _find_version(trainer, version)
             where = output or Path(f"{policy}-{number}-{format}")
             print(await trainer.export(policy, number, where, format, force=force, progress=True))
@@ -100,7 +100,7 @@ def fork_command(
     async def run() -> None:
         from art_langgraph.client.client import TrainerClient
 
-        async with TrainerClient() as trainer:
+        async with TrainerClient(retry_for=short_patience()) as trainer:
             policy, number = await _find_version(trainer, version)
             made = await trainer.fork(policy, number, name, optimizer=optimizer)
         print(f"{made.name}@0 is {policy}@{number}; {made.name} is at version {made.latest}")
@@ -117,7 +117,7 @@ def score_command(version: _VersionArgument, score: Annotated[float, typer.Argum
     async def run() -> None:
         from art_langgraph.client.client import TrainerClient
 
-        async with TrainerClient() as trainer:
+        async with TrainerClient(retry_for=short_patience()) as trainer:
             policy, number = await _find_version(trainer, version)
             await trainer.score_version(policy, number, score)
         print(f"{policy}@{number}: {score:g}")

@@ -39,7 +39,7 @@ def feedback_command(
     value: Annotated[float, typer.Option("--score", help="The reward; larger is better.")],
     store: StoreOption = None,
 ) -> None:
-    """Give a recorded run a reward.
+    """Give a recorded run a reward, in place of all rewards that it had.
 
     Example: art-langgraph feedback tr-4f2a --score 1
     """
@@ -81,12 +81,12 @@ def score_command(
         raise ConfigError("say either --reward module:function or --judge provider/name")
     target = TrajectoryStore(store)
     everything = target.list(**filters(graph, thread, since, error=error))
-    runs = [trajectory for trajectory in everything if trajectory.reward is None or again]
+    runs = [trajectory for trajectory in everything if again or not trajectory.scored]
     if judge is not None:
         runs = asyncio.run(judge_runs(target, runs, make_ruler(judge, judge_url, rubric, votes), judge))
     elif reward is not None:
         asyncio.run(_score_runs(target, runs, load_object(reward), reward))
-    scored = sum(trajectory.reward is not None for trajectory in runs)
+    scored = sum(trajectory.scored for trajectory in runs)
     print(f"{scored} scored, {len(runs) - scored} failed")
     if kept := len(everything) - len(runs):
         print(f"{kept} runs had a reward already; --again scores them anew")
@@ -97,7 +97,7 @@ async def _score_runs(store: TrajectoryStore, runs: Sequence[Trajectory], reward
 
     for trajectory in runs:
         await score(trajectory, reward)
-        store.score(trajectory.id, trajectory.reward, trajectory.metrics, error=trajectory.reward_error, source=source)
+        store.score_run(trajectory, source)
         if trajectory.reward_error:
             print(f"{trajectory.id}: {trajectory.reward_error}", file=sys.stderr)
 
@@ -116,15 +116,16 @@ async def judge_runs(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: 
     Returns:
         Copies of the runs, with their scores.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
+    from art_langgraph.progress import progress_bar
     from art_langgraph.rewards import score_group
     from art_langgraph.trajectory import TrajectoryGroup
 
     groups = TrajectoryGroup.by_scenario(list(runs))
     judged: list[Trajectory] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, transient=True, disable=not sys.stderr.isatty()) as bar:
+    with progress_bar(*columns, shown=sys.stderr.isatty()) as bar:
         task = bar.add_task("judged scenarios", total=len(groups))
         for scoring in asyncio.as_completed([score_group(group, ruler) for group in groups]):
             group = await scoring

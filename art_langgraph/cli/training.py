@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from art_langgraph.cli.options import (
+    AggregationOption,
     ErrorOption,
     GraphOption,
     JudgeOption,
@@ -26,6 +29,7 @@ from art_langgraph.cli.options import (
 from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
 
 if TYPE_CHECKING:
+    from art_langgraph.client.client import TrainerClient
     from art_langgraph.credit import Comparison
     from art_langgraph.judge.ruler import Ruler
     from art_langgraph.store import TrajectoryStore
@@ -40,6 +44,7 @@ def train_command(
     policy: Annotated[str, typer.Option(help="Policy to train.")],
     from_store: Annotated[bool, typer.Option("--from-store", help="Train on recorded runs (needed: say so).")] = False,
     lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = 1e-4,
+    loss_aggregation: AggregationOption = "loss_type",
     node: Annotated[list[str] | None, typer.Option(help="Train only this node; repeatable, patterns allowed.")] = None,
     replay: Annotated[int, typer.Option(help="Run each scenario anew this many times and compare those runs.")] = 0,
     graph_object: Annotated[
@@ -64,7 +69,8 @@ def train_command(
     Runs of the same scenario are compared with each other. A run alone in its scenario is compared with a running
     baseline, the mean reward of the policy's other runs; or, with --replay N, its scenario is run N times anew.
     Runs without a reward are left out: score them first (`feedback`, `score`), or with --judge MODEL, which compares
-    the runs of each scenario. A run is used once, unless --again is given.
+    the runs of each scenario. A run is used once, unless --again is given. Runs that evaluate a version are never used.
+    Ctrl-C does not end a step that the server has accepted.
 
     Example: art-langgraph train --from-store --policy agent --since 1d
     """
@@ -75,25 +81,43 @@ def train_command(
     if replay and (not graph_object or not (reward or judge)):
         raise ConfigError("--replay needs --graph-object module:graph, and --reward module:function or --judge")
     target = TrajectoryStore(store)
-    everything = target.list(**filters(graph, thread, since, error=error))
-    recorded = [
-        trajectory for trajectory in everything if any(call.policy == policy for call in trajectory.completions)
-    ]
-    used = set() if again else target.trained(policy)
-    runs = [trajectory for trajectory in recorded if trajectory.id not in used]
-    if skipped := len(recorded) - len(runs):
-        print(f"{skipped} of {len(recorded)} runs are left out: {policy} was trained on them; --again uses them again")
+    found = target.list(**filters(graph, thread, since, error=error))
+    recorded = [trajectory for trajectory in found if any(call.policy == policy for call in trajectory.completions)]
     ruler = None if judge is None else make_ruler(judge, judge_url, rubric, votes)
 
     async def step() -> None:
-        chosen = runs
-        if replay:
-            chosen = await _replay(target, runs, replay, str(graph_object), reward, ruler)
-        elif ruler:
-            chosen = await _judge(target, runs, ruler)
-        await _train(policy, target, chosen, recorded, lr, node)
+        from art_langgraph.client.client import TrainerClient
+
+        async with TrainerClient() as trainer:
+            runs = await _unused(trainer, target, policy, recorded, again)
+            if replay:
+                runs = await _replay(target, runs, replay, str(graph_object), reward, ruler)
+            elif ruler:
+                runs = await _judge(target, runs, ruler)
+            config = GRPOConfig(lr=lr, loss_aggregation=loss_aggregation)
+            await _train(trainer, policy, target, runs, recorded, config, node)
 
     asyncio.run(step())
+
+
+async def _unused(
+    trainer: TrainerClient, store: TrajectoryStore, policy: str, recorded: Sequence[Trajectory], again: bool
+) -> list[Trajectory]:
+    """The runs that a step may take. Says which ones are left out, and why."""
+    from art_langgraph.client.step_marks import settle
+
+    usable = [trajectory for trajectory in recorded if not trajectory.evaluation]
+    if evaluations := len(recorded) - len(usable):
+        print(f"{evaluations} of {len(recorded)} runs are left out: they evaluate a version, and are never trained on")
+    for job in await settle(trainer, store, policy):
+        print(f"{job.id}, which was sent earlier, is still {job.status}: its runs are in use")
+    if again:
+        return usable
+    used = store.trained(policy)
+    fresh = [trajectory for trajectory in usable if trajectory.id not in used]
+    if skipped := len(usable) - len(fresh):
+        print(f"{skipped} of {len(usable)} runs are left out: {policy} was trained on them; --again uses them again")
+    return fresh
 
 
 async def _replay(
@@ -120,36 +144,38 @@ async def _judge(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: Rule
     """Lets the judge score the runs without a reward. Returns all runs."""
     from art_langgraph.cli.scoring import judge_runs
 
-    unscored = [trajectory for trajectory in runs if trajectory.reward is None]
-    judged = await judge_runs(store, unscored, ruler, "ruler")
-    return [*(trajectory for trajectory in runs if trajectory.reward is not None), *judged]
+    judged = await judge_runs(store, [trajectory for trajectory in runs if not trajectory.scored], ruler, "ruler")
+    return [*(trajectory for trajectory in runs if trajectory.scored), *judged]
 
 
 async def _train(
+    trainer: TrainerClient,
     policy: str,
     store: TrajectoryStore,
     runs: Sequence[Trajectory],
     recorded: Sequence[Trajectory],
-    lr: float,
+    config: GRPOConfig,
     nodes: list[str] | None,
 ) -> None:
     """Compares runs, takes a training step on them, and records that they were used."""
-    from art_langgraph.client.client import TrainerClient
+    from art_langgraph.client.step_marks import StepMarks
     from art_langgraph.credit import compare
 
     chosen = {trajectory.id for trajectory in runs}
-    history = [trajectory for trajectory in recorded if trajectory.id not in chosen][:_HISTORY]
-    comparison = compare(runs, policy, history=history, nodes=nodes)
+    earlier = (run for run in recorded if run.id not in chosen and run.scored and not run.evaluation)
+    comparison = compare(runs, policy, history=list(islice(earlier, _HISTORY)), nodes=nodes)
     _tell(comparison)
     if not comparison.groups:
         print("nothing to train on")
         raise typer.Exit(1)
-    async with TrainerClient() as trainer:
-        result = await trainer.train_step(policy, comparison.groups, GRPOConfig(lr=lr))
-    store.mark_trained([trajectory.id for trajectory in comparison.trained], policy, result.version)
+    key = uuid.uuid4().hex
+    async with StepMarks(store, policy, key, comparison.trained) as marks:
+        job = await trainer.submit(policy, comparison.groups, config, idempotency_key=key)
+        print(f"{job.id} is accepted: a training step of {policy}")
+        marks.result = result = await trainer.result(job)
     metrics = result.metrics
     if skipped := metrics.get("skipped"):
-        print(f"{policy} stays at version {result.version}: {skipped}")
+        print(f"{policy} stays at version {result.version}: {skipped}; the runs can be used again")
         raise typer.Exit(1)
     print(
         f"{policy}@{result.version} is served: {metrics['completions']} completions, "
@@ -161,8 +187,13 @@ def _tell(comparison: Comparison) -> None:
     print(
         f"{comparison.grouped} runs are compared with others of their scenario, {comparison.single} with a running "
         f"baseline; left out: {comparison.unscored} without a reward, {comparison.no_baseline} with nothing to compare "
-        "with"
+        f"with, {comparison.no_completions} without a completion to train"
     )
+    if comparison.apart:
+        print(
+            f"{comparison.apart} scenarios have scores of a judge's comparison beside other rewards: these are not "
+            "compared with one another; `art-langgraph score --again` scores all runs in one way"
+        )
 
 
 def sft_command(

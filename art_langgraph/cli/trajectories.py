@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from collections import Counter
@@ -31,6 +30,7 @@ from art_langgraph.cli.options import (
 )
 from art_langgraph.cli.output import print_json, print_table, shortened
 from trainer_server.wire import ConfigError
+from trainer_server.wire.text import writable
 
 if TYPE_CHECKING:
     from art_langgraph.trajectory import Trajectory
@@ -124,8 +124,8 @@ def export_command(
 
     Example: art-langgraph trajectories export good.jsonl --min-reward 0.8
     """
-    from art_langgraph.jsonl import write_jsonl
     from art_langgraph.store import TrajectoryStore
+    from trainer_server.wire.jsonl import write_jsonl
 
     runs = TrajectoryStore(store).list(**filters(graph, thread, since, min_reward, max_reward, error))[::-1]
     if file.suffix == ".parquet":
@@ -143,9 +143,9 @@ def import_command(
     store: StoreOption = None,
 ) -> None:
     """Read runs from a file into the store. A run that is in the store already is left alone."""
-    from art_langgraph.jsonl import read_jsonl
     from art_langgraph.store import TrajectoryStore
     from art_langgraph.trajectory import Trajectory
+    from trainer_server.wire.jsonl import read_jsonl
 
     target = TrajectoryStore(store)
     if file.suffix == ".parquet":
@@ -208,23 +208,24 @@ def _statistics(runs: Sequence[Trajectory]) -> dict[str, Any]:
 
 
 def _write_parquet(file: Path, runs: Sequence[Trajectory]) -> None:
-    from art_langgraph.jsonl import to_line
+    from trainer_server.wire.home import create_private
+    from trainer_server.wire.jsonl import to_json
 
     arrow, parquet = _pyarrow()
     rows = [
         {
-            "id": trajectory.id,
+            "id": _utf8(trajectory.id),
             "started": trajectory.started,
             "seconds": trajectory.seconds,
-            "graph": trajectory.graph_id,
-            "thread": trajectory.thread_id,
-            "run": trajectory.run_id,
-            "scenario": trajectory.scenario.id,
+            "graph": _utf8(trajectory.graph_id),
+            "thread": _utf8(trajectory.thread_id),
+            "run": _utf8(trajectory.run_id),
+            "scenario": _utf8(trajectory.scenario.id),
             "reward": trajectory.reward,
-            "error": trajectory.error,
+            "error": _utf8(trajectory.error),
             "completions": len(trajectory.completions),
             "tool_calls": len(trajectory.tool_calls),
-            "record": to_line(trajectory),
+            "record": to_json(trajectory),
         }
         for trajectory in runs
     ]
@@ -245,17 +246,23 @@ def _write_parquet(file: Path, runs: Sequence[Trajectory]) -> None:
             ("record", text),
         ]
     )
+    create_private(file)
     parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), file)
 
 
+def _utf8(text: str | None) -> str | None:
+    """A text as Parquet can hold it. The column `record` has the exact text, as JSON."""
+    return None if text is None else writable(text)
+
+
 def _read_parquet(file: Path) -> Iterator[Trajectory]:
-    from art_langgraph.jsonl import explain
     from art_langgraph.trajectory import Trajectory
+    from trainer_server.wire.jsonl import explain, from_json
 
     _, parquet = _pyarrow()
     for number, record in enumerate(parquet.read_table(file, columns=["record"])["record"].to_pylist(), start=1):
         try:
-            yield Trajectory.model_validate(json.loads(record))
+            yield from_json(Trajectory, record)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{file}, row {number} is no trajectory: {explain(error)}") from None
 

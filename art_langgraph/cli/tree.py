@@ -12,6 +12,7 @@ from rich.tree import Tree
 from art_langgraph.cli.output import cell, shortened
 from art_langgraph.messages import plain
 from art_langgraph.trajectory import CompletionCall, Scenario, ToolCall, Trajectory
+from trainer_server.wire.text import beginning
 
 
 def question(scenario: Scenario) -> str:
@@ -46,6 +47,11 @@ def tree(trajectory: Trajectory) -> Tree:
         root.add(escape(f"answered by: {', '.join(models)}"))
     if trajectory.error:
         root.add(f"[red]{escape(trajectory.error)}[/red]")
+    if trajectory.reward_reason:
+        root.add(escape(f"judged: {shortened(trajectory.reward_reason, 400)}"))
+    if trajectory.node_rewards:
+        by_node = " · ".join(f"{pattern} {cell(value)}" for pattern, value in trajectory.node_rewards.items())
+        root.add(escape(f"rewards by node: {by_node}"))
     if trajectory.metrics:
         root.add(escape(" · ".join(f"{name} {value:.3f}" for name, value in trajectory.metrics.items())))
     branches: dict[str | None, Tree] = {None: root}
@@ -59,7 +65,7 @@ def tree(trajectory: Trajectory) -> Tree:
             mark = "[red]✗[/red]" if event.is_error else "[green]✓[/green]"
             where = f" ({event.server})" if event.server else ""
             text = f"{event.tool}({json.dumps(event.arguments, ensure_ascii=False)}){where} → {event.result or ''}"
-            branches.get(event.attempt, root).add(f"{mark} {escape(text[:400])}")
+            branches.get(event.attempt, root).add(f"{mark} {escape(beginning(text, 400))}")
         else:
             ends = " [red]" + escape(event.error) + "[/red]" if event.error else ""
             ends += " [yellow]interrupted[/yellow]" if event.interrupted else ""
@@ -75,9 +81,9 @@ def _add_completion(branch: Tree, call: CompletionCall) -> None:
     node = branch.add(f"[magenta]●[/magenta] [dim]{escape(' · '.join(filter(None, notes)))}[/dim]")
     for message in call.messages[-2:]:
         line = f"{message.get('role')}: {_message_text(message)}"
-        node.add(f"[dim]{escape(line[:400])}[/dim]")
+        node.add(f"[dim]{escape(beginning(line, 400))}[/dim]")
     if call.message:
-        node.add(escape(f"assistant: {_message_text(call.message)}"[:800]))
+        node.add(escape(beginning(f"assistant: {_message_text(call.message)}", 800)))
 
 
 def _message_text(message: dict[str, Any]) -> str:

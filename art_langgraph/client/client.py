@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
+import math
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,12 +13,16 @@ from typing import Any, Self
 
 import httpx
 from pydantic import ValidationError
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from art_langgraph.client.demonstrations import Demonstration, sft_request
 from art_langgraph.client.download import fetch
-from art_langgraph.credit import RetryCredit, group_refs
-from art_langgraph.jsonl import explain
+from art_langgraph.client.outages import explain as explain_error
+from art_langgraph.client.outages import retry_seconds
+from art_langgraph.client.servers import meet
+from art_langgraph.client.transport import PatientAsyncClient
+from art_langgraph.credit import RetryCredit, group_refs, repeated
+from art_langgraph.progress import progress_bar
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import (
     Completion,
@@ -40,29 +45,43 @@ from trainer_server.wire import (
     StepResult,
     Version,
 )
+from trainer_server.wire.jsonl import explain
+from trainer_server.wire.text import beginning
+
+log = logging.getLogger("art_langgraph")
 
 _WAIT = 20
 """Seconds of a long poll for a job."""
 _GLANCE = 1.0
 """Seconds of a long poll while a progress bar is shown."""
-_RETRY_FOR = 60.0
-"""Seconds during which a request is retried when the server does not answer: it may be restarting."""
 
 
 class TrainerClient:
     """Policies, steps, versions and completions of a trainer server. Use as `async with TrainerClient() as trainer:`.
 
     All methods that send a request raise ServerError when the server refuses it (with its HTTP status), and
-    ServerUnreachable when the server does not answer.
+    ServerUnreachable when the server does not answer. While the server is gone, as during a restart, they ask again for
+    `retry_for` seconds, and a warning says so. That is safe: steps carry an idempotency key, and all other requests are
+    idempotent.
 
     Args:
         base_url: Address of the server; None: ART_BASE_URL, else the local server's file.
         api_key: Its key; None: ART_API_KEY, else the local server's file.
+        retry_for: Seconds for which requests are repeated while no server answers; 0: not at all. None: ART_RETRY_FOR,
+            else 120.
+
+    Raises:
+        ConfigError: There is no key, or `retry_for` is negative.
     """
 
-    def __init__(self, base_url: str | None = None, api_key: str | None = None) -> None:
+    def __init__(
+        self, base_url: str | None = None, api_key: str | None = None, *, retry_for: float | None = None
+    ) -> None:
         self.connection = Connection.find(base_url, api_key)
-        self._http = httpx.AsyncClient(
+        self.retry_for = retry_seconds(retry_for)
+        meet(self.connection)
+        self._http = PatientAsyncClient(
+            self.retry_for,
             base_url=self.connection.url,
             headers={"Authorization": f"Bearer {self.connection.api_key}"},
             timeout=httpx.Timeout(60.0, connect=5.0),
@@ -169,7 +188,14 @@ class TrainerClient:
             policy: Name of the policy.
             version: Its version.
             score: Larger is better.
+
+        Raises:
+            ConfigError: The score is not finite.
         """
+        if not math.isfinite(score):
+            raise ConfigError(
+                f"score={score} of {policy}@{version} is not finite: versions are compared by their scores"
+            )
         await self._ask("PUT", f"/api/policies/{policy}/versions/{version}/score", json={"score": score})
 
     async def completion(self, completion_id: str) -> Completion:
@@ -185,6 +211,7 @@ class TrainerClient:
         nodes: Sequence[str] | None = None,
         retry_credit: RetryCredit = "drop",
         idempotency_key: str | None = None,
+        time_limit: float | None = None,
     ) -> Job:
         """Queues a training step and returns at once. Calling it again with the same key returns the same job.
 
@@ -195,13 +222,16 @@ class TrainerClient:
             nodes: As those of `train_step`.
             retry_credit: As that of `train_step`.
             idempotency_key: Names the step. The server takes a step once, however often it is sent. None: a new key.
+            time_limit: Seconds that the trainer may take; a job that takes longer fails. None: the server's limit.
+
+        Raises:
+            ConfigError: As `train_step`.
         """
-        refs = [group for group in groups if isinstance(group, GroupRef)]
-        whole = [group for group in groups if isinstance(group, TrajectoryGroup)]
         request = StepRequest(
-            groups=[*refs, *group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit)],
+            groups=_references(policy, groups, nodes, retry_credit),
             config=config or GRPOConfig(),
             idempotency_key=idempotency_key or uuid.uuid4().hex,
+            time_limit=time_limit,
         )
         return Job.model_validate_json(
             (await self._ask("POST", f"/api/policies/{policy}/steps", json=request.model_dump(mode="json"))).content
@@ -247,35 +277,55 @@ class TrainerClient:
         return JobList.model_validate_json((await self._ask("GET", "/api/jobs", params=params)).content).jobs
 
     async def cancel(self, job_id: str) -> Job:
-        """Cancels a queued job. Cancelling it again returns the same job.
+        """Cancels a queued or running step or warm start. Cancelling it again returns the same job.
+
+        The policy stays at the version that it had. To break off a running job, the server ends the trainer and starts
+        it again.
 
         Returns:
             The cancelled job.
 
         Raises:
-            ServerError: 404 where there is no such job, 409 where the trainer has taken it up or it has ended.
+            ServerError: 404 where there is no such job, 409 where it has ended or made its version.
         """
         return Job.model_validate_json((await self._ask("POST", f"/api/jobs/{job_id}/cancel")).content)
 
-    async def wait(self, job: Job, *, progress: str | None = None) -> Job:
-        """Waits until a job has ended.
+    async def wait(self, job: Job, *, progress: str | None = None, timeout: float | None = None) -> Job:
+        """Waits until a job has ended. When the waiting is cancelled, the job goes on at the server; a warning says so.
 
         Args:
             job: The job.
             progress: Label of a progress bar on the terminal; None: no bar.
+            timeout: Seconds to wait; None: as long as the job takes.
 
         Returns:
             The job in its final state.
 
         Raises:
             JobFailed: The job failed or was cancelled.
+            TimeoutError: The job has not ended in time. It goes on: wait for it again, or cancel it.
         """
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        with Progress(*columns, transient=True, disable=progress is None) as bar:
+        with progress_bar(*columns, shown=progress is not None) as bar:
             task = bar.add_task(progress or "", total=1.0)
-            while not job.status.final:
-                job = await self.job(job.id, wait=_GLANCE if progress else _WAIT)
-                bar.update(task, completed=job.progress or 0.0)
+            try:
+                async with asyncio.timeout(timeout):
+                    while not job.status.final:
+                        job = await self.job(job.id, wait=_GLANCE if progress else _WAIT)
+                        bar.update(task, completed=job.progress or 0.0)
+            except TimeoutError:
+                raise TimeoutError(
+                    f"{job.id} on policy {job.policy!r} is {job.status.value} after {timeout:g} s and goes on: wait "
+                    f"for it by TrainerClient.result, or cancel it: `art-langgraph jobs cancel {job.id}`"
+                ) from None
+            except asyncio.CancelledError:  # Ctrl-C, or the caller's timeout
+                log.warning(
+                    "nobody waits for %s any more; it goes on at the server: `art-langgraph jobs list` shows it, "
+                    "`art-langgraph jobs cancel %s` cancels it",
+                    job.id,
+                    job.id,
+                )
+                raise
         if job.status in (JobStatus.failed, JobStatus.cancelled):
             how = "failed" if job.status == JobStatus.failed else "was cancelled"
             raise JobFailed(f"{job.id} on policy {job.policy!r} {how}: {job.error}", job_id=job.id)
@@ -290,6 +340,8 @@ class TrainerClient:
         nodes: Sequence[str] | None = None,
         retry_credit: RetryCredit = "drop",
         idempotency_key: str | None = None,
+        time_limit: float | None = None,
+        timeout: float | None = None,
     ) -> StepResult:
         """Takes a training step on the policy's own completions. Returns when the gateway serves the new version.
 
@@ -300,18 +352,30 @@ class TrainerClient:
             nodes: Patterns of the node paths to train ("planner", "worker/*"); None: all.
             retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
             idempotency_key: As that of `submit`.
+            time_limit: As that of `submit`.
+            timeout: As that of `wait`.
 
         Returns:
-            The new version and the step's metrics. When there was nothing to learn from, the version stays and
-            `metrics["skipped"]` says why. `metrics["job"]` has the job's id and its seconds by phase.
+            The new version, the step's metrics, and in `trajectories` the ids of those that were trained, as `groups`
+            names them. When there was nothing to learn from, the version stays and `metrics["skipped"]` says why.
+            `metrics["job"]` has the job's id and its seconds by phase.
 
         Raises:
-            JobFailed: The step failed; the policy stays at the version it had.
+            ConfigError: An element of `groups` is no group; or `nodes` or `retry_credit` is given with a `GroupRef`,
+                whose completions do not say where they were made.
+            JobFailed: The step failed or was cancelled; the policy stays at the version it had.
+            TimeoutError: As `wait`.
         """
         job = await self.submit(
-            policy, groups, config, nodes=nodes, retry_credit=retry_credit, idempotency_key=idempotency_key
+            policy,
+            groups,
+            config,
+            nodes=nodes,
+            retry_credit=retry_credit,
+            idempotency_key=idempotency_key,
+            time_limit=time_limit,
         )
-        return await self.result(job)
+        return await self.result(job, timeout=timeout)
 
     async def sft(
         self,
@@ -321,7 +385,9 @@ class TrainerClient:
         *,
         nodes: Sequence[str] | None = None,
         idempotency_key: str | None = None,
+        time_limit: float | None = None,
         progress: bool = True,
+        timeout: float | None = None,
     ) -> StepResult:
         """Warm start: the next version of a policy imitates demonstrations, by supervised fine-tuning.
 
@@ -335,34 +401,41 @@ class TrainerClient:
                 are used.
             nodes: Patterns of the node paths whose completions are imitated; None: all.
             idempotency_key: As that of `submit`.
+            time_limit: As that of `submit`.
             progress: Shows a bar on a terminal.
+            timeout: As that of `wait`.
 
         Returns:
             As `train_step`.
 
         Raises:
-            ConfigError: A demonstration is no conversation, or there are none.
+            ConfigError: A demonstration is no conversation, or there are none, or `nodes` is given with
+                conversations.
             JobFailed: The warm start failed; the policy stays at the version it had.
+            TimeoutError: As `wait`.
         """
         request = sft_request(demonstrations, config, nodes=nodes, idempotency_key=idempotency_key or uuid.uuid4().hex)
+        request.time_limit = time_limit
         answer = await self._ask("POST", f"/api/policies/{policy}/sft", json=request.model_dump(mode="json"))
         label = f"warm start of {policy}" if progress else None
-        return await self.result(Job.model_validate_json(answer.content), progress=label)
+        return await self.result(Job.model_validate_json(answer.content), progress=label, timeout=timeout)
 
-    async def result(self, job: Job, *, progress: str | None = None) -> StepResult:
+    async def result(self, job: Job, *, progress: str | None = None, timeout: float | None = None) -> StepResult:
         """Waits for a submitted step or warm start.
 
         Args:
             job: The job.
             progress: As that of `wait`.
+            timeout: As that of `wait`.
 
         Returns:
             As `train_step`.
 
         Raises:
             JobFailed: The step failed; the policy stays at the version it had.
+            TimeoutError: As `wait`.
         """
-        job = await self.wait(job, progress=progress)
+        job = await self.wait(job, progress=progress, timeout=timeout)
         assert job.result is not None
         job.result.metrics["job"] = {"id": job.id, "seconds": job.seconds}
         return job.result
@@ -407,27 +480,44 @@ class TrainerClient:
         return await fetch(self._http, path, {"format": format}, directory, refused=_error, progress=progress)
 
     async def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Sends a request, and retries it while the server does not answer.
+        """Sends a request. Raises ServerError and ServerUnreachable, as the class says."""
+        try:
+            answer = await self._http.request(method, path, **options)
+        except httpx.TransportError as error:
+            raise ServerUnreachable(
+                f"no trainer server answers at {self.connection.url} ({explain_error(error)}). "
+                "Start one with `art-langgraph serve`, or set ART_BASE_URL and ART_API_KEY."
+            ) from error
+        if answer.is_success:
+            return answer
+        raise _error(answer)
 
-        Retrying is safe: steps carry an idempotency key, and all other requests are idempotent.
-        """
-        deadline = time.monotonic() + _RETRY_FOR
-        delay = 0.1
-        while True:
-            try:
-                answer = await self._http.request(method, path, **options)
-            except httpx.TransportError as error:
-                if (isinstance(error, httpx.ConnectError) and delay > 0.5) or time.monotonic() > deadline:
-                    raise ServerUnreachable(
-                        f"no trainer server answers at {self.connection.url} ({type(error).__name__}). "
-                        "Start one with `art-langgraph serve`, or set ART_BASE_URL and ART_API_KEY."
-                    ) from error
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, 5.0)
-                continue
-            if answer.is_success:
-                return answer
-            raise _error(answer)
+
+def _references(
+    policy: str, groups: Sequence[TrajectoryGroup | GroupRef], nodes: Sequence[str] | None, retry_credit: RetryCredit
+) -> list[GroupRef]:
+    """The groups of a step, as completions and rewards. Raises ConfigError as `train_step`."""
+    for number, group in enumerate(groups):
+        if not isinstance(group, TrajectoryGroup | GroupRef):
+            raise ConfigError(
+                f"group {number} (counted from 0) is of type {type(group).__name__}: a step compares runs, so it takes "
+                "TrajectoryGroup(scenario=…, trajectories=[…]) or GroupRef"
+            )
+        if isinstance(group, GroupRef) and (nodes is not None or retry_credit != "drop"):
+            raise ConfigError(
+                f"group {number} (counted from 0) is a GroupRef, which does not say in which node a completion was "
+                "made: leave out nodes= and retry_credit=, or pass a TrajectoryGroup"
+            )
+    refs = [group for group in groups if isinstance(group, GroupRef)]
+    whole = [group for group in groups if isinstance(group, TrajectoryGroup)]
+    refs += group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit)
+    if twice := repeated(refs):
+        log.warning(
+            "%d completions are in several references of one step, which trains them once for each; the first: %s",
+            len(twice),
+            twice[0],
+        )
+    return refs
 
 
 def _error(answer: httpx.Response) -> ServerError:
@@ -435,5 +525,5 @@ def _error(answer: httpx.Response) -> ServerError:
         problem = answer.json()["error"]
         message, code = str(problem["message"]), problem.get("code")
     except (ValueError, KeyError, TypeError):
-        message, code = answer.text[:500], None
+        message, code = beginning(answer.text, 500), None
     return ServerError(f"{message} (HTTP {answer.status_code})", status=answer.status_code, code=code)

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from art_langgraph.credit import group_refs
-from art_langgraph.jsonl import explain, read_jsonl
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError, Conversation, SFTConfig, SFTRequest, TrajectoryRef
+from trainer_server.wire.jsonl import explain, read_jsonl
 
 Demonstration = Conversation | Mapping[str, Any] | Trajectory | TrajectoryGroup
 """A conversation, as a dict `{"messages": […], "tools": […]}` or a `Conversation`; or runs, whose completions are
@@ -49,7 +49,7 @@ def sft_request(
         idempotency_key: As that of `TrainerClient.submit`.
 
     Raises:
-        ConfigError: A demonstration is no conversation, or there are none.
+        ConfigError: A demonstration is no conversation, or there are none, or `nodes` is given with conversations.
     """
     if isinstance(demonstrations, (str, Path)):
         demonstrations = load_conversations(demonstrations)
@@ -70,6 +70,11 @@ def sft_request(
                 raise ConfigError(f"demonstration {number} (counted from 0): {explain(error)}") from None
     if not conversations and not trajectories:
         raise ConfigError("there is nothing to imitate: the demonstrations are empty")
+    if conversations and nodes is not None:
+        raise ConfigError(
+            f"nodes={list(nodes)!r} chooses completions of recorded runs by their node; {len(conversations)} of the "
+            "demonstrations are conversations, which have no nodes: leave nodes= out, or pass trajectories"
+        )
     return SFTRequest(
         conversations=conversations,
         trajectories=trajectories,

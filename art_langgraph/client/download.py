@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import httpx
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
+from art_langgraph.progress import progress_bar
 from trainer_server.wire import ConfigError, ServerError, ServerUnreachable
 
 _PATIENCE = 3600.0
@@ -60,7 +61,7 @@ async def fetch(
         directory.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
         try:
-            with Progress(*columns, transient=True, disable=not progress) as bar:
+            with progress_bar(*columns, shown=progress) as bar:
                 task = bar.add_task(f"the server prepares {directory.name}", total=None)
                 timeout = httpx.Timeout(_PATIENCE, connect=5.0)
                 async with http.stream("GET", path, params=params, timeout=timeout) as answer:

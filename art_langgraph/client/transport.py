@@ -1,31 +1,114 @@
-"""An httpx transport with a connection pool per event loop."""
+"""HTTP clients that repeat requests while the trainer server is gone, and a connection pool per event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from weakref import WeakKeyDictionary
+import threading
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import httpx
 
+from art_langgraph.client.outages import LOST, outages
+
+
+class PatientAsyncClient(httpx.AsyncClient):
+    """An httpx client that sends a request again while its server is gone. See `outages.Outages`.
+
+    A request whose answer was cut off is sent again too: all requests to the trainer server may be repeated. An answer
+    that is streamed is not sent again once its first byte has arrived.
+
+    Args:
+        retry_for: Seconds for which requests are repeated, from the beginning of an outage.
+        options: Those of httpx.
+    """
+
+    def __init__(self, retry_for: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.retry_for = retry_for
+
+    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                answer = await super().send(request, **options)
+            except LOST as error:
+                pause = outages.pause(request.url, error, attempt=attempt, patience=self.retry_for)
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+            else:
+                outages.answered(request.url)
+                return answer
+
+
+class PatientClient(httpx.Client):
+    """The same, without an event loop.
+
+    Args:
+        retry_for: As that of PatientAsyncClient.
+        options: Those of httpx.
+    """
+
+    def __init__(self, retry_for: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.retry_for = retry_for
+
+    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                answer = super().send(request, **options)
+            except LOST as error:
+                pause = outages.pause(request.url, error, attempt=attempt, patience=self.retry_for)
+                if pause is None:
+                    raise
+                time.sleep(pause)
+            else:
+                outages.answered(request.url)
+                return answer
+
 
 class LoopTransport(httpx.AsyncBaseTransport):
-    """An httpx transport that keeps a connection pool for each event loop.
+    """An httpx transport that keeps a connection pool for each event loop, and closes it when the loop ends.
 
     All ChatART models of a process share a client. An ordinary pool would keep connections of event loops that have
-    ended, and the second `asyncio.run` of a script would fail on them.
+    ended, and the second `asyncio.run` of a script would fail on them. Event loops of several threads may use it.
     """
 
     def __init__(self) -> None:
-        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncHTTPTransport] = WeakKeyDictionary()
+        self._pools: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncHTTPTransport, AsyncGenerator[None]]] = {}
+        self._lock = threading.Lock()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        loop = asyncio.get_running_loop()
-        pool = self._pools.get(loop)
-        if pool is None:
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=128)
-            pool = self._pools[loop] = httpx.AsyncHTTPTransport(limits=limits)
+        loop, guard = asyncio.get_running_loop(), None
+        with self._lock:
+            if loop not in self._pools:
+                for ended in [known for known in self._pools if known.is_closed()]:  # one that nobody shut down
+                    del self._pools[ended]
+                limits = httpx.Limits(max_connections=None, max_keepalive_connections=128)
+                guard = self._until_the_end_of(loop)
+                self._pools[loop] = (httpx.AsyncHTTPTransport(limits=limits), guard)
+            pool, _ = self._pools[loop]
+        if guard:
+            await anext(guard)
         return await pool.handle_async_request(request)
 
     async def aclose(self) -> None:
-        if pool := self._pools.pop(asyncio.get_running_loop(), None):
+        """Closes the connections of the running event loop."""
+        with self._lock:
+            known = self._pools.get(asyncio.get_running_loop())
+        if known:
+            await known[1].aclose()
+
+    async def _until_the_end_of(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None]:
+        """Closes the pool of a loop. A loop that ends closes the asynchronous generators that were begun in it."""
+        try:
+            yield
+        finally:
+            with self._lock:
+                pool, _ = self._pools.pop(loop)
             await pool.aclose()

@@ -22,6 +22,7 @@ from art_langgraph.llm.modes import Message
 from art_langgraph.rewards import regrouped, unscored
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError, LLMError
+from trainer_server.wire.text import writable
 
 log = logging.getLogger("art_langgraph")
 
@@ -180,7 +181,7 @@ async def ruler_score_group(
 def _prompt(rubric: str, shared: str, candidates: Sequence[str]) -> list[Message]:
     """Messages to the judge. The fence is a digest of the text that it encloses, so that no run can forge it."""
     whole = "\0".join([shared, *candidates])
-    fence = hashlib.sha256(whole.encode()).hexdigest()[:16]
+    fence = hashlib.sha256(writable(whole).encode()).hexdigest()[:16]
     parts = [f"#{fence} what all candidates begin with\n{shared}"]
     parts += [f"#{fence} candidate {number}\n{text}" for number, text in enumerate(candidates, start=1)]
     numbers = ", ".join(str(number) for number in range(1, len(candidates) + 1))

@@ -9,6 +9,7 @@ from typing import Any
 
 from art_langgraph.messages import plain
 from art_langgraph.trajectory import CompletionCall, Trajectory
+from trainer_server.wire.text import writable
 
 _BYTES_PER_TOKEN = 4
 """An estimate: each judge model has a tokenizer of its own."""
@@ -60,11 +61,12 @@ def transcripts(trajectories: Sequence[Trajectory], budget: Budget | None = None
         texts.append("\n".join([*_lines(tree, ""), *_ending(trajectory, budget)]) or "(nothing more happened)")
     if not shared:
         shared = [_entry("task", _json(plain(run.scenario.input), budget.message)) for run in trajectories[:1]]
-    return "\n".join(shared), texts
+    return writable("\n".join(shared)), [writable(text) for text in texts]
 
 
 def cut(text: str, tokens: int) -> str:
-    """A text without its middle where it is longer than `tokens` tokens of about four bytes."""
+    """A text without its middle where it is longer than `tokens` tokens of about four bytes. It says what it lacks."""
+    text = writable(text)
     whole, limit = text.encode(), tokens * _BYTES_PER_TOKEN
     if len(whole) <= limit:
         return text

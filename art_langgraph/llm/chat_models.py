@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from art_langgraph.capture.scope import apart
 from art_langgraph.llm.faults import Fault
 from art_langgraph.llm.modes import Message, Mode, request
-from art_langgraph.llm.target import Reply, load_litellm
+from art_langgraph.llm.target import Reply, has_litellm, load_litellm
 
 log = logging.getLogger("art_langgraph")
 
@@ -46,6 +46,10 @@ class ChatModel:
     @property
     def endpoint(self) -> str:
         return f"{type(self.model).__qualname__} {self.name} at {getattr(self.model, 'openai_api_base', None)}"
+
+    async def load(self) -> None:
+        if has_litellm():  # which knows prices
+            await load_litellm()
 
     async def ask(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
         with apart():
@@ -79,11 +83,13 @@ class ChatModel:
             raise Fault("bad_request", message, other_mode=True) from error
 
     async def _price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
-        """USD by litellm's price list; None where it has no price. Our own server bills nobody."""
+        """USD by litellm's price list; None where it has no price, or is not installed. Our own server bills nobody."""
         from art_langgraph.chat_model import ChatART
 
         if isinstance(self.model, ChatART):
             return 0.0
+        if not has_litellm():
+            return None
         litellm = await load_litellm()
         if self.name not in litellm.model_cost:
             return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Literal
+from typing import Any, Generic, Literal
 from weakref import WeakKeyDictionary
 
 from langchain_core.language_models import BaseChatModel
@@ -24,8 +24,9 @@ from art_langgraph.llm.cache import AnswerCache, question
 from art_langgraph.llm.chat_models import ChatModel
 from art_langgraph.llm.faults import REMEDY, Fault, fault_of
 from art_langgraph.llm.modes import MODES, Message, Mode, T, parse
-from art_langgraph.llm.target import Reply, Target, find_target, load_litellm
+from art_langgraph.llm.target import Reply, Target, check_litellm, find_target
 from trainer_server.wire import ConfigError, LLMError
+from trainer_server.wire.text import beginning, writable
 
 log = logging.getLogger("art_langgraph")
 
@@ -93,7 +94,8 @@ class LLM:
             cached, nor those of a chat model that LangChain cannot serialise.
 
     Raises:
-        ConfigError: A number is out of range, or an option is given that must be set on the chat model itself.
+        ConfigError: A number is out of range, an option is given that must be set on the chat model itself, or litellm
+            is not installed, which models with a name need.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class LLM:
             self._target = ChatModel(model)
             self.model = self._target.name
         else:
+            check_litellm(model)  # now, rather than after the runs that it shall judge
             self.model = model
         self.usage = Usage()
         self._base_url, self._api_key = base_url, api_key
@@ -156,7 +159,7 @@ class LLM:
         """
         if (target := self._target) is None:
             target = self._target = await find_target(self.model, self._base_url, self._api_key, self._options)
-        asked: list[Message] = [dict(message) for message in messages]
+        asked: list[Message] = [_writable(message) for message in messages]
         cache, digest = self._cache, ""
         if cache and (identity := target.identity) is not None:
             digest = question({**identity, "messages": asked, "sample": sample, "schema": answer.model_json_schema()})
@@ -250,13 +253,13 @@ class _Dialogue(Generic[T]):
             value = _checked(text, self.answer, self.check)
         except ValueError as error:
             self._after_malformed(_correction(text, str(error)))
-            raise Fault("malformed", f"{error}; it said: {text[:200]!r}", again=True) from None
+            raise Fault("malformed", f"{error}; it said: {beginning(text, 200)!r}", again=True) from None
         _works[self.target.endpoint] = self.mode
         return value
 
     async def _request(self) -> str:
         """Sends a request and returns the text of the answer. Raises Fault."""
-        await load_litellm()  # asks, or knows the price; its import must not count against the timeout
+        await self.target.load()  # takes seconds at first, which must not count against the timeout
         self.usage.calls += 1
         try:
             async with asyncio.timeout(self.timeout):
@@ -299,6 +302,15 @@ def _checked(text: str, answer: type[T], check: Callable[[T], None] | None) -> T
 
 def _correction(text: str, why: str) -> list[Message]:
     return [
-        {"role": "assistant", "content": text[:4000] or "(nothing)"},
-        {"role": "user", "content": f"That answer cannot be used: {why}. Answer again, as asked at first."},
+        {"role": "assistant", "content": writable(beginning(text, 4000)) or "(nothing)"},
+        {"role": "user", "content": writable(f"That answer cannot be used: {why}. Answer again, as asked at first.")},
     ]
+
+
+def _writable(value: Any) -> Any:
+    """A part of a message as a request can have it: in UTF-8."""
+    if isinstance(value, Mapping):
+        return {key: _writable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(item) for item in value]
+    return writable(value) if isinstance(value, str) else value

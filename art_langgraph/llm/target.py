@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import httpx
@@ -53,6 +54,9 @@ class Target(Protocol):
     def endpoint(self) -> str:
         """Name of the model and its address. `LLM` remembers the mode that works there by this name."""
 
+    async def load(self) -> None:
+        """Imports what a request needs, which takes seconds at first."""
+
     async def ask(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
         """Sends a request.
 
@@ -91,6 +95,9 @@ class NamedModel:
     @property
     def endpoint(self) -> str:
         return f"{self.model} at {self.base_url}"
+
+    async def load(self) -> None:
+        await load_litellm()
 
     async def ask(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
         litellm = await load_litellm()
@@ -145,6 +152,23 @@ async def find_target(model: str, base_url: str | None, api_key: str | None, opt
             "openai/gpt-4o-mini, or name an OpenAI-compatible endpoint with base_url=…"
         ) from None
     return NamedModel(model, None, api_key, options)
+
+
+def has_litellm() -> bool:
+    """Whether litellm is installed. Does not import it."""
+    try:
+        return find_spec("litellm") is not None
+    except ValueError:  # its import is blocked
+        return False
+
+
+def check_litellm(model: str) -> None:
+    """Raises ConfigError where litellm is not installed. model: what needs it."""
+    if not has_litellm():
+        raise ConfigError(
+            f"the model {model!r} is asked through litellm, which is not installed: pip install "
+            "'art-langgraph[judge]'. A LangChain chat model as judge needs no litellm"
+        )
 
 
 async def load_litellm() -> Any:

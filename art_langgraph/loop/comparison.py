@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from langchain_core.runnables import RunnableConfig
 
 from art_langgraph.loop.intervals import mean_interval, wilson
-from art_langgraph.loop.rollout import Graph, ScenarioLike, gather
+from art_langgraph.loop.rollout import Graph, Resume, ScenarioLike, gather
 from art_langgraph.rewards import GroupReward, score_group
+from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import TrajectoryGroup
 
 
@@ -110,6 +113,10 @@ async def compare_versions(
     temperature: float | None = 0.0,
     max_concurrency: int = 16,
     timeout: float | None = None,
+    store: TrajectoryStore | None = None,
+    resume: Resume | None = None,
+    config: RunnableConfig | None = None,
+    metadata: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> VersionComparison:
     """Runs both versions `n` times on each scenario, and scores all runs of a scenario as a group.
@@ -126,11 +133,16 @@ async def compare_versions(
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
         max_concurrency: Runs at once.
         timeout: Seconds for a run of the graph.
+        store: Where the runs are stored, without their scores; None: nowhere.
+        resume: Answers the graph's interrupts; see `rollout`.
+        config: LangChain's config of each run.
+        metadata: Your data, kept in each trajectory.
         progress: Shows a bar on a terminal.
 
     Raises:
         ConfigError: As `gather`.
         RolloutsFailed: Every run of a version raised, as `gather` says.
+        PinIgnored: As `gather`.
     """
     sides = [
         await gather(
@@ -140,6 +152,10 @@ async def compare_versions(
             version={policy: version},
             temperature=temperature,
             timeout=timeout,
+            store=store,
+            resume=resume,
+            config=config,
+            metadata=metadata,
             max_concurrency=max_concurrency,
             evaluation=True,
             progress=f"measuring {policy}@{version}" if progress else False,

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from art_langgraph.jsonl import read_jsonl, write_jsonl
+from langchain_core.runnables import RunnableConfig
+
 from art_langgraph.loop.failures import check_rewards, versions_of
-from art_langgraph.loop.intervals import mean_interval, wilson
+from art_langgraph.loop.intervals import mean_interval, rate_interval
 from art_langgraph.loop.rollout import Graph, Resume, ScenarioLike, gather
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory
+from trainer_server.wire.jsonl import read_jsonl, write_jsonl
 
 Success = Callable[[Trajectory], bool]
 """Whether a run that was scored solved its scenario."""
@@ -26,9 +28,18 @@ def full_reward(trajectory: Trajectory) -> bool:
     return trajectory.reward is not None and trajectory.reward >= 1.0
 
 
+def _reward(trajectory: Trajectory) -> float:
+    return trajectory.reward or 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """The runs of a version on scenarios: the mean of their rewards and the rate of successes, with 95 % intervals.
+
+    Every scenario counts the same: mean and rate are those of its runs first, then those of the scenarios. An interval
+    says how far the number may be from that of all scenarios of this kind, of which these are a random sample. So it is
+    narrowed by more scenarios. More runs of the same scenario narrow it only as far as chance decides within a
+    scenario; on an agent that always does the same in a scenario, they tell nothing new.
 
     A run that raised enters `mean` and `success_rate` with the reward that the reward function gave it, because raising
     may be the agent's own failure, but it never counts as a success. A run without a reward enters neither.
@@ -47,6 +58,11 @@ class Evaluation:
     def scored(self) -> list[Trajectory]:
         """Runs with a reward."""
         return [trajectory for trajectory in self.trajectories if trajectory.reward is not None]
+
+    @property
+    def scenarios(self) -> int:
+        """How many scenarios have a run with a reward."""
+        return len({trajectory.scenario.id for trajectory in self.scored})
 
     @property
     def rewards(self) -> list[float]:
@@ -70,16 +86,18 @@ class Evaluation:
 
     @property
     def mean(self) -> float | None:
-        """Mean reward; None where no run has a reward."""
-        return statistics.fmean(self.rewards) if self.rewards else None
+        """Mean reward over the scenarios; None where no run has a reward."""
+        return self.mean_of(_reward)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval of the mean: Wilson's for rewards of 0 and 1, else the normal approximation (n ≥ 2)."""
-        rewards = self.rewards
-        if rewards and set(rewards) <= {0.0, 1.0}:
-            return wilson(int(sum(rewards)), len(rewards))
-        return mean_interval(rewards)
+        """95 % interval of the mean: as `success_interval` for rewards of 0 and 1, else the normal approximation.
+
+        The normal approximation is over the means of the scenarios. None: it needs two scenarios.
+        """
+        if self.rewards and set(self.rewards) <= {0.0, 1.0}:
+            return rate_interval(self._means(_reward), self.n)
+        return mean_interval(self._means(_reward))
 
     @property
     def versions(self) -> dict[str, list[int]]:
@@ -97,13 +115,13 @@ class Evaluation:
 
     @property
     def success_rate(self) -> float | None:
-        """Share of successes among the runs with a reward; None where no run has a reward."""
-        return self.successes / self.n if self.n else None
+        """Mean over the scenarios of the share of successes among their scored runs; None where no run has a reward."""
+        return self.mean_of(self.succeeded)
 
     @property
     def success_interval(self) -> tuple[float, float]:
-        """95 % interval (Wilson) of the success rate."""
-        return wilson(self.successes, self.n)
+        """95 % interval of the success rate: Wilson's, with repeated runs of a scenario counted by `rate_interval`."""
+        return rate_interval(self._means(self.succeeded), self.n)
 
     def by(self, key: Callable[[Scenario], Iterable[Hashable]]) -> dict[Any, tuple[int, int]]:
         """(successes, runs with a reward) by facts of their scenarios, such as tools or difficulty.
@@ -120,15 +138,30 @@ class Evaluation:
         return {fact: (solved[fact], scored[fact]) for fact in sorted(scored)}
 
     def mean_of(self, part: Callable[[Trajectory], float]) -> float | None:
-        """Mean of a number over the runs with a reward: a part of the reward, seconds, tool calls. None without any."""
-        scored = self.scored
-        return statistics.fmean(map(part, scored)) if scored else None
+        """Mean of a number: a part of the reward, seconds, tool calls.
+
+        Args:
+            part: The number of a run that has a reward.
+
+        Returns:
+            The mean over the scenarios of the means of their runs; None where no run has a reward.
+        """
+        means = self._means(part)
+        return statistics.fmean(means) if means else None
+
+    def _means(self, part: Callable[[Trajectory], float]) -> list[float]:
+        """Mean of a number over the runs with a reward, for each scenario that has one."""
+        by_scenario: dict[str, list[float]] = {}
+        for trajectory in self.scored:
+            by_scenario.setdefault(trajectory.scenario.id, []).append(part(trajectory))
+        return list(map(statistics.fmean, by_scenario.values()))
 
     def summary(self) -> dict[str, Any]:
-        """The numbers, as JSON: version, n, failed, unscored, mean, interval, success, success_interval."""
+        """The numbers as JSON: version, n, scenarios, failed, unscored, mean, interval, success, success_interval."""
         return {
             "version": dict(self.version) if isinstance(self.version, Mapping) else self.version,
             "n": self.n,
+            "scenarios": self.scenarios,
             "failed": self.failed,
             "unscored": self.unscored,
             "mean": self.mean,
@@ -167,7 +200,8 @@ class Evaluation:
         low, high = self.success_interval
         left = f", {self.failed} raised" if self.failed else ""
         left += f", {self.unscored} unscored" if self.unscored else ""
-        return f"success {rate:.3f} (95 %: {low:.3f} to {high:.3f}), mean reward {self.mean:.3f}, {self.n} runs{left}"
+        runs = f"{self.n} runs of {self.scenarios} scenarios{left}"
+        return f"success {rate:.3f} (95 %: {low:.3f} to {high:.3f}), mean reward {self.mean:.3f}, {runs}"
 
 
 async def evaluate(
@@ -183,6 +217,8 @@ async def evaluate(
     timeout: float | None = None,
     store: TrajectoryStore | None = None,
     resume: Resume | None = None,
+    config: RunnableConfig | None = None,
+    metadata: Mapping[str, Any] | None = None,
     progress: bool | str = True,
 ) -> Evaluation:
     """Runs a graph `n` times on each scenario with a fixed version and temperature, and scores the runs.
@@ -193,15 +229,17 @@ async def evaluate(
         graph: As that of `rollout`.
         scenarios: Tasks that the policy was not trained on.
         reward: Scores a run; None leaves the runs unscored.
-        version: Version of the policies that ChatART asks, for all of them or by name; None: the version that the graph
-            names.
-        n: Runs of each scenario.
+        version: Version of the policies that the graph asks, for all of them or by name; None: the version that the
+            graph names.
+        n: Runs of each scenario. More scenarios tell more than more runs of the same ones; see `Evaluation`.
         success: Whether a scored run solved its scenario; by default a reward of at least 1.
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
         max_concurrency: Runs at once.
         timeout: Seconds for a run of the graph.
         store: Where the runs are stored; None: nowhere.
         resume: Answers the graph's interrupts; see `rollout`.
+        config: LangChain's config of each run.
+        metadata: Your data, kept in each trajectory.
         progress: Shows a bar on a terminal; a string labels it.
 
     Returns:
@@ -210,6 +248,7 @@ async def evaluate(
     Raises:
         ConfigError: As `gather`.
         RolloutsFailed: As `gather`, or no run has a reward though a reward function was given.
+        PinIgnored: As `gather`.
     """
     groups = await gather(
         graph,
@@ -221,6 +260,8 @@ async def evaluate(
         timeout=timeout,
         store=store,
         resume=resume,
+        config=config,
+        metadata=metadata,
         version=version,
         progress=progress,
         evaluation=True,

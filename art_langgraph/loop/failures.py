@@ -53,6 +53,15 @@ def check_runs(groups: Sequence[TrajectoryGroup], *, answered_counts: bool = Tru
         log.warning("%s%s", message, scenarios)
 
 
+def failures_of(runs: Sequence[Trajectory]) -> str | None:
+    """How many runs raised and how many others have no reward, each with the first error; None where none did."""
+    raised = [run.error for run in runs if run.error is not None]
+    unscored = [run.reward_error or "not scored" for run in runs if run.error is None and not run.scored]
+    parts = [f"{len(raised)} of {len(runs)} runs raised: {raised[0]}"] if raised else []
+    parts += [f"{len(unscored)} of {len(runs)} runs have no reward: {unscored[0]}"] if unscored else []
+    return "; ".join(parts) or None
+
+
 def answered(run: Trajectory) -> bool:
     """Whether the trainer server gave an answer in a run."""
     return any(call.id is not None and call.error is None for call in run.completions)
@@ -61,13 +70,9 @@ def answered(run: Trajectory) -> bool:
 def check_rewards(groups: Sequence[TrajectoryGroup]) -> None:
     """Raises RolloutsFailed when no run has a reward, and no completion has one of its own."""
     runs = runs_of(groups)
-    if runs and not any(map(_scored, runs)):
+    if runs and not any(run.scored for run in runs):
         why = next((run.reward_error for run in runs if run.reward_error), "no reward function scored them")
         raise RolloutsFailed(f"{len(runs)} of {len(runs)} runs have no reward: {why}", trajectories=runs)
-
-
-def _scored(run: Trajectory) -> bool:
-    return run.reward is not None or any(call.reward is not None for call in run.completions)
 
 
 def check_completions(
@@ -130,22 +135,6 @@ def warn_unheard(trajectory: Trajectory, graph: str) -> None:
         )
         remedy = "Call it by `await model.ainvoke(…)` or asyncio.to_thread, through ChatART or ChatOpenAI"
     warn_once(f"a run has a reward and no completion to train: {cause}", remedy)
-
-
-def warn_version_unasked(groups: Sequence[TrajectoryGroup], version: object) -> None:
-    """Warns when a version was asked for, and no run got any answer of the trainer server.
-
-    Args:
-        groups: The runs.
-        version: As that of `rollout`.
-    """
-    runs = runs_of(groups)
-    if version is None or any(call.id is not None for run in runs for call in run.completions):
-        return
-    warn_once(
-        f"version={version!r} was not asked for: the trainer server answered in none of the runs",
-        "Let the graph ask the policy by ChatART, in the process that runs it",
-    )
 
 
 def runs_of(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:

@@ -9,8 +9,13 @@ from collections.abc import Sequence
 _Z95 = 1.959963984540054
 
 
-def wilson(successes: int, n: int) -> tuple[float, float]:
-    """95 % interval of a success rate (Wilson 1927): right for small n and for rates near 0 and 1."""
+def wilson(successes: float, n: float) -> tuple[float, float]:
+    """95 % interval of a success rate (Wilson 1927): right for small n and for rates near 0 and 1.
+
+    Args:
+        successes: How many of n independent trials succeeded.
+        n: How many trials there are; for `rate_interval` not a whole number.
+    """
     if n == 0:
         return 0.0, 1.0
     rate, z2 = successes / n, _Z95**2
@@ -25,3 +30,26 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
         return None
     half = _Z95 * statistics.stdev(values) / math.sqrt(len(values))
     return statistics.fmean(values) - half, statistics.fmean(values) + half
+
+
+def rate_interval(rates: Sequence[float], trials: int) -> tuple[float, float]:
+    """95 % interval of a mean success rate over scenarios, each of which may have been tried several times.
+
+    It is Wilson's, for an effective number of independent trials: the number at which independent trials would have the
+    variance that the rates of the scenarios have (Korn and Graubard 1998, without their correction for few scenarios).
+    It is at least the number of scenarios and at most the number of trials. Where a scenario always has the same
+    outcome, further trials of it narrow nothing; where all scenarios are alike, each trial counts.
+
+    Args:
+        rates: Success rate of each scenario, from 0 to 1.
+        trials: How many trials all scenarios had together.
+    """
+    scenarios = len(rates)
+    if scenarios == 0:
+        return 0.0, 1.0
+    rate = statistics.fmean(rates)
+    effective = float(scenarios)
+    if scenarios > 1 and 0.0 < rate < 1.0:
+        variance = statistics.variance(rates) / scenarios
+        effective = min(max(rate * (1 - rate) / variance, scenarios), trials) if variance else float(trials)
+    return wilson(rate * effective, effective)

@@ -26,6 +26,7 @@ class RolloutBatch:
         step: Number of the step.
         groups: The runs; empty where the server has accepted the step before.
         job: The step's job, where the server has accepted the step before.
+        key: The idempotency key to send the step with; None: a new one.
         replaced: How many groups were added because others teach nothing.
         seconds: Wall time of the rollouts.
     """
@@ -33,6 +34,7 @@ class RolloutBatch:
     step: int
     groups: list[TrajectoryGroup] = field(default_factory=list)
     job: Job | None = None
+    key: str | None = None
     replaced: int = 0
     seconds: float = 0.0
 

@@ -11,14 +11,17 @@ from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.types import Command
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from art_langgraph.capture.handler import ARTCallbackHandler
-from art_langgraph.capture.release import release
+from art_langgraph.capture.handover import handed_over
 from art_langgraph.capture.scope import Scope, recording
-from art_langgraph.loop.failures import check_runs, warn_unheard, warn_version_unasked
+from art_langgraph.loop.failures import check_runs, runs_of, warn_unheard
 from art_langgraph.loop.graphs import Graph as Graph
 from art_langgraph.loop.graphs import GraphSource, NotStarted, graph_input
+from art_langgraph.loop.lost_server import REPEATS, server_is_back
+from art_langgraph.loop.pins import PinIgnored, check_version_asked, ignored
+from art_langgraph.progress import progress_bar
 from art_langgraph.rewards import GroupReward, RewardFunction, score, score_group
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
@@ -26,6 +29,9 @@ from trainer_server.wire import ConfigError
 
 ScenarioLike = Scenario | dict[str, Any] | str | Command[Any]
 """A scenario, the text of a user's message, or a graph's input; see `Scenario.of`."""
+
+REMOTE = "RemoteGraph"
+"""Class of the graphs that another process runs."""
 
 Resume = Callable[[list[Any]], Any]
 """Answers interrupts: takes their values, returns the value to resume the run with, or an awaitable of it."""
@@ -47,9 +53,14 @@ async def rollout(
 ) -> Trajectory:
     """Runs a graph on a scenario and records what it did.
 
-    When the graph raises, the trajectory has its `error` and everything that happened until then. Each ChatART in the
-    graph uses the same version of its policy during the whole rollout. A graph with a checkpointer gets a new thread
-    unless `config` names a thread.
+    When the graph raises, the trajectory has its `error` and everything that happened until then. All models of the
+    graph that ask the trainer server use the same version of their policy during the whole rollout. A graph with a
+    checkpointer gets a new thread unless `config` names a thread.
+
+    When the graph raises because a model call lost its connection to the trainer server, or its time is over because
+    the server was gone, the run is repeated from its beginning as soon as the server is back, three times at most, and
+    a warning says so. It is not repeated when the server stays away for two minutes (`ART_RETRY_FOR`), nor when
+    `config` names a thread, which has the first attempt.
 
     Args:
         graph: A compiled graph, or a factory that makes a graph for a scenario; see `Graph`.
@@ -60,7 +71,8 @@ async def rollout(
         timeout: Seconds for the graph, from when it is there; running over is an error of the trajectory.
         store: Where the trajectory is kept as well.
         resume: Answers the graph's interrupts, given as a list; without it an interrupt ends the run.
-        version: Version of the policies that ChatART asks, for all of them or by name; None: the newest.
+        version: Version of the policies that the graph asks, for all of them or by name; None: the newest. A graph that
+            names a version itself (`agent@3`) keeps it.
         evaluation: The run evaluates a version, and is never trained on.
         metadata: Your data, kept in the trajectory.
 
@@ -70,20 +82,68 @@ async def rollout(
     Raises:
         ConfigError: The graph is not compiled, it does not take the scenario's input, the function is no factory, or
             the factory raised. Nothing was run.
+        PinIgnored: Another version answered than `version`, or at another temperature than `temperature`: by a chat
+            model that is neither ChatART nor LangChain's ChatOpenAI, or in a remote graph whose process does not
+            record. The error has the trajectory, and the store too.
     """
     scenario, source = Scenario.of(scenario), GraphSource.of(graph)
     source.check([scenario])
-    scope = Scope(temperature=temperature, version=version)
-    recorder = scope.recorder
+
+    async def attempt() -> tuple[Trajectory, Scope, Exception | None]:
+        return await _run(
+            source,
+            scenario,
+            Scope(temperature=temperature, version=version),
+            config=config,
+            timeout=timeout,
+            resume=resume,
+            evaluation=evaluation,
+            metadata=metadata,
+        )
+
+    began = time.monotonic()
+    trajectory, scope, error = await attempt()
+    for _ in range(REPEATS):
+        if error is None or _thread(config or {}) is not None or not await server_is_back(error, began):
+            break
+        began = time.monotonic()
+        trajectory, scope, error = await attempt()
+    problem = await ignored(scope, trajectory, remote=source.kind == REMOTE) if error is None else None
+    if problem is not None:
+        trajectory.error = f"{PinIgnored.__name__}: {problem}"
+    if reward is not None:
+        await score(trajectory, reward)
+        warn_unheard(trajectory, source.kind)
+    if store is not None:
+        await asyncio.to_thread(store.add, trajectory)
+    if problem is not None:
+        raise PinIgnored(problem, trajectories=[trajectory])
+    return trajectory
+
+
+async def _run(
+    source: GraphSource,
+    scenario: Scenario,
+    scope: Scope,
+    *,
+    config: RunnableConfig | None,
+    timeout: float | None,
+    resume: Resume | None,
+    evaluation: bool,
+    metadata: Mapping[str, Any] | None,
+) -> tuple[Trajectory, Scope, Exception | None]:
+    """Runs a graph once. Returns the trajectory, the scope that recorded it, and what the graph raised."""
+    recorder, version = scope.recorder, scope.version
     trajectory = Trajectory(
         scenario=scenario,
         rollout_id=scope.rollout_id,
-        temperature=temperature,
+        temperature=scope.temperature,
         requested_version=dict(version) if isinstance(version, Mapping) else version,
         evaluation=evaluation,
         metadata=dict(metadata or {}),
     )
     started, opened = time.monotonic(), False
+    raised: Exception | None = None
     handler = ARTCallbackHandler(scope)
     try:
         with recording(scope, handler):
@@ -92,7 +152,7 @@ async def rollout(
                 runnable = await source.open(scenario, stack)
                 opened = True
                 async with asyncio.timeout(timeout):
-                    whole = _own_thread(config, runnable, scope)
+                    whole = _whole_config(config, runnable, scope, evaluation)
                     trajectory.graph_id, trajectory.thread_id = runnable.get_name(), _thread(whole)
                     trajectory.output = await runnable.ainvoke(graph_input(runnable, scenario.input), whole)
                     while resume and (interrupts := _interrupts(trajectory.output)):
@@ -102,22 +162,16 @@ async def rollout(
     except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
         if isinstance(error, NotStarted) and not opened:  # an inner rollout's is data of this run
             raise
-        trajectory.error = f"{type(error).__name__}: {error}"
+        trajectory.error, raised = f"{type(error).__name__}: {error}", error
     finally:
         scope.exits = None  # a task that outlives the run must not wait for an end that has passed
-        release(scope)
     trajectory.seconds = time.monotonic() - started
     if handler.root:
         trajectory.run_id = str(handler.root)
     trajectory.completions = recorder.completions
     trajectory.tool_calls = recorder.tool_calls
     trajectory.nodes = recorder.nodes
-    if reward is not None:
-        await score(trajectory, reward)
-        warn_unheard(trajectory, source.kind)
-    if store is not None:
-        await asyncio.to_thread(store.add, trajectory)
-    return trajectory
+    return trajectory, scope, raised
 
 
 async def gather(
@@ -166,6 +220,8 @@ async def gather(
     Raises:
         ConfigError: As `rollout`, and for n or max_concurrency below 1.
         RolloutsFailed: Every run raised before the trainer server answered in it. The error has the trajectories.
+        PinIgnored: As `rollout`, for the first such run, which ends all; or `version` is given, and the trainer server
+            answered in no run.
     """
     source, checked = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
     source.check(checked)
@@ -196,7 +252,8 @@ async def gather(
         progress=progress,
     )
     check_runs(groups)
-    warn_version_unasked(groups, version)
+    if source.kind != REMOTE:
+        check_version_asked(runs_of(groups), version)
     return groups
 
 
@@ -233,7 +290,7 @@ async def run_groups(
         raise ConfigError(f"n={n} and max_concurrency={max_concurrency} must be at least 1")
     limit = asyncio.Semaphore(max_concurrency)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, transient=True, disable=not progress) as bar:
+    with progress_bar(*columns, shown=bool(progress)) as bar:
         label = progress if isinstance(progress, str) else "rollouts"
         running = bar.add_task(label, total=len(scenarios) * n)
         judging = bar.add_task(f"{label}: judged groups", total=len(scenarios)) if group_reward else None
@@ -285,9 +342,15 @@ def _interrupts(output: Any) -> list[Any]:
     return [interrupt.value for interrupt in interrupts or ()]
 
 
-def _own_thread(config: RunnableConfig | None, graph: Runnable[Any, Any], scope: Scope) -> RunnableConfig:
-    """Adds a new thread to a config, where the graph has a checkpointer and the config names no thread."""
+def _whole_config(
+    config: RunnableConfig | None, graph: Runnable[Any, Any], scope: Scope, evaluation: bool
+) -> RunnableConfig:
+    """Adds to a config what a remote graph has to know of the rollout.
+
+    Also adds a new thread, where the graph has a checkpointer and the config names no thread.
+    """
     merged: dict[str, Any] = dict(config or {})
+    merged["metadata"] = {**(merged.get("metadata") or {}), **handed_over(scope, evaluation=evaluation)}
     if getattr(graph, "checkpointer", None):
         merged["configurable"] = {"thread_id": scope.rollout_id, **(merged.get("configurable") or {})}
     return cast(RunnableConfig, merged)

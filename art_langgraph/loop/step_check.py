@@ -16,8 +16,6 @@ from trainer_server.wire import ServerError, ServerUnreachable
 
 log = logging.getLogger("art_langgraph")
 
-PATIENCE = 60.0
-"""Seconds for which a server that answers nothing is waited for."""
 WASTED = 3
 """Steps of no use in a row that end the training."""
 
@@ -75,8 +73,20 @@ class StepCheck:
         self.wasted = 0
         return True
 
+    def added(self, step: int, groups: Sequence[TrajectoryGroup]) -> None:
+        """Warns of runs that raised among those that were added to a step.
 
-async def wait_until_ready(client: TrainerClient, patience: float = PATIENCE) -> bool:
+        Args:
+            step: Number of the step.
+            groups: The added runs.
+        """
+        try:
+            check_runs(groups)
+        except RolloutsFailed as error:
+            log.warning("step %d, scenarios in place of those that teach nothing: %s", step, error)
+
+
+async def wait_until_ready(client: TrainerClient, patience: float) -> bool:
     """Waits until the trainer server can answer completions.
 
     Args:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
 
 from art_langgraph.client.client import TrainerClient
+from art_langgraph.client.step_marks import StepMarks
 from art_langgraph.credit import RetryCredit
-from art_langgraph.loop.failures import runs_of, versions_of
+from art_langgraph.loop.failures import failures_of, runs_of, versions_of
 from art_langgraph.loop.graphs import Graph, GraphSource
+from art_langgraph.loop.pins import PinIgnored
 from art_langgraph.loop.prefetch import RolloutBatch, add_informative, pick, prefetch_rollouts, replacements
-from art_langgraph.loop.rollout import ScenarioLike, rollout, run_groups
+from art_langgraph.loop.rollout import Resume, ScenarioLike, rollout, run_groups
 from art_langgraph.loop.step_check import StepCheck, wait_until_ready
 from art_langgraph.rewards import GroupReward, RewardFunction
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
-from trainer_server.wire import ConfigError, GRPOConfig, StepResult
+from trainer_server.wire import ConfigError, GRPOConfig, Job, JobStatus, StepResult
 
 log = logging.getLogger("art_langgraph")
 
@@ -58,6 +65,16 @@ class StepRecord:
         """The versions that answered in the step's runs, by policy."""
         return versions_of(runs_of(self.groups))
 
+    @property
+    def failures(self) -> str | None:
+        """How many of the step's runs raised and how many have no reward, each with the first error. None: no run."""
+        return failures_of(runs_of(self.groups))
+
+    def __str__(self) -> str:
+        reward = "no reward" if self.reward is None else f"mean reward {self.reward:.3f}"
+        parts = [f"step {self.step}: version {self.result.version}, {reward}", self.skipped, self.failures]
+        return "; ".join(filter(None, parts))
+
 
 async def train(
     graph: Graph,
@@ -79,6 +96,9 @@ async def train(
     temperature: float | None = 1.0,
     timeout: float | None = None,
     store: TrajectoryStore | None = None,
+    resume: Resume | None = None,
+    run_config: RunnableConfig | None = None,
+    metadata: Mapping[str, Any] | None = None,
     shuffle: bool = True,
     seed: int = 0,
     run: str = "",
@@ -89,6 +109,10 @@ async def train(
 
     Step i always takes the same scenarios for a seed. A run that continues at `first_step` therefore takes the same
     scenarios as a run without a break.
+
+    The loop outlives a restart of the trainer server. Its own requests and the calls of ChatART are sent again for as
+    long as `TrainerClient` and `ChatART` say, and a run whose graph lost the server in another way runs again. Warnings
+    say so. `StepRecord.failures` has what failed nevertheless.
 
     Args:
         graph: As that of `rollout`.
@@ -111,12 +135,17 @@ async def train(
         max_concurrency: Runs at once.
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
         timeout: Seconds for a run of the graph.
-        store: Where the runs are stored; None: nowhere.
+        store: Where the runs are stored, and marked as trained, so that `art-langgraph train --from-store` leaves them
+            out; None: nowhere.
+        resume: Answers the graph's interrupts; see `rollout`.
+        run_config: LangChain's config of each run; `rollout` calls it `config`.
+        metadata: Your data, kept in each trajectory.
         shuffle: Draw scenarios in random order. Without it they are taken in the order given, so that you choose which
             scenarios a step gets.
         seed: Seeds that order.
         run: Name of the training run, which makes its steps idempotent: a step that the server accepted before a crash
-            is not taken again, and its record has no groups. Empty: no such names.
+            is not taken again, and its record has no groups. A step that failed there, or was cancelled, is taken
+            again. Empty: no such names.
         first_step: Number of the first step.
         progress: Shows a bar on a terminal.
 
@@ -127,11 +156,14 @@ async def train(
         ConfigError: There are fewer scenarios than groups_per_step, or no reward, or a setting is out of its range.
         RolloutsFailed: In the first step, every run raised, or none has a reward, or none has a completion of the
             policy. Or this went on for three later steps in a row; single ones are sent, and warned of. Or the trainer
-            server answered in no run of a later step, even after a minute of waiting for it.
+            server answered in no run of a later step, even after the client's `retry_for` seconds of waiting for it.
         JobFailed: A step failed on the server.
+        ServerUnreachable: The server was gone for longer than the client's `retry_for`.
     """
     if reward is None and group_reward is None:
         raise ConfigError("train() needs reward=… or group_reward=…: without one there is nothing to learn from")
+    if groups_per_step < 1 or first_step < 1:
+        raise ConfigError(f"groups_per_step={groups_per_step} and first_step={first_step} must be at least 1")
     if len(scenarios) < groups_per_step:
         raise ConfigError(f"{len(scenarios)} scenarios are fewer than groups_per_step={groups_per_step}")
     if max_staleness < 0 or dynamic_sampling < 0:
@@ -141,7 +173,20 @@ async def train(
     check = StepCheck(policy, nodes, retry_credit)
 
     async def run_scenario(scenario: Scenario) -> Trajectory:
-        return await rollout(source, scenario, reward, temperature=temperature, timeout=timeout, store=store)
+        try:
+            return await rollout(
+                source,
+                scenario,
+                reward,
+                temperature=temperature,
+                config=run_config,
+                timeout=timeout,
+                store=store,
+                resume=resume,
+                metadata=metadata,
+            )
+        except PinIgnored as error:  # one run among many: it counts as failed
+            return error.trajectories[0]
 
     async def run_all(step: int, chosen: Sequence[ScenarioLike]) -> list[TrajectoryGroup]:
         return await run_groups(
@@ -156,37 +201,52 @@ async def train(
         )
 
     async def roll(step: int) -> RolloutBatch:
-        if run and (job := await client.find_step(policy, _key(run, step))):
-            return RolloutBatch(step, job=job)
+        key, job = await _accepted(client, policy, run, step) if run else (None, None)
+        if job is not None:
+            return RolloutBatch(step, job=job, key=key)
         chosen = pick(tasks, groups_per_step, step, seed if shuffle else None)
         others = replacements(tasks, chosen, step, seed)
         groups = await run_all(step, chosen)
         if check.unanswered(groups):
             log.warning("step %d: the trainer server answered in no run; when it is ready, they run once more", step)
-            if await wait_until_ready(client):
+            if await wait_until_ready(client, client.retry_for):
                 groups = await run_all(step, chosen)
-        if not check.of_use(step, groups):
-            return RolloutBatch(step, groups)
-        groups, replaced = await add_informative(partial(run_all, step), groups, others, dynamic_sampling)
-        return RolloutBatch(step, groups, replaced=replaced)
+        replaced = 0
+        if check.of_use(step, groups):
+            groups, replaced = await add_informative(partial(run_all, step), groups, others, dynamic_sampling)
+            check.added(step, groups[len(chosen) :])
+        return RolloutBatch(step, groups, key=key, replaced=replaced)
 
     async with aclosing(prefetch_rollouts(range(first_step, steps + 1), roll, max_staleness)) as batches:
         async for batch in batches:
-            if batch.job is None:
-                result = await client.train_step(
-                    policy,
-                    batch.groups,
-                    config(batch.step) if callable(config) else config,
-                    nodes=nodes,
-                    retry_credit=retry_credit,
-                    idempotency_key=_key(run, batch.step) if run else None,
-                )
-            else:
-                result = await client.result(batch.job)
+            key = batch.key or uuid.uuid4().hex
+            async with StepMarks(store, policy, key, runs_of(batch.groups)) as marks:
+                if batch.job is None:
+                    result = await client.train_step(
+                        policy,
+                        batch.groups,
+                        config(batch.step) if callable(config) else config,
+                        nodes=nodes,
+                        retry_credit=retry_credit,
+                        idempotency_key=key,
+                    )
+                else:
+                    result = await client.result(batch.job)
+                marks.result = result
             phases = result.metrics["job"]["seconds"]
             seconds = {"rollout": batch.seconds, "train": phases.get("train", 0.0), "swap": phases.get("swap", 0.0)}
             yield StepRecord(batch.step, result, batch.groups, seconds, batch.replaced)
 
 
-def _key(run: str, step: int) -> str:
-    return f"{run}-step-{step}"
+async def _accepted(client: TrainerClient, policy: str, run: str, step: int) -> tuple[str, Job | None]:
+    """The idempotency key of a step, and its job where the server has accepted it.
+
+    The server takes a key once. A step whose job failed or was cancelled made no version, so that it gets another key.
+    """
+    for attempt in count(1):
+        key = f"{run}-step-{step}" if attempt == 1 else f"{run}-step-{step}-attempt-{attempt}"
+        job = await client.find_step(policy, key)
+        if job is None or job.status not in (JobStatus.failed, JobStatus.cancelled):
+            return key, job
+        log.warning("step %d of %r: %s %s (%s); it is taken again", step, run, job.id, job.status.value, job.error)
+    raise AssertionError("count() does not end")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import os
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -17,6 +15,7 @@ from art_mcp.canonical import canonical
 from art_mcp.client.sdk import Progress
 from art_mcp.client.session import Source, ending_rollout
 from trainer_server.wire import ConfigError, MCPError
+from trainer_server.wire.jsonl import append_jsonl, read_jsonl, to_json
 
 log = logging.getLogger("art_mcp")
 
@@ -41,7 +40,7 @@ class _Run:
         """Counts a request. key: its method and parameters as canonical JSON."""
         self.asked[key] += 1
         if method == "tools/call":
-            self.history = hashlib.sha256(f"{self.history}\n{key}".encode()).hexdigest()
+            self.history = hashlib.sha256(f"{self.history}\n{key}".encode(errors="surrogatepass")).hexdigest()
 
 
 class Cassette:
@@ -107,27 +106,15 @@ class Cassette:
         """
         line = {"run": run.label, "method": method, "params": dict(params), **outcome}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            size = os.fstat(file).st_size
-            torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"  # by a killed process: becomes a line to skip
-            data = ("\n" * torn + json.dumps(line, ensure_ascii=False) + "\n").encode()
-            while data:  # usually one write; the system may write less than all of it
-                data = data[os.write(file, data) :]
-        finally:
-            os.close(file)
+        append_jsonl(self.path, [line])
         self._add(line)
 
     def _load(self) -> None:
         """Reads the file. Invalid lines are skipped with a warning."""
-        for number, text in enumerate(self.path.read_bytes().split(b"\n"), start=1):
-            if not text.strip():
-                continue
-            try:
-                line = json.loads(text)
-                self._add(line)
-            except (ValueError, KeyError, TypeError):
-                log.warning("%s, line %d is no recorded answer, and is skipped", self.path, number)
+        for _ in read_jsonl(
+            self.path, self._add, what="recorded answer", skip=lambda wrong: log.warning("skipped: %s", wrong)
+        ):
+            pass
 
     def _add(self, line: dict[str, Any]) -> None:
         """Indexes a line. Raises ValueError, KeyError or TypeError if it is invalid."""
@@ -154,7 +141,7 @@ class _Taped:
         line = self._cassette.find(run, key) if self._cassette.mode != "record" else None
         if line is None and self._cassette.mode == "replay":
             raise MCPError(
-                f"the cassette {self._cassette.path} has no answer to {method} {json.dumps(dict(params))}; "
+                f"the cassette {self._cassette.path} has no answer to {method} {to_json(dict(params))}; "
                 "record it with mode='auto'",
                 failure="missing",
             )

@@ -39,13 +39,13 @@ class Server:
     Args:
         source: Answers the requests: sessions with the server, or a cassette.
         info: The answer to `initialize`.
-        max_result: Maximum number of characters of a result that are kept.
+        max_result: Maximum number of characters of a result that are kept; the result says what was left out.
     """
 
     def __init__(self, source: Source, info: Mapping[str, Any], max_result: int) -> None:
         self._source = source
         self._max_result = max_result
-        self._tools: dict[str, dict[str, Any]] | None = None
+        self._changed = False
         server_info = info.get("serverInfo") or {}
         self.name = str(server_info.get("name") or "unknown")
         self.version = str(server_info.get("version") or "")
@@ -99,6 +99,8 @@ class Server:
         key = {"resources/templates/list": "resourceTemplates"}.get(method, kind)
         entries: list[dict[str, Any]] = []
         params: dict[str, Any] = {}
+        if method == "tools/list":
+            self._changed = False  # before the request: they may change again in the meantime
         for _ in range(MAX_PAGES):
             try:
                 page = await self._source.request(method, params)
@@ -108,11 +110,9 @@ class Server:
                 raise
             entries += page.get(key, ())
             if not page.get("nextCursor"):
-                break
+                return entries
             params = {"cursor": page["nextCursor"]}
-        if method == "tools/list":
-            self._tools = {tool["name"]: tool for tool in entries}
-        return entries
+        raise MCPError(f"{method} of {self.name} has more than {MAX_PAGES:,} pages: its cursor never ends")
 
     async def read(self, uri: str) -> list[dict[str, Any]]:
         """Reads a resource.
@@ -131,15 +131,15 @@ class Server:
 
     def tools_changed(self) -> None:
         """Notes that the server has changed its tools. The next call lists them first."""
-        self._tools = {}
+        self._changed = True
 
     async def _still_has(self, tool: str) -> None:
         """Lists the tools again if they have changed. Raises MCPError if the tool is not among them."""
-        if self._tools == {}:  # set by tools_changed
-            await self.listing("tools/list")
-            if self._tools and tool not in self._tools:
-                names = ", ".join(sorted(self._tools))
-                raise MCPError(f"it has changed its tools, and {tool} is gone. Its tools are now: {names}")
+        if self._changed:
+            names = {entry["name"] for entry in await self.listing("tools/list")}
+            if names and tool not in names:
+                listed = ", ".join(sorted(names))
+                raise MCPError(f"it has changed its tools, and {tool} is gone. Its tools are now: {listed}")
 
 
 @asynccontextmanager
@@ -171,7 +171,8 @@ async def connect(
             the first call of a rollout opens it, and the end of the rollout closes it. Calls outside of `rollout` and
             `gather` share a session.
         cassette: Records the answers, or gives recorded ones. A replay needs no server.
-        max_result: Maximum number of characters of a result that are kept.
+        max_result: Maximum number of characters of a result that are kept. A longer result is cut, and its last line
+            says so. It is no error.
 
     Yields:
         The connected server.
@@ -181,7 +182,13 @@ async def connect(
         MCPError: The server cannot be started or reached.
     """
     target = target_of(server, env, cwd, headers, auth)
-    live = Live(target, (start_timeout, timeout), isolation, lambda: connected.tools_changed())
+    connected: Server | None = None
+
+    def tools_changed() -> None:
+        if connected is not None:  # before that nobody has listed them
+            connected.tools_changed()
+
+    live = Live(target, (start_timeout, timeout), isolation, tools_changed)
     source: Source = cassette.over(live) if cassette else live
     try:
         connected = Server(source, await source.request("initialize", {}), max_result)

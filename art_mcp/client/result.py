@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -43,7 +42,8 @@ class CallResult:
 
         Args:
             answer: The answer to `tools/call`.
-            limit: Maximum number of characters. Longer text is cut, and larger structured content is left out.
+            limit: Maximum number of characters. Longer text is cut, and larger structured content is left out. The last
+                line of the text says so: the agent reads it.
         """
         texts: list[str] = []
         content: list[dict[str, Any]] = []
@@ -57,11 +57,13 @@ class CallResult:
                 named = [str(value) for key, value in described.items() if key in _DESCRIBING_KEYS]
                 texts.append(f"[{', '.join(named + size)}]")
         structured = answer.get("structuredContent")
-        if structured is not None and len(json.dumps(structured)) > limit:
-            structured = None
         if not texts and structured is not None:  # the protocol asks for text as well, but not every server gives it
             texts = [json.dumps(structured, ensure_ascii=False)]
-        return cls(_cut("\n".join(texts), limit), structured, bool(answer.get("isError")), content)
+        text = _cut("\n".join(texts), limit)
+        if structured is not None and (length := len(json.dumps(structured, ensure_ascii=False))) > limit:
+            structured = None
+            text += f"\n[the structured result was left out: it has {length:,} characters, more than {limit:,}]"
+        return cls(text, structured, bool(answer.get("isError")), content)
 
     @classmethod
     def failed(cls, error: MCPError, server: str) -> Self:
@@ -80,8 +82,8 @@ def _described(part: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
         return description
     try:
         data = base64.b64decode(encoded)
-    except binascii.Error:  # invalid base64: the digest is of the text
-        data = encoded.encode()
+    except ValueError:  # invalid base64: the digest is of the text
+        data = encoded.encode(errors="surrogatepass")
     return {**description, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 

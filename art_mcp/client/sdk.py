@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, TextIO
+from urllib.parse import urlsplit, urlunsplit
 
 import anyio
 import mcp.types
@@ -72,7 +73,9 @@ class Http:
     auth: Any = None
 
     def __str__(self) -> str:
-        return self.url
+        """The URL for messages: without user, password, query and fragment, which may have a secret."""
+        url = urlsplit(self.url)
+        return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, "", ""))
 
 
 Target = Stdio | Http

@@ -19,121 +19,32 @@ SAMPLED = 20
 SAMPLE = 2_000
 """Maximum number of characters of a resource that are kept."""
 
-READS = frozenset(
-    {
-        "analyze",
-        "calculate",
-        "check",
-        "compare",
-        "compute",
-        "convert",
-        "count",
-        "current",
-        "describe",
-        "detect",
-        "diff",
-        "echo",
-        "estimate",
-        "explain",
-        "fetch",
-        "find",
-        "format",
-        "get",
-        "has",
-        "help",
-        "info",
-        "inspect",
-        "is",
-        "list",
-        "log",
-        "lookup",
-        "parse",
-        "ping",
-        "preview",
-        "print",
-        "query",
-        "read",
-        "render",
-        "resolve",
-        "search",
-        "select",
-        "show",
-        "stat",
-        "status",
-        "summarize",
-        "test",
-        "translate",
-        "tree",
-        "validate",
-        "verify",
-        "version",
-        "view",
-    }
-)
-"""Words in the names of tools that only read. They decide for tools without annotations."""
 
-WRITES = frozenset(
-    {
-        "add",
-        "append",
-        "apply",
-        "assign",
-        "book",
-        "buy",
-        "cancel",
-        "clear",
-        "close",
-        "commit",
-        "copy",
-        "create",
-        "delete",
-        "deploy",
-        "disable",
-        "drop",
-        "edit",
-        "enable",
-        "exec",
-        "execute",
-        "execution",
-        "checkout",
-        "import",
-        "insert",
-        "install",
-        "kill",
-        "merge",
-        "modify",
-        "move",
-        "open",
-        "patch",
-        "pay",
-        "post",
-        "publish",
-        "push",
-        "put",
-        "remove",
-        "rename",
-        "reset",
-        "restart",
-        "restore",
-        "revert",
-        "run",
-        "send",
-        "set",
-        "start",
-        "stop",
-        "store",
-        "submit",
-        "toggle",
-        "transfer",
-        "truncate",
-        "trigger",
-        "update",
-        "upload",
-        "upsert",
-        "write",
-    }
+def words(name: str) -> list[str]:
+    """The words and numbers in a name, in lower case: `getUser_id` → get, user, id."""
+    return re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower())
+
+
+READING_VERBS = frozenset(
+    words(
+        "analyze analyse calculate check compare compute convert count describe detect diff echo estimate explain "
+        "fetch find get has help inspect is list lookup parse ping preview read resolve retrieve search show "
+        "summarize summarise translate validate verify view"
+    )
 )
-"""Words in the names of tools that may change something. They take precedence over READS."""
+"""First words in the names of tools that only read. They decide for tools without annotations."""
+
+CHANGING_VERBS = frozenset(
+    words(
+        "add append apply cancel clear create delete deploy destroy disable drop edit enable erase exec execute insert "
+        "install kill modify move overwrite publish purge put remove rename replace reset restart restore revert rm "
+        "send stop submit terminate truncate uninstall update upload upsert wipe write"
+    )
+)
+"""Words that say, anywhere in a name, that a tool without annotations does more than read: `get_or_create_user`."""
+
+_CHANGING_PHRASES = frozenset({("check", "in"), ("check", "out")})
+"""First words that say something else together than the first of them."""
 
 
 class _Part(BaseModel):
@@ -168,22 +79,44 @@ class CatalogTool(_Part):
 
     @property
     def destructive(self) -> bool:
-        """Whether a call may destroy or change data.
+        """Whether a call may destroy or change data. See `why_destructive`."""
+        return self.why_destructive is not None
 
-        `readOnlyHint: true` and `destructiveHint: false` mean no. `destructiveHint: true` means yes, and so does
-        `readOnlyHint: false` alone, as the MCP specification says. Most servers give no annotations. Then the words of
-        the name decide: a word of WRITES means yes, otherwise a word of READS means no, otherwise the answer is yes.
+    @property
+    def why_destructive(self) -> str | None:
+        """Why a call may destroy or change data. None: it does not.
+
+        `readOnlyHint: true` and `destructiveHint: false` say that it does not. `destructiveHint: true` says that it
+        does, and so does `readOnlyHint: false` alone, as in the MCP specification. Without these hints only a tool
+        whose name says that it reads is harmless.
         """
         read_only, destructive = self.annotations.get("readOnlyHint"), self.annotations.get("destructiveHint")
-        if read_only or destructive is False:
-            return False
-        return read_only is False or bool(destructive) or not self.reads
+        if read_only or destructive is False or (self.reads and not destructive):
+            return None
+        if read_only is False or destructive:
+            return "its annotations say so"
+        return f"it has no annotations, and its name does not say that it only reads: {self._changing()}"
 
     @property
     def reads(self) -> bool:
-        """Whether the tool only reads, as `readOnlyHint` or, without it, the words of the name say."""
-        names = set(self.words)
-        return bool(self.annotations.get("readOnlyHint", names & READS and not names & WRITES))
+        """Whether the tool only reads, as `readOnlyHint` or, without it, its name says."""
+        return bool(self.annotations.get("readOnlyHint", self._changing() is None))
+
+    def _changing(self) -> str | None:
+        """What in the name speaks against a tool that only reads. None: nothing does."""
+        named = self.words
+        if tuple(named[:2]) in _CHANGING_PHRASES:
+            return f"{' '.join(named[:2])!r} changes something"
+        if not named or named[0] not in READING_VERBS:
+            return f"{named[0] if named else self.name!r} is no reading verb"
+        changing = next((word for word in named if word in CHANGING_VERBS), None)
+        return changing and f"it has the word {changing!r}"
+
+
+def withheld(tools: Iterable[CatalogTool]) -> str:
+    """Which of some tools may destroy something, and why, in words. Empty: none."""
+    reasons = [f"{tool.name} ({tool.why_destructive})" for tool in tools if tool.destructive]
+    return f"not called, as they may destroy something: {', '.join(reasons)}" if reasons else ""
 
 
 class CatalogResource(_Part):
@@ -349,11 +282,6 @@ async def read_catalog(server: Server | str | Sequence[str], **options: Any) -> 
         ],
         prompts=[CatalogPrompt.model_validate(prompt) for prompt in await server.listing("prompts/list")],
     )
-
-
-def words(name: str) -> list[str]:
-    """The words and numbers in a name, in lower case: `getUser_id` → get, user, id."""
-    return re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower())
 
 
 def _given(tool: Any) -> dict[str, Any]:

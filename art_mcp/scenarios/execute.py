@@ -106,7 +106,8 @@ def checked(steps: Sequence[Step], catalog: Catalog, allow_destructive: bool) ->
         if tool is None:
             raise StepFailed("invalid", f"the server has no tool {step.tool!r}")
         if tool.destructive and not allow_destructive:
-            raise StepFailed("destructive", f"{tool.name} may destroy something: allow it with allow_destructive=True")
+            reason = f"{tool.name} may destroy something: {tool.why_destructive}. allow_destructive=True calls it"
+            raise StepFailed("destructive", reason)
         if any(not 0 <= need < index for need in step.needs):
             raise StepFailed("invalid", f"step {index + 1} takes a result of a step that does not come before it")
         properties = tool.input_schema.get("properties", {})

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from art_langgraph.llm.llm import LLM, Model
+from art_langgraph.progress import progress_bar
 from art_mcp.client.connect import Server, connect
-from art_mcp.scenarios.catalog import Catalog, read_catalog
+from art_mcp.scenarios.catalog import Catalog, read_catalog, withheld
 from art_mcp.scenarios.execute import StepFailed, execute, perform
 from art_mcp.scenarios.observe import parsed
 from art_mcp.scenarios.plan import MCPScenario, Step
@@ -111,8 +112,7 @@ async def generate_scenarios(
     values = Values(catalog, tables, rng)
     tools = [tool for tool in catalog.tools if allow_destructive or not tool.destructive]
     templates = Templates(catalog, tools, values, rng)
-    if live:
-        await _look_around(live, catalog, templates, values, progress)
+    useless = await _look_around(live, catalog, templates, values, progress) if live else {}
     options: dict[str, Any] = {"allow_destructive": allow_destructive, "progress": progress}
     if model is None or not tools:
         drafts = islice(templates.drafts(low, high), DRAFTS * n) if tools else iter(())
@@ -120,8 +120,11 @@ async def generate_scenarios(
     else:
         writer = Writer(LLM.of(model), catalog, tools, difficulty, seed, instructions, templates.observed, tables)
         scenarios = await _written(writer, live, n, rounds, budget, **options)
-    if withheld := [tool.name for tool in catalog.tools if tool not in tools]:
-        scenarios.notes.append(f"not called, as they may destroy something: {', '.join(withheld)}")
+    if not allow_destructive and (left_out := withheld(catalog.tools)):
+        scenarios.notes.append(f"{left_out}. --allow-destructive (allow_destructive=True) calls them")
+    if useless:
+        listed = "; ".join(f"{tool}: {reason}" for tool, reason in useless.items())
+        scenarios.notes.append(f"gave nothing usable when they were tried out: {listed}")
     return scenarios.split(validation, seed)
 
 
@@ -202,7 +205,7 @@ async def finish(
     if server is None:
         kept, waiting = waiting[:n], waiting[n:]
         notes.append("not executed: a catalog answers nothing, so only calls are checked, and some may fail")
-    with Progress(*_COLUMNS, transient=True, disable=not progress) as bar:
+    with progress_bar(*_COLUMNS, shown=progress) as bar:
         task = bar.add_task("executing scenarios", total=2 * n)
         while server and waiting and len(kept) < n:
             order = balanced(waiting, after=[*kept, *failed])  # failures count, so that other tools come first
@@ -245,17 +248,23 @@ def distinct(drafts: Iterable[MCPScenario]) -> tuple[list[MCPScenario], list[Dro
     return kept, dropped
 
 
-async def _look_around(server: Server, catalog: Catalog, templates: Templates, values: Values, progress: bool) -> None:
+async def _look_around(
+    server: Server, catalog: Catalog, templates: Templates, values: Values, progress: bool
+) -> dict[str, str]:
     """Calls tools that only read, with known values as arguments, to learn values for other tools.
 
     The results go to `values` and to `templates.observed`. Calls that fail are skipped.
+
+    Returns:
+        Why a call failed, by the name of the tool, for tools of which every call failed.
     """
     called: set[str] = set()
+    failures: dict[str, str] = {}
     slow: set[str] = set()
     readers = [
         tool for tool in catalog.tools if not (tool.destructive or tool.annotations.get("readOnlyHint") is False)
     ]
-    with Progress(*_COLUMNS, transient=True, disable=not progress) as bar:
+    with progress_bar(*_COLUMNS, shown=progress) as bar:
         for tool in bar.track(readers * ROUNDS, description="looking around"):
             for _ in range(LOOKS):
                 try:
@@ -270,6 +279,7 @@ async def _look_around(server: Server, catalog: Catalog, templates: Templates, v
                     [result] = await perform(server, [step])
                 except StepFailed as failed:
                     log.debug("looking around: %s", failed)
+                    failures.setdefault(tool.name, str(failed))
                     continue
                 finally:
                     if time.monotonic() - started > SLOW:
@@ -277,3 +287,4 @@ async def _look_around(server: Server, catalog: Catalog, templates: Templates, v
                 value = parsed(result.text, result.structured)
                 values.learn(tool.name, value)
                 templates.observed.setdefault(tool.name, []).append((step.arguments, value))
+    return {tool: reason for tool, reason in failures.items() if tool not in templates.observed}

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from art_mcp.canonical import canonical
@@ -45,6 +44,27 @@ _NOTHING = re.compile(
 _LINE = re.compile(r"\s*(?:[-*•]\s*)?(?:(?P<key>[A-Za-z][\w ]{0,30}):\s+)?(?P<value>\S.*?)\s*")
 _TOKEN = re.compile(r"[\"'`]([^\"'`\n]{2,60})[\"'`]|(?<![\w.])((?:[A-Za-z]+[_./-]?)*-?\d[\w./:%-]*\w|\d)(?!\w)")
 _PATH = re.compile(r"(?<![\w/:])/(?:[\w.@+-]+/)*[\w.@+-]+")
+
+_DAY = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
+_MONTH = (
+    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
+    r"|nov(?:ember)?|dec(?:ember)?)"
+)
+_NTH = r"\d{1,2}(?:st|nd|rd|th)?"
+_CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:\s*(?:[ap]m|Z|UTC|[+-]\d{2}:?\d{2})\b)?"
+_DATES = (
+    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}",  # 2024-03-09
+    r"\d{1,2}[-/.]\d{1,2}[-/.]\d{4}",  # 09/03/2024
+    rf"(?:{_NTH}\.?\s+(?:of\s+)?{_MONTH}|{_MONTH}\.?\s+{_NTH})\b(?:,?\s+\d{{4}})?",  # 9th of March, Mar 9, 2024
+    rf"{_MONTH}\.?,?\s+\d{{4}}",  # March 2024
+    r"1\d{9}(?:\d{3})?(?:\.\d+)?",  # seconds or milliseconds since 1970, from 2001 to 2033
+    _DAY,
+)
+_DATE = re.compile(
+    rf"(?<![\w.-])(?:{'|'.join(_DATES)})(?:[T,\s]+(?:at\s+)?{_CLOCK}(?:\s+\d{{4}}\b)?)?(?!\w)", re.IGNORECASE
+)
+"""A date, a time stamp or a weekday, with the time of day that follows it."""
+_DAY_OR_MONTH = re.compile(rf"{_DAY}|{_MONTH}", re.IGNORECASE)
 
 
 def parsed(text: str, structured: Any = None) -> Any:
@@ -211,8 +231,9 @@ def stable_facts(first: Any, second: Any, known: Sequence[Any]) -> list[str]:
     """The facts of a result that an answer must mention.
 
     Facts are short values that were the same in two executions and are not among the arguments. Of free text, they are
-    its numbers and names. Booleans are left out, because answers do not repeat them. Dates and times near now are left
-    out: two executions a second apart do not show that a weekday changes.
+    its numbers and names. Booleans are left out, because answers do not repeat them. Dates are left out, whichever they
+    are: two executions a second apart do not show that a weekday changes, and answers write dates in many ways. What is
+    left out depends on nothing but the results.
 
     Args:
         first: The result of the first execution, as `parsed` returns it.
@@ -234,7 +255,7 @@ def stable_facts(first: Any, second: Any, known: Sequence[Any]) -> list[str]:
         text = candidate.strip() if isinstance(candidate, str) else canonical(candidate)
         if isinstance(candidate, bool) or not 0 < len(text) <= MAX_FACT or "\n" in text or text in facts:
             continue
-        if text.casefold() not in stated and not _of_the_clock(text):
+        if text.casefold() not in stated and not _DATE.search(text) and not _DAY_OR_MONTH.fullmatch(text):
             facts.append(text)
     return sorted(facts, key=lambda text: len(text) < 2 + text.isalpha())[:MAX_FACTS]
 
@@ -244,17 +265,4 @@ def _tokens(text: str, known: Sequence[str]) -> list[str]:
     bare = text.strip().strip("*•- ")
     if len(bare.split()) <= 3 and not bare.endswith(":") and not any(argument in bare for argument in known):
         return [bare]
-    lines = [line for line in text.splitlines() if not _of_the_clock(line)]
-    return [quoted or token for line in lines for quoted, token in _TOKEN.findall(line)]
-
-
-def _of_the_clock(text: str) -> bool:
-    """Whether a text names today, yesterday or tomorrow: by date, weekday, month, or seconds since 1970."""
-    now = datetime.now(UTC)
-    lowered = text.casefold()
-    for day in (now - timedelta(days=1), now, now + timedelta(days=1)):
-        names = (f"{day:%A}", f"{day:%B}", f"{day:%Y-%m-%d}", f"{day:%d/%m/%Y}", f"{day:%m/%d/%Y}", f"{day:%b %d}")
-        if any(name.casefold() in lowered for name in names):
-            return True
-    stamps = [int(digits) for digits in re.findall(r"\d{10,13}", text)]  # more than 10**11 are milliseconds
-    return any(abs(stamp / 10 ** (3 * (stamp > 10**11)) - now.timestamp()) < 172_800 for stamp in stamps)
+    return [quoted or token for quoted, token in _TOKEN.findall(_DATE.sub(" ", text))]

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from art_langgraph.trajectory import Scenario
+from art_langgraph.trajectory import Scenario, scenario_id
 from trainer_server.wire import ConfigError
 
 Split = Literal["train", "validation"]
@@ -97,7 +97,8 @@ class MCPScenario(Scenario):
             task: What the user asks.
             plan: How the task is solved and checked.
         """
-        return cls(input={"messages": [["user", task]]}, metadata={"mcp": plan.model_dump(mode="json")})
+        given = {"messages": [["user", task]]}
+        return cls(id=scenario_id(given), input=given, metadata={"mcp": plan.model_dump(mode="json")})
 
     @classmethod
     def of_scenario(cls, scenario: Scenario) -> Self:

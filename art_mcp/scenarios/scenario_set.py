@@ -11,14 +11,18 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from art_langgraph.jsonl import read_jsonl, write_jsonl
 from art_langgraph.trajectory import Scenario
 from art_mcp.scenarios.plan import MCPScenario
+from trainer_server.wire.jsonl import read_jsonl, write_jsonl
 
 MIN_TRAINED_COMBINATIONS = 2
 """Minimum number of training combinations that contain a tool before another combination with that tool may go to
 validation. A model that sees a tool in one combination learns to use it only in that way, for example always
 followed by the same second call."""
+
+
+SHOWN_ERRORS = 3
+"""Number of errors in the report, the most frequent ones. `dropped` has all."""
 
 
 class Dropped(BaseModel):
@@ -152,9 +156,10 @@ class ScenarioSet:
         return loaded
 
     def report(self) -> str:
-        """Summarizes the set as text: the split, difficulties, tools, dropped tasks by reason, notes."""
+        """Summarizes the set as text: the split, difficulties, tools, dropped tasks by reason, errors, notes."""
         by_difficulty = Counter(scenario.plan.difficulty for scenario in self.scenarios)
         reasons = Counter(dropped.kind for dropped in self.dropped)
+        errors = Counter(dropped.reason for dropped in self.dropped if dropped.kind == "error")
         checked = sum(bool(scenario.plan.facts) for scenario in self.scenarios)
         lines = [
             f"{len(self.scenarios)} scenarios: {len(self.train)} to train on, {len(self.validation)} held out; "
@@ -162,6 +167,7 @@ class ScenarioSet:
             "by difficulty: " + (", ".join(f"{level}: {n}" for level, n in sorted(by_difficulty.items())) or "none"),
             "by tool: " + ", ".join(f"{tool}: {count}" for tool, count in self.coverage.items()),
             f"dropped: {len(self.dropped)}" + "".join(f", {kind}: {count}" for kind, count in reasons.most_common()),
+            *(f"error: {reason} ({times} ×)" for reason, times in errors.most_common(SHOWN_ERRORS)),
             *self.notes,
         ]
         return "\n".join(lines)

@@ -57,7 +57,7 @@ def load_tables(*sources: str | Path) -> dict[str, list[Any]]:
         except OSError as error:
             raise ConfigError(f"the table {path} cannot be read: {error.strerror}") from None
         if file.suffix != ".json":
-            lines = [line.strip() for line in text.splitlines()]
+            lines = [line.strip() for line in text.split("\n")]
             tables[name or file.stem] = [line for line in lines if line and not line.startswith("#")]
             continue
         try:

@@ -22,7 +22,8 @@ class GenerationSettings:
         difficulty: Least and greatest difficulty, from 1 to 5.
         instructions: Additional instructions for the model. None adds nothing to the catalog.
         resources: Values of arguments by the name of the parameter, or files of them. None gives no values.
-        allow_destructive: Whether to call tools that may destroy something.
+        allow_destructive: Whether to call tools that may destroy something (`CatalogTool.why_destructive`). Without it
+            the agent of `specialize` does not get these tools either.
         validation: Share of the scenarios to hold out from training, from 0 to 1.
     """
 
@@ -80,7 +81,7 @@ class RunSettings:
         system: System prompt of `build_agent`, and of the references that a warm start imitates.
         max_tokens: Maximum number of tokens in each answer of the model, for `build_agent`.
         max_concurrency: Maximum number of runs at the same time.
-        timeout: Seconds for each run of a measurement. Training runs have no limit of their own.
+        timeout: Seconds for each run. A run that takes longer has raised.
     """
 
     system: str = SYSTEM

@@ -22,6 +22,7 @@ from art_langgraph.loop.stages import Stages
 from art_langgraph.loop.train import StepRecord, train
 from art_langgraph.rewards import group_sum
 from art_mcp.client.connect import Server, connect
+from art_mcp.scenarios.catalog import CatalogTool, withheld
 from art_mcp.scenarios.generate import generate_scenarios
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import ScenarioSet
@@ -96,7 +97,9 @@ async def specialize(
             divided = await _scenarios(live, scenarios, replace(generation, model=writer), seed, progress)
             stages.tell(divided.report())
         _check_sizes(divided, training.groups_per_step)
-        tools = await live.tools()
+        tools, left_out = await _tools(live, divided, generation.allow_destructive)
+        if left_out:
+            stages.tell(left_out)
         agent = graph(tools) if graph else build_agent(_model(trainer, policy, runs), tools, runs.system)
         adapted = await _find_or_create(trainer, policy)
         with stages.stage("before", f"measuring on {len(divided.validation)} held-out scenarios"):
@@ -112,6 +115,7 @@ async def specialize(
             after=before,
             seconds=stages.seconds,
             usage=({"scenarios": writer.usage} if writer else {}) | ({"judge": ruler.usage} if ruler else {}),
+            notes=[left_out] if left_out else [],
         )
         if warm_start is not None:
             imitated, sft = _demonstrations(warm_start, divided.train, tools, runs.system)
@@ -129,7 +133,8 @@ async def specialize(
             async for record in _steps(agent, learnable, policy, trainer, training, ruler, runs, seed, progress):
                 made.steps.append(record)
                 reward = "none" if record.reward is None else f"{record.reward:.3f}"
-                stages.tell(f"step {record.step}: {policy}@{record.result.version}, mean reward {reward}")
+                about = f"step {record.step}: {policy}@{record.result.version}, mean reward {reward}"
+                stages.tell("; ".join(filter(None, [about, record.failures])))
         with stages.stage("after", "measuring on the held-out scenarios"):
             last = (await trainer.versions(policy))[-1].version
             try:
@@ -173,6 +178,27 @@ def _check_sizes(scenarios: ScenarioSet, groups_per_step: int) -> None:
             f"{len(scenarios.train)} scenarios to train on and {len(scenarios.validation)} held out are too few "
             f"(groups_per_step={groups_per_step}): take more scenarios, or give values for arguments with resources="
         )
+
+
+async def _tools(server: Server, scenarios: ScenarioSet, allow_destructive: bool) -> tuple[list[BaseTool], str]:
+    """The tools of the agent, and which it does not get, and why. A policy that is trained tries everything out.
+
+    Raises:
+        ConfigError: A scenario needs a tool that the agent does not get.
+        MCPError: The server did not answer.
+    """
+    tools = await server.tools()
+    if allow_destructive:
+        return tools, ""
+    known = [CatalogTool(name=tool.name, annotations=(tool.metadata or {}).get("annotations", {})) for tool in tools]
+    left_out = {tool.name: tool for tool in known if tool.destructive}
+    needed = {name for scenario in scenarios.scenarios for name in scenario.tools}
+    if missing := [tool for name, tool in left_out.items() if name in needed]:
+        raise ConfigError(
+            f"the scenarios need tools that are {withheld(missing)}. Use scratch data, and say --allow-destructive "
+            "(GenerationSettings(allow_destructive=True))"
+        )
+    return [tool for tool in tools if tool.name not in left_out], withheld(known)
 
 
 def _model(client: TrainerClient, policy: str, runs: RunSettings) -> ChatART:
@@ -266,6 +292,7 @@ def _steps(
         n=training.n,
         config=training.config,
         max_concurrency=runs.max_concurrency,
+        timeout=runs.timeout,
         seed=seed,
         progress=progress,
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from art_langgraph import Trajectory
+from art_mcp.specialization.verify import agreement
 
 WEIGHTS = {"called": 0.1, "right_tool": 0.2, "right_arguments": 0.3, "faithful": 0.2, "success": 0.2}
 """Weights of the parts of a reward. They sum to 1."""
@@ -34,7 +33,7 @@ def parts(trajectory: Trajectory) -> dict[str, float]:
     if call is None:
         return dict.fromkeys(WEIGHTS, 0.0)
     right_tool = float(call.tool == wanted["tool"])
-    right_arguments = right_tool * agreement(call.arguments, wanted["arguments"])
+    right_arguments = right_tool * agreement(call.arguments, wanted["arguments"], defaults={})
     faithful = float(not call.is_error and bool(call.result) and str(call.result) in answer(trajectory))
     right_value = float(call.result == wanted["value"])
     return {
@@ -44,12 +43,6 @@ def parts(trajectory: Trajectory) -> dict[str, float]:
         "faithful": faithful,
         "success": float(right_arguments == 1.0 and faithful * right_value == 1.0),
     }
-
-
-def agreement(given: dict[str, Any], wanted: dict[str, Any]) -> float:
-    """The share of arguments that are equal, of all names in `given` or `wanted`. 0.0 if there are no arguments."""
-    names = given.keys() | wanted.keys()
-    return sum(name in given and name in wanted and given[name] == wanted[name] for name in names) / max(len(names), 1)
 
 
 def answer(trajectory: Trajectory) -> str:

@@ -12,10 +12,10 @@ from typing import Any
 from art_examples.quickstart.reward import success
 
 from art_langgraph import Evaluation
-from art_langgraph.jsonl import read_jsonl, to_line
 from art_langgraph.loop.train import StepRecord
 from trainer_server.process.files import write_atomic
 from trainer_server.wire import ConfigError
+from trainer_server.wire.jsonl import append_jsonl, read_jsonl
 
 RUNS = Path("runs")
 """Parent of the directories of all runs."""
@@ -114,8 +114,7 @@ class RunDirectory:
             "skipped": record.result.metrics.get("skipped"),
             "metrics": record.result.metrics,
         }
-        with self._metrics.open("a", encoding="utf-8") as file:
-            file.write(to_line(row))
+        append_jsonl(self._metrics, [row])
         return row
 
     def evaluation(self, version: int) -> Evaluation | None:

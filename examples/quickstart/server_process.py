@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 from trainer_server.wire import Connection, EngineError, Home
-from trainer_server.wire.guard import guarded
+from trainer_server.wire.guard import end_group, guarded
 
 START_TIMEOUT = 600.0
 """Seconds to wait for the server. The first start also downloads and converts the model."""
@@ -54,7 +54,7 @@ def trainer_server(home: Path, log: Path, progress: Callable[[str], None], *argu
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:
-            process.kill()
+            end_group(process.pid, grace=0.0)  # the guard alone would leave the server behind
             process.wait()
 
 

@@ -105,6 +105,19 @@ def test_without_a_token_the_error_says_what_to_do(tmp_path: Path, monkeypatch: 
     assert ChatART(policy="agent", base_url="http://127.0.0.1:1", api_key="x").model_name == "agent"
 
 
+@pytest.mark.parametrize("given", [{}, {"base_url": "http://127.0.0.1:8411"}, {"base_url": "http://127.0.0.1:8411/v1"}])
+def test_a_key_that_is_a_function_goes_to_the_trainer_server(
+    given: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ART_HOME", str(tmp_path))
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://api.openai.com/v1")
+    monkeypatch.setenv("ART_BASE_URL", "http://127.0.0.1:8411")
+    model = ChatART(policy="agent", api_key=lambda: "secret", **given)
+    assert model.openai_api_base == "http://127.0.0.1:8411/v1"
+    assert str(model.root_async_client.base_url) == "http://127.0.0.1:8411/v1/"
+    assert str(model.root_client.base_url) == "http://127.0.0.1:8411/v1/"
+
+
 def test_the_client_imports_no_torch() -> None:
     code = (
         "import sys, art_langgraph, art_mcp, art_langgraph.cli.main;"

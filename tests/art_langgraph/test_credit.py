@@ -78,6 +78,37 @@ def test_superseded_attempts() -> None:
     assert refs(one, retry_credit="train") == [("s", [("t", 1.0, ["a", "c"])])]
 
 
+def test_a_completion_that_several_patterns_name_has_the_reward_of_the_first() -> None:
+    one = run("t", call("a", "planner"), call("b", "worker"), node_rewards={"planner": 1.0, "*": 0.2}, reward=1.2)
+    assert refs(one) == [("s/planner", [("t/planner", 1.0, ["a"])]), ("s/*", [("t/*", 0.2, ["b"])])]
+
+
+def test_groups_of_different_scenarios_and_kinds_never_mix() -> None:
+    odd = Trajectory(id="u", scenario=Scenario(id="s/n", input="x"), completions=[call("b", "n")], reward=0.5)
+    by_node = run("t", call("a", "n"), node_rewards={"n": 1.0}, reward=1.0)
+    found = group_refs([TrajectoryGroup(scenario=one.scenario, trajectories=[one]) for one in (by_node, odd)])
+    assert [[ref.id for ref in group.trajectories] for group in found] == [["t/n"], ["u"]]
+
+
+def test_an_evaluation_is_skipped_and_its_reward_compared_with_nothing() -> None:
+    held = run("e", call("x", "n"), reward=5.0, evaluation=True)
+    assert refs(run("a", call("1", "n"), reward=1.0), held) == [("s", [("a", 1.0, ["1"]), ("e", None, [])])]
+    alone = Trajectory(id="c", scenario=Scenario(id="z", input="z"), completions=[call("3", "n")], reward=1.0)
+    found = compare([alone, held], "agent", history=[run("e2", reward=9.0, evaluation=True), run("f", reward=0.5)])
+    assert (found.evaluations, found.single, found.groups[0].baseline) == (1, 1, 0.5)
+
+
+def test_scores_of_a_judgement_are_compared_within_it() -> None:
+    judged = [run(one, call(one, "n"), reward=0.5, judgement="jd-1") for one in "ab"]
+    others = [run(one, call(one, "n"), reward=1.0) for one in "cd"]
+    again = [run(one, call(one, "n"), reward=0.1, judgement="jd-2") for one in "ef"]
+    together = [["a", "b"], ["c", "d"], ["e", "f"]]
+    assert [[ref[0] for ref in found] for _, found in refs(*judged, *others, *again)] == together
+    found = compare([*judged, *others, again[0]], "agent", history=[run("h", reward=0.0)])
+    assert [[ref.id for ref in group.trajectories] for group in found.groups] == together[:2]
+    assert (found.apart, found.grouped, found.no_baseline) == (1, 4, 1)
+
+
 async def test_node_rewards_of_a_reward_function() -> None:
     one = run("t", call("a", "planner"))
     await score(one, lambda _: NodeRewards(planner=1.0, worker=0.5))
@@ -93,9 +124,38 @@ def test_stored_runs_are_compared_with_their_scenario_or_with_a_baseline() -> No
     alone = Trajectory(id="c", scenario=Scenario(id="z", input="z"), completions=[call("3", "n")], reward=1.0)
     unscored = run("d", call("4", "n"))
     found = compare([*pair, alone, unscored], "agent", history=[run("e", reward=0.25), run("f", reward=0.75)])
-    assert (found.grouped, found.single, found.unscored, found.no_baseline) == (2, 1, 1, 0)
+    assert (found.grouped, found.single, found.unscored, found.no_baseline, found.no_completions) == (2, 1, 1, 0, 0)
+    assert [one.id for one in found.trained] == ["a", "b", "c"]
     assert [(group.scenario_id, group.baseline) for group in found.groups] == [("s", None), ("z", 0.5)]
     assert compare([alone], "agent").no_baseline == 1
+
+
+def test_a_single_reward_is_compared_with_rewards_of_the_same_kind() -> None:
+    def single(id: str, *calls: CompletionCall, **fields: Any) -> Trajectory:
+        return Trajectory(id=id, scenario=Scenario(id=id, input=id), completions=list(calls), **fields)
+
+    by_node = [
+        single(id, call(f"{id}1", "planner"), call(f"{id}2", "worker"), reward=p + w,
+               node_rewards={"planner": p, "worker": w})
+        for id, p, w in (("a", 1.0, 1.0), ("b", 0.0, 0.5))
+    ]  # fmt: skip
+    found = compare(by_node, "agent", history=[single("h", call("h1", "n"), reward=7.0)])
+    assert [(group.scenario_id, group.trajectories[0].reward, group.baseline) for group in found.groups] == [
+        ("a/planner", 1.0, 0.0), ("a/worker", 1.0, 0.5), ("b/planner", 0.0, 1.0), ("b/worker", 0.5, 1.0),
+    ]  # fmt: skip
+    own = [single(id, call(f"{id}1", "n", reward=value), call(f"{id}2", "m")) for id, value in (("a", 1.0), ("b", 0.0))]
+    found = compare(own, "agent", history=[single("h", call("h1", "n"), reward=7.0)])
+    assert [(group.scenario_id, group.baseline) for group in found.groups] == [("a/n/each", 0.0), ("b/n/each", 1.0)]
+    assert (found.unscored, found.single) == (0, 2)
+    plain = single("c", call("c1", "n"), reward=0.5)
+    assert compare([*by_node, plain], "agent").no_baseline == 1
+
+
+def test_runs_without_a_completion_to_train_are_left_out_and_counted() -> None:
+    pair = [run("a", call("1", "n"), reward=1.0), run("b", reward=0.0)]
+    found = compare(pair, "agent")
+    assert ([one.id for one in found.trained], found.grouped, found.no_completions) == (["a"], 1, 1)
+    assert compare(pair, "agent", nodes=["elsewhere"]).groups == []
 
 
 def graph_of(policy: str, **options: Any) -> Any:

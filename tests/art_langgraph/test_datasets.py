@@ -35,6 +35,19 @@ def test_a_line_needs_no_id(tmp_path: Path) -> None:
     assert (second.id, second.input) == ("7", {"input": "x"})
 
 
+@pytest.mark.parametrize("name", ["input", "inputs"])
+def test_an_id_of_0_is_an_id(tmp_path: Path, name: str) -> None:
+    (tmp_path / "s.jsonl").write_text(json.dumps({"id": 0, name: "x"}))
+    assert [one.id for one in load_scenarios(tmp_path / "s.jsonl")] == ["0"]
+
+
+def test_two_tasks_do_not_share_an_id(tmp_path: Path) -> None:
+    lines = [{"id": "a", "input": "x"}, {"id": "a", "input": "x"}, {"id": "a", "input": "y"}]
+    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(ARTError, match="line 3 is no scenario: an earlier scenario with another input has the id 'a'"):
+        load_scenarios(tmp_path / "s.jsonl")
+
+
 @pytest.mark.parametrize("line", ["{", "3", "[1]"])
 def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "s.jsonl").write_text('"fine"\n' + line + "\n")

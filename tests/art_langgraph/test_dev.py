@@ -17,9 +17,10 @@ from typing import Any
 
 import httpx
 import pytest
+from langgraph.pregel.remote import RemoteGraph
 from langgraph_sdk import get_client
 
-from art_langgraph import TrainerClient, TrajectoryStore
+from art_langgraph import TrainerClient, TrajectoryStore, evaluate
 from tests.support import SUPPORT
 from tests.support.trainer_server import TOKEN, TrainerServer
 
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.slow
 BIN = Path(sys.executable).parent
 SHAPES = SUPPORT / "dev_graphs.py"
 NAMES = ("agent", "fan", "nested", "person", "retried", "handoff", "functional", "broken")
-CHATS = ("chat", "taught", "scored", "replayed")
+CHATS = ("chat", "taught", "scored", "replayed", "measured")
 """Graphs that ask one question, each on a policy of its own name: one for each test."""
 GRAPH = """
 import os
@@ -231,6 +232,20 @@ async def test_scenarios_of_recorded_runs_are_replayed(dev: Dev) -> None:
     assert "replaying 2 scenarios 4 times" in printed
     assert "replayed@1 is served" in printed
     assert len(dev.store.list(scenario=newest.scenario.id)) == 5
+
+
+async def test_a_remote_graph_is_measured_at_the_version_that_was_asked_for(dev: Dev) -> None:
+    await create("measured")
+    graph = RemoteGraph("measured", url=dev.url)
+    measured = await evaluate(graph, [said("one"), said("two")], lambda _: 1.0, version=0, progress=False)
+    assert [run.error for run in measured.trajectories] == [None, None]
+    await dev.written()
+    runs = dev.store.list(graph="measured")
+    assert {run.rollout_id for run in runs} == {run.rollout_id for run in measured.trajectories}
+    async with TrainerClient() as trainer:
+        rows = [await trainer.completion(run.completion_ids[0]) for run in runs]
+    assert [(row.version, row.sampling.temperature) for row in rows] == [(0, 0.0)] * 2
+    assert [(run.evaluation, run.requested_version) for run in runs] == [(True, 0)] * 2
 
 
 async def test_every_shape_is_captured(dev: Dev) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from art_langgraph import NodeRewards, Ruler, Scenario, Trajectory, TrajectoryGroup, group_sum, weighted, when_undecided
-from art_langgraph.rewards import UNDECIDED, score, score_group
+from art_langgraph.rewards import UNDECIDED, RewardFunction, score, score_group
+from art_langgraph.trajectory import CompletionCall
 from trainer_server.wire import ConfigError
 
 TASK = Scenario(id="sums", input="Two and two?")
@@ -32,6 +33,73 @@ async def later(_run: Trajectory) -> dict[str, float]:
 
 def broken(_run: Trajectory) -> float:
     raise KeyError("answer")
+
+
+def called(*rewards: float | None) -> list[CompletionCall]:
+    return [CompletionCall(id=str(at), started=0, reward=reward) for at, reward in enumerate(rewards)]
+
+
+def sets_and(then: object) -> RewardFunction:
+    """A reward function that sets a completion's reward, and then raises or returns something."""
+
+    def reward(trajectory: Trajectory) -> float | None:
+        trajectory.completions[0].reward = 0.7
+        if isinstance(then, Exception):
+            raise then
+        return then  # type: ignore[return-value]
+
+    return reward
+
+
+@pytest.mark.parametrize("then", [KeyError("answer"), math.nan, "good"])
+async def test_a_function_that_fails_leaves_no_reward_of_a_completion(then: object) -> None:
+    one = run(completions=called(None, None), node_rewards={"n": 1.0}, reward_reason="x", judgement="jd-1")
+    await score(one, sets_and(then))
+    assert not one.scored
+    assert one.reward_error is not None
+    assert (one.node_rewards, one.reward_reason, one.judgement) == (None, None, None)
+
+
+async def test_a_function_that_only_rewards_completions_has_decided() -> None:
+    one = run(completions=called(None, None))
+    await score(one, sets_and(None))
+    assert (one.reward, one.reward_error, one.completions[0].reward) == (None, None, 0.7)
+    assert one.scored
+
+
+async def test_a_new_score_removes_rewards_of_completions_that_it_does_not_give() -> None:
+    one = run(completions=called(0.2, 0.3))
+    await score(one, half)
+    assert [call.reward for call in one.completions] == [None, None]
+    await score(one, lambda _: None)
+    assert (one.scored, one.reward_error) == (False, UNDECIDED)
+
+
+async def test_a_completions_reward_that_is_no_number_is_an_error_of_the_run() -> None:
+    def reward(trajectory: Trajectory) -> float:
+        trajectory.completions[0].reward = "high"  # type: ignore[assignment]
+        return 1.0
+
+    one = run(completions=called(None))
+    await score(one, reward)
+    assert "could not convert string to float: 'high'" in str(one.reward_error)
+    assert not one.scored
+
+
+async def test_rewards_that_compare_runs_belong_to_one_judgement() -> None:
+    def in_place(given: TrajectoryGroup) -> TrajectoryGroup:
+        for at, one in enumerate(given.trajectories):
+            one.reward = float(at)
+        return given
+
+    for reward in (Ruler(rising), group_sum(style=(0.3, Ruler(rising))), when_undecided(Ruler(rising)), in_place):
+        given = group(run(reward=1.0), run())
+        found, again = await score_group(given, reward), await score_group(given, reward)
+        (judgement,) = {one.judgement for one in found.trajectories}
+        assert judgement is not None
+        assert judgement != again.trajectories[0].judgement or reward is in_place
+    unchanged = await score_group(group(run(reward=1.0)), lambda given: given)
+    assert unchanged.trajectories[0].judgement is None
 
 
 async def test_a_weighted_sum_keeps_its_parts_by_name() -> None:

@@ -24,7 +24,7 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_nothing_heavy_is_installed_or_imported(binaries: Path) -> None:
     code = (
         "import sys, importlib.util, art_langgraph, art_mcp\n"
-        "heavy = ('torch', 'transformers', 'vllm', 'peft', 'trl', 'fastapi')\n"
+        "heavy = ('torch', 'transformers', 'vllm', 'peft', 'trl', 'fastapi', 'litellm')\n"
         "print([name for name in heavy if name in sys.modules or importlib.util.find_spec(name)])"
     )
     done = subprocess.run([str(binaries / "python"), "-c", code], capture_output=True, text=True, cwd="/")

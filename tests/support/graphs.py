@@ -10,9 +10,9 @@ from langgraph.graph import START, MessagesState, StateGraph
 from art_langgraph import ChatART
 
 
-def counting(policy: str = "agent") -> Runnable[Any, Any]:
-    """A graph that says another number each time it runs."""
-    model, told = ChatART(policy=policy, max_tokens=50), iter(range(100))
+def counting(policy: str = "agent", **options: Any) -> Runnable[Any, Any]:
+    """A graph that says another number each time it runs. options: of ChatART."""
+    model, told = ChatART(policy=policy, max_tokens=50, **options), iter(range(100))
 
     async def node(state: MessagesState) -> dict[str, Any]:
         return {"messages": [await model.ainvoke([("user", f"say {next(told)}")])]}

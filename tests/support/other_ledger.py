@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainer_server.process.files import write_atomic
 from trainer_server.wire import Completion, Home
+from trainer_server.wire.jsonl import read_jsonl, to_json
 
 
 class LinesLedger:
@@ -21,7 +22,7 @@ class LinesLedger:
 
     async def add(self, *completions: Completion) -> None:
         async with self._turn:
-            await asyncio.to_thread(self._append, "".join(f"{row.model_dump_json()}\n" for row in completions))
+            await asyncio.to_thread(self._append, "".join(f"{to_json(row)}\n" for row in completions))
 
     def read(self, ids: Sequence[str]) -> dict[str, Completion]:
         known = self._all()
@@ -38,7 +39,7 @@ class LinesLedger:
         before, spared, known = time.time() - days * 86400, set(keep), self._all()
         kept = [row for row in known.values() if row.id in spared or row.created >= before]
         if len(kept) < len(known):
-            write_atomic(self.path, "".join(f"{row.model_dump_json()}\n" for row in kept))
+            write_atomic(self.path, "".join(f"{to_json(row)}\n" for row in kept))
         return len(known) - len(kept)
 
     def close(self) -> None:
@@ -53,8 +54,7 @@ class LinesLedger:
     def _all(self) -> dict[str, Completion]:
         if not self.path.exists():
             return {}
-        rows = map(Completion.model_validate_json, self.path.read_text(encoding="utf-8").splitlines())
-        return {row.id: row for row in rows}
+        return {row.id: row for row in read_jsonl(self.path, Completion.model_validate)}
 
 
 def open_lines(home: Home) -> LinesLedger:

@@ -21,6 +21,7 @@ from trainer_server.gateway.call import Call
 from trainer_server.gateway.chat_request import ChatRequest, header_temperature, parse
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.recorder import Recorder, Source
+from trainer_server.gateway.rollout_log import RolloutLog
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
@@ -41,6 +42,7 @@ class Gateway:
         names: The version that each policy's name currently means.
         slots: The cache of adapters on the engines.
         leases: Versions that running rollouts are pinned to.
+        rollouts: Remembers what each rollout asked for.
         engines: The engines that answer.
         admission: Places at the engines.
         max_tokens: Limit of tokens when a request names none.
@@ -48,6 +50,7 @@ class Gateway:
         media_domains: Domains from which engines may fetch images and other media; empty: they fetch nothing.
 
     Attributes:
+        rollouts: As the argument.
         requests: Chat requests since the start of the server.
         stopping: Set it to end all streams that are under way.
     """
@@ -60,6 +63,7 @@ class Gateway:
         names: PolicyNames,
         slots: Slots,
         leases: Leases,
+        rollouts: RolloutLog,
         engines: Engines,
         admission: Admission,
         max_tokens: int = 1024,
@@ -68,7 +72,7 @@ class Gateway:
     ) -> None:
         self._recorder = recorder
         self._store, self._names, self._slots = store, names, slots
-        self._leases, self._engines = leases, engines
+        self._leases, self._engines, self.rollouts = leases, engines, rollouts
         self._admission, self._media_domains = admission, media_domains
         self._max_tokens, self._engine_wait = max_tokens, engine_wait
         self.stopping = asyncio.Event()
@@ -105,6 +109,8 @@ class Gateway:
             override = spec.temperature
         chat = parse(body, default_max_tokens=self._max_tokens, temperature=override, media_domains=self._media_domains)
         self._note_dropped(chat)
+        if rollout is not None:
+            self.rollouts.note(rollout, policy, version, chat.sampling.temperature)
         source = Source(policy, version, rollout)
         call = Call(
             chat,

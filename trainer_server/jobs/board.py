@@ -6,10 +6,14 @@
     jobs/<id>/started.json   both        the trainer started the job, or the server cancelled it. Created once, by the
                                          first of the two: a job is either started or cancelled.
     jobs/<id>/progress.json  trainer     how much of the job is done; replaced while it runs
+    jobs/<id>/used.json      trainer     step only: ids of the trajectories that are trained; written before the version
     jobs/<id>/trained.json   trainer     the outcome; written after the version is published
+                             server      of a job that was cancelled, or took too long, while no trainer runs
     jobs/<id>/done.json      server      the final Job; written once the engine serves the version
 
+    jobs/keys/<digest>.json  server      the job that an idempotency key made, and a digest of its request
     jobs/turn.json           server      share_gpu only: the job for which the engines rest; removed after it
+    jobs/ended.jsonl         server      results of jobs whose directories were deleted, a line each; see `prune`
 
 A process that was killed between two files reads them at its next start and continues after the last one. Starting a
 job twice is harmless: its version is published once, under the job's id.
@@ -17,11 +21,15 @@ job twice is harmless: its version is published once, under the job's id.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import os
 import re
 import secrets
+import shutil
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,7 +37,7 @@ from pydantic import BaseModel, Field
 
 from trainer_server.jobs.demonstrations import Demonstrations
 from trainer_server.process import faults
-from trainer_server.process.files import create_exclusive, write_atomic
+from trainer_server.process.files import create_exclusive, may_pass, write_atomic
 from trainer_server.wire import (
     ConfigError,
     Job,
@@ -42,7 +50,11 @@ from trainer_server.wire import (
     TrainingError,
 )
 
+log = logging.getLogger("trainer_server")
+
 _TURN = "turn.json"
+_KEYS = "keys"
+_ENDED = "ended.jsonl"
 _ID = re.compile(r"job-(\d{19})-")
 
 
@@ -64,6 +76,11 @@ class JobFile(BaseModel):
     created: float
     spec: PolicySpec | None = None
     request: StepRequest | SFTRequest | None = None
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key of the request; None: it has none."""
+        return self.request.idempotency_key if self.request else None
 
     @property
     def completions(self) -> list[str]:
@@ -92,7 +109,7 @@ class Trained(BaseModel):
     error: str | None = None
     """Why the job failed or was cancelled; None otherwise."""
     cancelled: bool = False
-    """Whether the job was cancelled before the trainer started it; `error` says why."""
+    """Whether a client cancelled the job; `error` says when."""
     seconds: float = Field(default=0.0, description="wall time in the trainer")
 
 
@@ -101,10 +118,29 @@ CANCELLED = Trained(
     error="A client cancelled this job before the trainer took it up. The policy stays at the version it had; to train "
     "after all, send the request again under another idempotency key.",
 )
+BROKEN_OFF = Trained(
+    cancelled=True,
+    error="A client cancelled this job while the trainer was at it. No version was made, and the policy stays at the "
+    "version it had; to train after all, send the request again under another idempotency key.",
+)
+
+
+class KeyFile(BaseModel):
+    """Content of keys/<digest>.json.
+
+    Attributes:
+        job: Id of the job that was accepted under the key.
+        request: Digest of its request.
+    """
+
+    job: str
+    request: str
 
 
 class JobBoard:
     """The directory `jobs/`. Methods read the files on every call, so that server and trainer see the same state.
+
+    What cannot change any more is remembered: that a directory holds a job, and that a job has ended.
 
     Args:
         root: The directory.
@@ -113,6 +149,10 @@ class JobBoard:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._kinds: dict[str, JobKind] = {}
+        self._jobs: set[str] = set()
+        """Directories that hold a job."""
+        self._ended: dict[str, JobStatus | None] = {}
+        """Jobs with a done.json; their final status, once it was read."""
         self._last: int | None = None
 
     def accept(
@@ -136,7 +176,7 @@ class JobBoard:
 
         Raises:
             ConfigError: The request holds a value that JSON cannot express.
-            OSError: The file could not be written.
+            OSError: A file could not be written.
         """
         file = JobFile(
             id=f"job-{self._next():019d}-{secrets.token_hex(4)}",
@@ -152,6 +192,9 @@ class JobBoard:
         except ValueError as error:  # half a surrogate pair or an infinite number: JSON cannot express them
             raise ConfigError(f"the request cannot be written down and read again: {error}") from None
         faults.point("accepting")
+        if file.request and file.key:  # before the job: else a request that is sent again after a crash makes another
+            known = KeyFile(job=file.id, request=digest(file.request))
+            write_atomic(self._key_path(policy, file.key), known.model_dump_json())
         write_atomic(self.root / file.id / "job.json", text)
         with suppress(OSError):  # not fatal: this only makes the trainer see the job at once
             os.utime(self.root)
@@ -173,20 +216,47 @@ class JobBoard:
         return self.root.stat().st_mtime if self.root.exists() else 0.0
 
     def ids(self) -> list[str]:
-        """Ids of all jobs, oldest first."""
-        return sorted(path.parent.name for path in self.root.glob("*/job.json"))
+        """Ids of all jobs, oldest first. Looks into new directories only."""
+        try:
+            names = set(os.listdir(self.root))
+        except FileNotFoundError:
+            names = set()
+        new = (name for name in names - self._jobs if name.startswith("job-"))
+        jobs = (self._jobs & names) | {name for name in new if (self.root / name / "job.json").exists()}
+        self._jobs = jobs
+        return sorted(jobs)
+
+    def exists(self, job_id: str) -> bool:
+        """Whether the job's directory is there: somebody may have deleted it by hand."""
+        return (self.root / job_id).is_dir()
 
     def file(self, job_id: str) -> JobFile:
         """The content of a job's job.json.
 
         Raises:
-            TrainingError: The file is damaged.
-            OSError: The file does not exist or cannot be read.
+            TrainingError: The file is gone, damaged, or may not be read.
+            OSError: The file cannot be read now; see `may_pass`.
         """
+        name = f"jobs/{job_id}/job.json in the server's home"
         try:
             return JobFile.model_validate_json((self.root / job_id / "job.json").read_text())
+        except OSError as error:
+            if may_pass(error):
+                raise
+            raise TrainingError(f"{name} cannot be read: {error}") from None
         except ValueError as error:
-            raise TrainingError(f"jobs/{job_id}/job.json in the server's home cannot be read: {error}") from None
+            raise TrainingError(f"{name} cannot be read: {error}") from None
+
+    def keyed(self, policy: str, key: str) -> KeyFile | None:
+        """The job that was accepted under an idempotency key; None: there is none, or it was deleted."""
+        try:
+            known = KeyFile.model_validate_json(self._key_path(policy, key).read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            log.error("a damaged file in jobs/keys is left out, for key %r of %s: %s", key, policy, error)
+            return None
+        return known if (self.root / known.job / "job.json").exists() else None
 
     def write_rows(self, job_id: str, rows: Demonstrations) -> None:
         """Writes the rows that a warm start imitates. From then on the trainer may start the job."""
@@ -243,6 +313,14 @@ class JobBoard:
         """Whether the trainer started the job."""
         return (self.root / job_id / "started.json").exists() and not self.cancelled(job_id)
 
+    def started_at(self, job_id: str) -> float | None:
+        """When the trainer first started the job, Unix time; None: it has not, or the file does not say."""
+        try:
+            claim = json.loads((self.root / job_id / "started.json").read_text())
+            return None if claim.get("cancelled") else float(claim["time"])
+        except (FileNotFoundError, ValueError, KeyError):
+            return None
+
     def cancelled(self, job_id: str) -> bool:
         """Whether the job was cancelled before the trainer started it."""
         path = self.root / job_id / "started.json"
@@ -255,11 +333,26 @@ class JobBoard:
         """Records how much of a running job is done: `share`, 0 to 1."""
         write_atomic(self.root / job_id / "progress.json", json.dumps({"share": share}))
 
+    def use(self, job_id: str, trajectories: Sequence[str]) -> None:
+        """Records which trajectories a step trains. The trainer calls this before it publishes the version."""
+        write_atomic(self.root / job_id / "used.json", json.dumps(list(trajectories)))
+
+    def used(self, job_id: str) -> list[str] | None:
+        """Ids of the trajectories that a step trained; None: that was not written down."""
+        try:
+            return [str(trajectory) for trajectory in json.loads((self.root / job_id / "used.json").read_text())]
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
     def report(self, job_id: str, trained: Trained) -> None:
         """Writes trained.json. The trainer calls this at its end of a job; the server to fail or cancel a job.
 
-        A job that was cancelled stays cancelled, whatever is reported of it.
+        A job that was cancelled stays cancelled, whatever is reported of it. A job whose directory was deleted stays
+        deleted.
         """
+        if not self.exists(job_id):
+            log.error("jobs/%s was deleted: nobody is told how it ended (%s)", job_id, trained.error or "well")
+            return
         if self.cancelled(job_id):
             trained = CANCELLED
         write_atomic(self.root / job_id / "trained.json", trained.model_dump_json())
@@ -269,7 +362,11 @@ class JobBoard:
         path = self.root / job_id / "trained.json"
         try:
             return Trained.model_validate_json(path.read_text()) if path.exists() else None
-        except ValueError as error:
+        except FileNotFoundError:  # deleted between the two looks
+            return None
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and may_pass(error):
+                raise
             return Trained(error=f"jobs/{job_id}/trained.json in the server's home cannot be read: {error}")
 
     def finish(self, job: Job) -> None:
@@ -284,14 +381,24 @@ class JobBoard:
         progress = directory / "progress.json"
         try:
             if (done := directory / "done.json").exists():
-                return Job.model_validate_json(done.read_text())
+                job = Job.model_validate_json(done.read_text())
+                self._ended[job_id] = job.status
+                return job
             file = self.file(job_id)
             share = json.loads(progress.read_text())["share"] if progress.exists() else None
-        except (FileNotFoundError, ValueError, TrainingError):
+            trained = self.trained(job_id)
+        except OSError as error:
+            if may_pass(error):
+                raise
             return None
-        status = JobStatus.queued
+        except (ValueError, TrainingError):
+            return None
+        status: JobStatus = JobStatus.queued
+        why: str | None = None
         if self.cancelled(job_id):
-            status = JobStatus.cancelled
+            status, why = JobStatus.cancelled, CANCELLED.error
+        elif trained and trained.cancelled:
+            status, why = JobStatus.cancelled, trained.error
         elif self.started(job_id):
             status = JobStatus.running
         return Job(
@@ -300,10 +407,75 @@ class JobBoard:
             policy=file.policy,
             created=file.created,
             status=status,
-            error=CANCELLED.error if status == JobStatus.cancelled else None,
+            error=why,
             progress=share,
         )
 
+    def final_status(self, job_id: str) -> JobStatus | None:
+        """The status of a job that has ended; None: it has not, or that was not read yet. Reads no file."""
+        return self._ended.get(job_id)
+
     def open_ids(self) -> list[str]:
-        """Ids of the jobs without done.json, oldest first."""
-        return [job_id for job_id in self.ids() if not (self.root / job_id / "done.json").exists()]
+        """Ids of the jobs without done.json, oldest first. Does not look again at jobs that have ended."""
+        ids = self.ids()
+        for job_id in ids:
+            if job_id not in self._ended and (self.root / job_id / "done.json").exists():
+                self._ended[job_id] = None
+        return [job_id for job_id in ids if job_id not in self._ended]
+
+    def prune(self, days: float) -> int:
+        """Deletes the directories of jobs that ended long ago, and their idempotency keys.
+
+        What they said of themselves stays: a line of ended.jsonl is the Job, with its metrics. A job may have two lines
+        there if this process was killed in between.
+
+        Args:
+            days: Jobs that ended longer ago than this are deleted.
+
+        Returns:
+            How many were deleted.
+        """
+        for left in self.root.glob(".deleted-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        before, deleted = time.time() - days * 86400, 0
+        for job_id in self.ids():
+            done = self.root / job_id / "done.json"
+            try:
+                if done.stat().st_mtime >= before:
+                    continue
+                line = self._line(done)
+                with suppress(TrainingError):
+                    file = self.file(job_id)
+                    if file.key and (known := self.keyed(file.policy, file.key)) and known.job == job_id:
+                        self._key_path(file.policy, file.key).unlink(missing_ok=True)
+            except FileNotFoundError:  # it has not ended
+                continue
+            with (self.root / _ENDED).open("a", encoding="utf-8") as ended:
+                ended.write(line)
+                ended.flush()
+                os.fsync(ended.fileno())
+            aside = self.root / f".deleted-{job_id}"
+            (self.root / job_id).rename(aside)
+            shutil.rmtree(aside, ignore_errors=True)
+            self._ended.pop(job_id, None)
+            self._kinds.pop(job_id, None)
+            deleted += 1
+        return deleted
+
+    @staticmethod
+    def _line(done: Path) -> str:
+        """The line of ended.jsonl for a job; of a damaged done.json, its text."""
+        text = done.read_text()
+        try:
+            return Job.model_validate_json(text).without_trajectories().model_dump_json() + "\n"
+        except ValueError:
+            return json.dumps({"id": done.parent.name, "damaged": text}) + "\n"
+
+    def _key_path(self, policy: str, key: str) -> Path:
+        name = hashlib.sha256(json.dumps([policy, key]).encode()).hexdigest()
+        return self.root / _KEYS / f"{name}.json"
+
+
+def digest(request: StepRequest | SFTRequest) -> str:
+    """Digest of a request: two requests with one idempotency key must be equal."""
+    return hashlib.sha256(request.model_dump_json().encode()).hexdigest()

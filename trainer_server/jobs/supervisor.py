@@ -10,7 +10,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child
 from trainer_server.process.environment import inherited
 from trainer_server.process.hardware import flavour
+from trainer_server.process.tasks import Rounds
 from trainer_server.wire import ConfigError, Home
 
 log = logging.getLogger("trainer_server")
@@ -77,7 +78,7 @@ class TrainerProcess:
         settings: How the process is started.
         board: The queue of jobs.
         store: Where the trainer publishes versions.
-        open_ids: Jobs without a final status, oldest first. The list is read again whenever it is needed.
+        open_ids: Jobs without a final status, oldest first. They are read again whenever they are needed.
 
     Attributes:
         restarts: How often the trainer was started again since the server started.
@@ -85,17 +86,26 @@ class TrainerProcess:
     """
 
     def __init__(
-        self, settings: TrainerSettings, *, board: JobBoard, store: AdapterStore, open_ids: Sequence[str]
+        self, settings: TrainerSettings, *, board: JobBoard, store: AdapterStore, open_ids: Iterable[str]
     ) -> None:
         self._board, self._store, self._open = board, store, open_ids
         self._deaths: Counter[str] = Counter()
         line = command(settings)
         if settings.accelerate_config:
-            log.info("the trainer is started by %s; other machines of it by the same line", shlex.join(line))
+            log.warning(
+                "the trainer is started by %s; other machines of it by the same line. Its ports ask for no key: use it "
+                "in a network that you trust",
+                shlex.join(line),
+            )
         variables = {**inherited(settings.env), **settings.base.process_environment(settings.gpus)}
         low_priority = flavour() == "cpu" if settings.low_priority is None else settings.low_priority
         self._child = Child("trainer", line, settings.home.logs, variables, low_priority=low_priority)
-        self._watch: asyncio.Task[None] | None = None
+        self._watch = Rounds("supervision of the trainer", self._supervise)
+        self._ending = asyncio.Lock()
+        """Held while the process is started, and while a job is broken off: the two must not overlap."""
+        self._asked_to_end = False
+        self._mourned: int | None = None
+        """Id of the last process whose death was noted."""
         self._file = settings.home.root / "trainer.json"
         self._created = self._started = time.time()
         self._failure: str | None = None
@@ -123,8 +133,20 @@ class TrainerProcess:
 
     @property
     def failure(self) -> str | None:
-        """Why the trainer ended before it was ready, in its own words; None when it did not, or is ready by now."""
-        return None if self._about(since=self._started) else self._failure
+        """Why the trainer ended before it was ready, in its own words, or why it cannot be started again; None when it
+        did not, or is ready by now."""
+        return None if self.ready else self._failure or self._watch.failure
+
+    @property
+    def ready(self) -> bool:
+        """Whether the process that was started last has loaded its model."""
+        return self.ready_since is not None
+
+    @property
+    def ready_since(self) -> float | None:
+        """When it had loaded its model, Unix time; None: it has not yet."""
+        since = self._about(since=self._started).get("ready")
+        return None if since is None else float(since)
 
     def _about(self, *, since: float) -> dict[str, Any]:
         """What the trainer wrote down when it was ready; nothing if that is older."""
@@ -137,35 +159,61 @@ class TrainerProcess:
     async def start(self) -> None:
         """Starts the trainer, and restarts it until `stop`."""
         await self._start()
-        self._watch = asyncio.create_task(self._supervise(), name="trainer-supervisor")
+        self._watch.start()
 
     async def stop(self) -> None:
         """Ends the trainer. The job that it was working on stays queued on disk."""
-        if self._watch:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        await self._watch.stop()
         await self._child.stop()
 
+    async def break_off(self, decided: Callable[[], bool], decide: Callable[[], None]) -> None:
+        """Ends the trainer in the middle of its job, and has another one started, which loads the model anew.
+
+        A computation cannot be stopped in between: its kernels run for as long as they take, and with several processes
+        each waits for the others. What the trainer wrote is whole or in a staging directory, whenever it is ended.
+
+        Args:
+            decided: Whether it is known already what becomes of the job. Then the trainer goes on: it may be at another
+                job.
+            decide: Decides what becomes of the job, while no trainer runs. Both are called on a thread.
+        """
+        async with self._ending:
+            if await asyncio.to_thread(decided):
+                return
+            self._asked_to_end = self._child.running
+            await self._child.stop()
+            await asyncio.to_thread(decide)
+
     async def _start(self) -> None:
-        self._started = time.time()
-        await self._child.start()
+        async with self._ending:
+            self._started = time.time()
+            await self._child.start()
 
     async def _supervise(self) -> None:
-        while True:
-            status = await self._child.wait()
-            self.restarts += 1
-            log.warning("the trainer ended with status %s (restart %d); see %s", status, self.restarts, self._child.log)
-            ready = self._about(since=self._started)
-            self._failure = None if ready else self._last_words(status)
-            await self._child.stop()
-            try:
-                await asyncio.to_thread(self._count_death, status)
-                self.in_vain += 1
-                await asyncio.sleep(min(30.0, 0.5 * self.in_vain))
-                await self._start()
-            except Exception:  # of any kind: without a trainer no job would ever end
-                log.exception("the trainer could not be started again")
-                await asyncio.sleep(1.0)
+        """Waits until the trainer ends, and starts it again."""
+        status = await self._child.wait()
+        async with self._ending:
+            asked, self._asked_to_end = self._asked_to_end, False
+        await self._child.stop()
+        if self._child.pid != self._mourned:  # else the attempt to start another one failed
+            self._mourned = self._child.pid
+            if asked:
+                log.info("the trainer was ended to break off its job; it is started again")
+            else:
+                await self._note_death(status)
+        await self._start()
+
+    async def _note_death(self, status: int) -> None:
+        """Counts a death, and returns when it is time to start the trainer again."""
+        self.restarts += 1
+        log.warning("the trainer ended with status %s (restart %d); see %s", status, self.restarts, self._child.log)
+        self._failure = None if self.ready else self._last_words(status)
+        try:
+            await asyncio.to_thread(self._count_death, status)
+        except Exception:  # of any kind: without a trainer no job would ever end
+            log.exception("the death of the trainer could not be counted")
+        self.in_vain += 1
+        await asyncio.sleep(min(30.0, 0.5 * self.in_vain))
 
     def _last_words(self, status: int) -> str:
         lines = [line.strip() for line in self._child.tail().splitlines() if line.strip()]
@@ -199,7 +247,7 @@ def command(settings: TrainerSettings) -> list[str]:
         _check(settings.accelerate_config)
         launcher = ["accelerate.commands.launch", "--config_file", str(settings.accelerate_config), "-m"]
     elif settings.processes > 1:
-        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={settings.processes}", "-m"]
+        launcher = ["trainer_server.training.launch", str(settings.processes)]
     options = {
         "--home": str(settings.home.root),
         "--model": settings.base.path,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import queue
 import sqlite3
 import threading
@@ -13,12 +12,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
-
 from trainer_server.ledger.base import RETENTION_DAYS, LedgerError
 from trainer_server.wire import Completion
 from trainer_server.wire.home import create_private
+from trainer_server.wire.jsonl import from_json, to_json
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS completions (
@@ -81,7 +78,7 @@ class SQLiteLedger:
 
     def read(self, ids: Sequence[str]) -> dict[str, Completion]:
         rows = self._select("SELECT id, record FROM completions WHERE id IN ({})", ids)
-        return {completion_id: _parse(record) for completion_id, record in rows}
+        return {completion_id: from_json(Completion, record) for completion_id, record in rows}
 
     def sampled_versions(self, ids: Sequence[str]) -> set[tuple[str, int]]:
         rows = self._select(
@@ -167,10 +164,6 @@ class SQLiteLedger:
 
 
 def _row(completion: Completion) -> tuple[object, ...]:
-    try:
-        record = completion.model_dump_json()
-    except PydanticSerializationError:  # half a surrogate pair, which some clients send: JSON may escape it
-        record = json.dumps(completion.model_dump())
     return (
         completion.id,
         completion.created,
@@ -178,15 +171,8 @@ def _row(completion: Completion) -> tuple[object, ...]:
         completion.version,
         completion.rollout,
         completion.status,
-        record,
+        to_json(completion),
     )
-
-
-def _parse(record: str) -> Completion:
-    try:
-        return Completion.model_validate_json(record)
-    except ValidationError:  # pydantic's parser refuses half surrogate pairs
-        return Completion.model_validate(json.loads(record))
 
 
 def _resolve(future: asyncio.Future[None], error: Exception | None) -> None:

@@ -37,7 +37,7 @@ class ExportAbandoned(ARTError):
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Files that are ready to be sent; gone once they are."""
+    """Files that are ready to be sent. They stay until `discard`."""
 
     directory: Path
 
@@ -52,16 +52,17 @@ class Export:
 
     async def stream(self) -> AsyncIterator[bytes]:
         """The files in tar format."""
-        try:
-            for path in self.files:
-                yield _head(path)
-                with path.open("rb") as file:
-                    while chunk := await asyncio.to_thread(file.read, _CHUNK):
-                        yield chunk
-                yield bytes(_padding(path))
-            yield bytes(2 * _BLOCK)
-        finally:
-            shutil.rmtree(self.directory.parent, ignore_errors=True)
+        for path in self.files:
+            yield _head(path)
+            with path.open("rb") as file:
+                while chunk := await asyncio.to_thread(file.read, _CHUNK):
+                    yield chunk
+            yield bytes(_padding(path))
+        yield bytes(2 * _BLOCK)
+
+    def discard(self) -> None:
+        """Deletes the files. Whoever asked for the export calls it, whatever becomes of the stream."""
+        shutil.rmtree(self.directory.parent, ignore_errors=True)
 
 
 class Exports:
@@ -86,9 +87,9 @@ class Exports:
 
         Raises:
             ExportFailed: The format cannot hold this model.
-            NotFound: The version was deleted meanwhile.
+            NotFound: The version, or one of its files, was deleted meanwhile.
             ExportAbandoned: The client has left.
-            OSError: The disk is full.
+            OSError: Its files could not be written, for example because the disk is full.
         """
         scratch = self._root / secrets.token_hex(8)
         try:
@@ -98,8 +99,13 @@ class Exports:
             if format != "peft":
                 async with self._turn:
                     made = Export(await self._merge(adapter, scratch / format, f"{policy}@{version}", format, gone))
-            (made.directory / "README.md").write_text(self._card(policy, version, format), encoding="utf-8")
+            card = await asyncio.to_thread(self._card, policy, version, format)
+            (made.directory / "README.md").write_text(card, encoding="utf-8")
             return made
+        except FileNotFoundError as error:
+            shutil.rmtree(scratch, ignore_errors=True)
+            why = self._store.problem(policy, version) or f"{error.filename} is gone"
+            raise NotFound(f"{policy}@{version} cannot be exported: {why}", code="not_found") from None
         except BaseException:
             shutil.rmtree(scratch, ignore_errors=True)
             raise

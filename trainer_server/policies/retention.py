@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from trainer_server.engines.slots import Key, NoFreeSlot, Slots, adapter_name
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import ARTError, EngineError, Version
+from trainer_server.process.tasks import Rounds
+from trainer_server.wire import ARTError, EngineError, NotFound, Version
 
 log = logging.getLogger("trainer_server")
 
@@ -40,6 +43,8 @@ class Needs:
 class Retention:
     """Deletes versions: those that a client names, and after each job those beyond `keep`.
 
+    What is deleted after jobs is deleted by a task of its own: an adapter that is in use is waited for, and jobs go on.
+
     Args:
         keep: The newest versions of a policy that stay; None: all.
         store: Where versions are.
@@ -59,6 +64,26 @@ class Retention:
     ) -> None:
         self._keep, self._store, self._slots, self._names, self._needs = keep, store, slots, names, needs
         self._held: Counter[Key] = Counter()
+        self._asked: asyncio.Queue[str] = asyncio.Queue()
+        self._task = Rounds("deletion of old versions", self._next)
+
+    @property
+    def failure(self) -> str | None:
+        """Why old versions cannot be deleted; None where they can."""
+        return self._task.failure
+
+    def start(self) -> None:
+        """Starts the task that `later` gives its work to."""
+        self._task.start()
+
+    async def stop(self) -> None:
+        """Ends the task. What it had not deleted is deleted after the policy's next job."""
+        await self._task.stop()
+
+    def later(self, policy: str) -> None:
+        """Has the task delete what need not stay of a policy."""
+        if self._keep is not None:
+            self._asked.put_nowait(policy)
 
     @contextmanager
     def hold(self, key: Key) -> Iterator[None]:
@@ -74,6 +99,7 @@ class Retention:
 
         Raises:
             VersionInUse: It is the newest version, or a job, an export or a rollout needs it.
+            NotFound: It was deleted meanwhile.
             EngineError: An engine does not give it up.
         """
         key = policy, version
@@ -88,30 +114,28 @@ class Retention:
             self._refuse(key, named)
             if self._needs().jobs == needs.jobs:
                 break
-        self._store.delete(policy, version)  # no waiting since the last look: nobody can have begun to use it
+        try:
+            files = self._store.withdraw(policy, version)  # no waiting since the last look: nobody has begun to use it
+        except FileNotFoundError:
+            raise NotFound(f"{adapter_name(key)} was deleted meanwhile", code="not_found") from None
+        await asyncio.to_thread(shutil.rmtree, files, ignore_errors=True)  # what is left, the next start deletes
 
     async def sweep(self, policy: str) -> list[int]:
-        """Deletes what need not stay; returns the versions. What fails is tried again after the next job."""
+        """Deletes what need not stay; returns the versions. What is in use is tried again after the next job."""
         gone: list[int] = []
-        try:
-            self._rate(policy)
-            if self._keep is None:
-                return gone
-            versions = self._store.versions(policy)
-            best = self.best(policy)
-            for number in versions[: -self._keep]:
-                if number not in (0, best):
-                    try:
-                        await self.delete(policy, number)
-                        gone.append(number)
-                    except (VersionInUse, EngineError) as error:
-                        log.info("%s@%d stays for now: %s", policy, number, error)
-            named = await asyncio.to_thread(self._needs().versions)
-            for number in self._store.versions(policy)[: -min(self._keep, STATES)]:
-                if number != best and (policy, number) not in named:
-                    self._store.delete_state(policy, number)
-        except Exception:  # recorded; jobs are not held up by what is left lying about
-            log.exception("old versions of %s could not be deleted", policy)
+        if self._keep is None:
+            return gone
+        versions = await asyncio.to_thread(self._store.versions, policy)
+        best = await asyncio.to_thread(self.best, policy)
+        for number in versions[: -self._keep]:
+            if number not in (0, best):
+                try:
+                    await self.delete(policy, number)
+                    gone.append(number)
+                except (VersionInUse, NotFound, EngineError) as error:
+                    log.info("%s@%d stays for now: %s", policy, number, error)
+        named = await asyncio.to_thread(self._needs().versions)
+        await asyncio.to_thread(self._delete_states, policy, best, named)
         return gone
 
     def best(self, policy: str) -> int | None:
@@ -119,32 +143,37 @@ class Retention:
 
         Of equally good versions it is the latest. None: no version has a score.
         """
-        found = [record for n in self._store.versions(policy) if (record := self._record(policy, n))]
-        scored = [one for one in found if one.scored_by == "evaluation"] or [one for one in found if one.scored_by]
+        records = [record for n in self._store.versions(policy) if (record := self._store.version(policy, n))]
+        scored = [record for record in records if record.scored_by == "evaluation"]
+        scored = scored or [record for record in records if record.scored_by]
         return max(scored, key=_merit).version if scored else None
 
-    def _rate(self, policy: str) -> None:
-        """Scores the version that a step started from by the mean reward of its rollouts, unless it has a score."""
-        numbers = self._store.versions(policy)[-1:]
-        record = self._record(policy, numbers[0]) if numbers else None
-        if record is None or record.made_from is None:
-            return
-        source = self._record(policy, record.made_from)
-        reward = record.metrics.get("reward_mean")
-        if source and source.scored_by is None and isinstance(reward, float):
-            self._store.score(policy, source.version, reward, "rollouts")
+    def credit(self, policy: str, job_id: str, metrics: Mapping[str, Any]) -> None:
+        """Adds the rewards that a step was sent to the scores of the versions that sampled its trajectories.
 
-    def _record(self, policy: str, version: int) -> Version | None:
-        """A version's record; None if it is missing or damaged."""
+        Args:
+            policy: Name of the policy.
+            job_id: Id of the step's job.
+            metrics: Of the step, also of one that had nothing to learn from.
+        """
         try:
-            return self._store.version(policy, version)
-        except ValueError as error:
-            log.warning("%s has no score: its record is damaged: %s", adapter_name((policy, version)), error)
-            return None
+            for number, rewards in (metrics.get("reward_by_version") or {}).items():
+                self._store.credit(policy, int(number), rewards["mean"], rewards["trajectories"], job_id)
+        except Exception:  # recorded; a job does not fail because a score could not be written
+            log.exception("the rewards of %s were not added to the scores of %s", job_id, policy)
+
+    async def _next(self) -> None:
+        await self.sweep(await self._asked.get())
+
+    def _delete_states(self, policy: str, best: int | None, named: set[Key]) -> None:
+        assert self._keep is not None
+        for number in self._store.versions(policy)[: -min(self._keep, STATES)]:
+            if number != best and (policy, number) not in named:
+                self._store.delete_state(policy, number)
 
     def _refuse(self, key: Key, named: set[Key]) -> None:
         policy, version = key
-        if version in (self._store.versions(policy)[-1], self._names.newest.get(policy)):
+        if version in (self._store.newest(policy), self._names.newest.get(policy)):
             raise VersionInUse(f"{adapter_name(key)} is the newest version and cannot be deleted")
         if key in named:
             raise VersionInUse(f"{adapter_name(key)} is named by a job that is not done; delete it when that has ended")

@@ -9,23 +9,37 @@ policies/<name>/versions/<N>/       adapter_config.json, adapter_model.safetenso
                                     optimizer.safetensors, trainer.json: state from which the next step continues
                                     score.json: how good the version is, once that is known
                                     quarantined.json: why the version is out of use; absent for a usable version
+
+A directory in versions/ is a version if its name is a number as `version_number` reads it, and a directory in policies/
+is a policy if its policy.json names it. Everything else there (a backup made by hand, say) is ignored, and the log says
+so once.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import math
+import os
+import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel
 from safetensors import SafetensorError, safe_open
 
 from trainer_server.process import faults
-from trainer_server.process.files import publish_directory, write_atomic
-from trainer_server.wire import ConfigError, Policy, PolicySpec, Version
+from trainer_server.process.files import FileReader, publish_directory, write_atomic
+from trainer_server.wire import MAX_VERSION, NAME_PATTERN, ConfigError, Policy, PolicySpec, Version, version_number
+
+log = logging.getLogger("trainer_server")
+
+T = TypeVar("T")
 
 OPTIMIZER = "optimizer.safetensors"
 
@@ -37,8 +51,17 @@ class _PolicyFile(BaseModel):
     created: float
 
 
+class _ScoreFile(BaseModel):
+    score: float
+    scored_by: Literal["evaluation", "rollouts"]
+    trajectories: int = 0
+    """How many trajectories the mean is of, for a score by rollouts."""
+    job: str | None = None
+    """The last job whose rewards are in the mean."""
+
+
 class AdapterStore:
-    """The directory `policies/`. Every call reads the files again; the store keeps no state in memory.
+    """The directory `policies/`. Every call sees the files as they are now; a file is parsed again when it changed.
 
     Args:
         root: The directory.
@@ -46,6 +69,9 @@ class AdapterStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._files = FileReader()
+        self._said: set[str] = set()
+        """What the log was told: each once."""
 
     def directory(self, policy: str, version: int) -> Path:
         """The directory of the adapter `policy@version`, whether it exists or not."""
@@ -69,16 +95,16 @@ class AdapterStore:
 
     def policy(self, policy: str) -> Policy | None:
         """A policy; None if it has no version that can be used."""
-        file, versions = self._file(policy), self.versions(policy)
-        if not file or not versions:
+        file, newest = self._file(policy), self.newest(policy)
+        if file is None or newest is None:
             return None
         return Policy(
             name=policy,
             spec=file.spec,
             base_model=file.base_model,
             created=file.created,
-            latest=versions[-1],
-            quarantined=self.quarantined(policy),
+            latest=newest,
+            quarantined=self._damaged(policy) | self.quarantined(policy),
         )
 
     def policies(self) -> Iterator[Policy]:
@@ -89,7 +115,7 @@ class AdapterStore:
 
     def names(self) -> list[str]:
         """Names of all registered policies, with or without a version that can be used, sorted."""
-        return sorted(path.parent.name for path in self.root.glob("*/policy.json"))
+        return sorted(path.parent.name for path in self.root.glob("*/policy.json") if self._is_policy(path))
 
     def other_base(self, policy: str, base_model: str, fingerprint: str | None) -> str | None:
         """Why a policy cannot be used on a base model; None if it can.
@@ -99,9 +125,13 @@ class AdapterStore:
             base_model: Name of the base model.
             fingerprint: Fingerprint of the base model's weights; None: weights are not compared.
         """
-        file = self._file(policy)
-        if file is None:
+        path = self.root / policy / "policy.json"
+        try:
+            file = self._files.read(path, _PolicyFile.model_validate_json)
+        except FileNotFoundError:
             return None
+        except ValueError as error:
+            return f"policies/{policy}/policy.json in the server's home cannot be read: {error}. Repair it, and restart"
         if file.base_model != base_model:
             return (
                 f"policy {policy!r} belongs to the base model {file.base_model!r}, and this server has {base_model!r}: "
@@ -116,25 +146,33 @@ class AdapterStore:
 
     def versions(self, policy: str) -> list[int]:
         """Numbers of the published versions that can be used, ascending."""
-        return sorted(
-            int(path.parent.name)
-            for path in (self.root / policy / "versions").glob("*/version.json")
-            if path.parent.name.isdigit() and not (path.parent / "quarantined.json").exists()
-        )
+        return [number for number in self._numbers(policy) if self._usable(policy, number)]
+
+    def newest(self, policy: str) -> int | None:
+        """The newest published version that can be used; None: there is none. Looks at no more files than needed."""
+        return next((number for number in reversed(self._numbers(policy)) if self._usable(policy, number)), None)
 
     def version(self, policy: str, version: int) -> Version | None:
-        """The record of a version; None if it does not exist or is quarantined."""
-        directory = self.directory(policy, version)
-        if not (directory / "version.json").exists() or (directory / "quarantined.json").exists():
+        """The record of a version; None if it does not exist, is quarantined, or its record is damaged."""
+        if not self._usable(policy, version):
             return None
-        record = Version.model_validate_json((directory / "version.json").read_text())
-        if (score := directory / "score.json").exists():
-            record.score, record.scored_by = json.loads(score.read_text()).values()
-        return record
+        directory = self.directory(policy, version)
+        record = self._read(directory / "version.json", Version.model_validate_json)
+        if record is None:
+            return None
+        if (record.policy, record.version) != (policy, version):
+            self._say(
+                f"{self._shown(directory)} is left out: its version.json is that of {record.policy}@{record.version}"
+            )
+            return None
+        scored = self._read(directory / "score.json", _ScoreFile.model_validate_json)
+        given = {"score": scored.score, "scored_by": scored.scored_by} if scored else {}
+        return record.model_copy(update=given)
 
     def made_by(self, policy: str, job_id: str) -> Version | None:
         """The version that a job published, or None. Only the two newest versions are searched."""
-        for number in reversed(self.versions(policy)[-2:]):
+        usable = (number for number in reversed(self._numbers(policy)) if self._usable(policy, number))
+        for number in islice(usable, 2):
             record = self.version(policy, number)
             if record and record.job_id == job_id:
                 return record
@@ -142,8 +180,7 @@ class AdapterStore:
 
     def next_number(self, policy: str) -> int:
         """The number of the next version: above all numbers ever given, those of quarantined versions included."""
-        taken = (int(path.name) for path in (self.root / policy / "versions").glob("*") if path.name.isdigit())
-        return 1 + max((self._highest(policy), *taken))
+        return 1 + max((self._highest(policy), *self._numbers(policy)))
 
     def note_highest(self, policy: str, version: int) -> None:
         """Records that a version number was given, so that it is not given again after the version is deleted."""
@@ -178,17 +215,23 @@ class AdapterStore:
         return final
 
     def delete(self, policy: str, version: int) -> None:
-        """Deletes a version's files.
+        """Deletes a version and its files; see `withdraw` for the errors."""
+        shutil.rmtree(self.withdraw(policy, version))
+
+    def withdraw(self, policy: str, version: int) -> Path:
+        """Takes a version out of the policy, in one step.
+
+        Returns:
+            Where its files are now. The caller deletes them, which may take long; `clean` does it after a crash.
 
         Raises:
             ConfigError: It is the newest version. Without it, the policy's name would mean an older version.
+            FileNotFoundError: There is no such version.
         """
-        if version == self.versions(policy)[-1]:
+        if version == self.newest(policy):
             raise ConfigError(f"{policy}@{version} is the newest version and cannot be deleted")
         directory = self.directory(policy, version)
-        deleted = directory.with_name(f".deleted-{version}")
-        directory.rename(deleted)
-        shutil.rmtree(deleted)
+        return directory.rename(directory.with_name(f".deleted-{version}"))
 
     def delete_state(self, policy: str, version: int) -> None:
         """Deletes a version's optimizer state, two thirds of its bytes. The adapter stays."""
@@ -199,29 +242,45 @@ class AdapterStore:
         for path in (*self.root.glob("*/staging/*"), *self.root.glob("*/versions/.deleted-*")):
             shutil.rmtree(path, ignore_errors=True)
 
-    def score(self, policy: str, version: int, score: float, by: str) -> None:
-        """Records how good a version is.
+    def score(self, policy: str, version: int, score: float) -> None:
+        """Records how good a client says a version is: larger is better. It counts more than rewards of rollouts."""
+        self._write_score(policy, version, _ScoreFile(score=score, scored_by="evaluation"))
+
+    def credit(self, policy: str, version: int, mean_reward: float, trajectories: int, job: str) -> None:
+        """Adds rewards to the score of the version that sampled them, unless a client scored that version.
 
         Args:
             policy: Name of the policy.
-            version: Number of the version.
-            score: Larger is better.
-            by: `evaluation` (a client set the score) or `rollouts` (mean reward of the version's rollouts).
+            version: The version; nothing happens where it does not exist any more.
+            mean_reward: Mean reward of its trajectories.
+            trajectories: How many they are.
+            job: Id of the step that they were sent to. Adding them again, after a crash, changes nothing.
         """
-        write_atomic(self.directory(policy, version) / "score.json", json.dumps({"score": score, "scored_by": by}))
+        known = self._read(self.directory(policy, version) / "score.json", _ScoreFile.model_validate_json)
+        if known and (known.scored_by == "evaluation" or known.job == job):
+            return
+        if trajectories < 1 or not math.isfinite(mean_reward) or not self._usable(policy, version):
+            return
+        count = known.trajectories if known else 0
+        total = (known.score * count if known else 0.0) + mean_reward * trajectories
+        count += trajectories
+        scored = _ScoreFile(score=total / count, scored_by="rollouts", trajectories=count, job=job)
+        self._write_score(policy, version, scored)
 
     def problem(self, policy: str, version: int) -> str | None:
         """Why a version cannot be used, judged by its files; None if it can."""
         directory = self.directory(policy, version)
-        if (reason := directory / "quarantined.json").exists():
-            return str(json.loads(reason.read_text())["reason"])
+        if (reason := self._reason(policy, version)) is not None:
+            return reason
         if not directory.exists():
             return "its directory is gone"
         for name in ("version.json", "adapter_config.json", "adapter_model.safetensors"):
             if not (directory / name).exists():
                 return f"{name} is missing"
         try:
-            Version.model_validate_json((directory / "version.json").read_text())
+            record = Version.model_validate_json((directory / "version.json").read_text())
+            if (record.policy, record.version) != (policy, version):
+                return f"its version.json is that of {record.policy}@{record.version}"
             json.loads((directory / "adapter_config.json").read_text())
             with safe_open(directory / "adapter_model.safetensors", framework="numpy"):
                 pass
@@ -231,8 +290,8 @@ class AdapterStore:
 
     def quarantined(self, policy: str) -> dict[int, str]:
         """Quarantined versions: number → reason."""
-        paths = (self.root / policy / "versions").glob("*/quarantined.json")
-        return {int(path.parent.name): str(json.loads(path.read_text())["reason"]) for path in sorted(paths)}
+        reasons = {number: self._reason(policy, number) for number in self._numbers(policy)}
+        return {number: reason for number, reason in reasons.items() if reason is not None}
 
     def quarantine(self, policy: str, version: int, why: str) -> str:
         """Takes a version out of use. Its files stay where they are.
@@ -274,10 +333,91 @@ class AdapterStore:
             broken[number] = why
         return broken
 
+    def _numbers(self, policy: str) -> list[int]:
+        """Numbers of the versions that have a directory, usable or not, ascending. The only place that knows which
+        directories are versions."""
+        folder = self.root / policy / "versions"
+        try:
+            names = os.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        numbers = []
+        for name in names:
+            if (number := version_number(name)) is not None:
+                numbers.append(number)
+            elif not name.startswith("."):
+                self._say(f"{self._shown(folder / name)} is ignored: its name is not the number of a version")
+        return sorted(numbers)
+
+    def _usable(self, policy: str, version: int) -> bool:
+        if not 0 <= version < MAX_VERSION:  # a request may name any number, which a path may not
+            return False
+        directory = self.directory(policy, version)
+        return (directory / "version.json").exists() and not (directory / "quarantined.json").exists()
+
+    def _is_policy(self, path: Path) -> bool:
+        """Whether a policy.json is where it belongs. A damaged one is taken for a policy that cannot be served."""
+        name = path.parent.name
+        if not re.fullmatch(NAME_PATTERN, name):
+            self._say(f"{self._shown(path.parent)} is ignored: its name is not that of a policy")
+            return False
+        file = self._file(name)
+        if file and file.spec.name != name:
+            self._say(
+                f"{self._shown(path.parent)} is ignored: its policy.json is that of the policy {file.spec.name!r}"
+            )
+            return False
+        return True
+
+    def _damaged(self, policy: str) -> dict[int, str]:
+        """Versions whose record cannot be read: number → what is wrong."""
+        numbers = [number for number in self.versions(policy) if self.version(policy, number) is None]
+        return {number: f"{policy}@{number}: {why}" for number in numbers if (why := self.problem(policy, number))}
+
+    def _reason(self, policy: str, version: int) -> str | None:
+        """Why a version is quarantined; None: it is not."""
+        try:
+            return self._files.read(self.directory(policy, version) / "quarantined.json", _reason_in)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            return (
+                f"{policy}@{version} is quarantined, and its quarantined.json cannot be read ({error}): delete that "
+                "file and restart to use the version again"
+            )
+
+    def _write_score(self, policy: str, version: int, scored: _ScoreFile) -> None:
+        write_atomic(self.directory(policy, version) / "score.json", scored.model_dump_json())
+
     def _highest(self, policy: str) -> int:
-        path = self.root / policy / "highest.json"
-        return int(json.loads(path.read_text())["version"]) if path.exists() else -1
+        highest = self._read(self.root / policy / "highest.json", _number_in)
+        return -1 if highest is None else highest
 
     def _file(self, policy: str) -> _PolicyFile | None:
-        path = self.root / policy / "policy.json"
-        return _PolicyFile.model_validate_json(path.read_text()) if path.exists() else None
+        return self._read(self.root / policy / "policy.json", _PolicyFile.model_validate_json)
+
+    def _read(self, path: Path, parse: Callable[[str], T]) -> T | None:
+        """What a file says; None where there is none. A damaged file counts as none, and the log says so once."""
+        try:
+            return self._files.read(path, parse)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            self._say(f"{self._shown(path)} is left out, it cannot be read: {error}")
+            return None
+
+    def _shown(self, path: Path) -> str:
+        return f"policies/{path.relative_to(self.root)}"
+
+    def _say(self, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            log.warning("%s", message)
+
+
+def _reason_in(text: str) -> str:
+    return str(json.loads(text)["reason"])
+
+
+def _number_in(text: str) -> int:
+    return int(json.loads(text)["version"])

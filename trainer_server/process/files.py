@@ -6,10 +6,78 @@ import errno
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _WRITING = 1.0
 """Seconds that a file which another process creates in place may be empty."""
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_PASSING = _NO_SPACE | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+
+
+def no_space(error: OSError) -> bool:
+    """Whether a file could not be written because the disk, or the user's share of it, is full."""
+    return error.errno in _NO_SPACE
+
+
+def may_pass(error: OSError) -> bool:
+    """Whether the same call may succeed later, without a change to the file: the disk is full, or the machine has no
+    memory or file descriptor left now. A file that is gone or may not be read stays so."""
+    return error.errno in _PASSING
+
+
+class FileReader:
+    """Reads small files, and parses each again only after it has changed."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[Path, tuple[tuple[int, int, int], Any]] = {}
+        """By path: inode, time and size of the file that was read, and what it says or why it says nothing."""
+
+    def read(self, path: Path, parse: Callable[[str], T]) -> T:
+        """What a file says. The caller must not change the result: later calls return the same object.
+
+        Args:
+            path: The file.
+            parse: Makes the result of the file's text. Always the same for one path. Raises ValueError for a damaged
+                file.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: The file is damaged, or may not be read; the message names neither file nor remedy.
+            OSError: The file cannot be read now; see `may_pass`.
+        """
+        try:
+            about = path.stat()
+            signature = (about.st_ino, about.st_mtime_ns, about.st_size)
+            known = self._parsed.get(path)
+            if known is None or known[0] != signature:
+                known = signature, _parsed(path.read_text(encoding="utf-8", errors="replace"), parse)
+                self._parsed[path] = known
+        except OSError as error:
+            self._parsed.pop(path, None)
+            if error.errno in _MISSING:
+                raise FileNotFoundError(error.errno, error.strerror, str(path)) from None
+            if may_pass(error):
+                raise
+            raise ValueError(str(error)) from None
+        if isinstance(known[1], ValueError):
+            raise ValueError(*known[1].args)
+        result: T = known[1]
+        return result
+
+
+def _parsed(text: str, parse: Callable[[str], T]) -> T | ValueError:
+    """What `parse` makes of a text, or the error that it raises: JSON may have another shape than expected."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        return ValueError(str(error))
+    except (KeyError, TypeError, AttributeError) as error:
+        return ValueError(f"it has another form ({type(error).__name__}: {error})")
 
 
 def fsync_directory(path: Path) -> None:

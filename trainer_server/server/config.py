@@ -60,6 +60,11 @@ class ServerConfig:
     """Seconds that a rollout keeps its policy version after its last call."""
     keep_versions: int | None = None
     """Versions of a policy that are kept: its newest ones, and the best, version 0, and those in use; None: all."""
+    keep_jobs: float = 30.0
+    """Days for which a job that has ended stays listed; as long as its completions stay in the ledger. Afterwards its
+    outcome and metrics are a line of `home/jobs/ended.jsonl`."""
+    job_time_limit: float = 86400.0
+    """Seconds that the trainer may take for one job. A request may ask for less."""
     trainer_processes: int = 1
     """Processes that share each step, one GPU or a part of the cores each."""
     trainer_shard: bool = False

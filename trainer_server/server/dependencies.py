@@ -47,9 +47,28 @@ def get_version(server: Server, name: str, number: int) -> Version:
     get_policy(server, name)
     version = server.store.version(name, number) if 0 <= number < MOST_VERSIONS else None
     if version is None:
-        why = server.store.quarantined(name).get(number) or f"policy {name!r} has no version {number}"
+        why = None
+        if number in server.store.versions(name):
+            why = f"{name}@{number} cannot be used: {server.store.problem(name, number)}"
+        why = why or server.store.quarantined(name).get(number) or f"policy {name!r} has no version {number}"
         raise NotFound(why, code="not_found")
     return version.model_copy(update={"loaded": server.slots.holds((name, number))})
+
+
+def find_policy(server: ServerDep, name: str) -> Policy:
+    """The policy that a path names."""
+    return get_policy(server, name)
+
+
+def find_version(server: ServerDep, name: str, number: int) -> Version:
+    """The version that a path names."""
+    return get_version(server, name, number)
+
+
+PolicyDep = Annotated[Policy, Depends(find_policy)]
+"""The policy that a path names, as a parameter of a route. Its files are read on a thread."""
+VersionDep = Annotated[Version, Depends(find_version)]
+"""The version that a path names, as a parameter of a route. Its files are read on a thread."""
 
 
 def refuse_unserved(server: Server, name: str) -> None:

@@ -17,6 +17,7 @@ from trainer_server.engines.slots import Slots
 from trainer_server.gateway.admission import Admission
 from trainer_server.gateway.gateway import Gateway
 from trainer_server.gateway.recorder import Identity, Recorder
+from trainer_server.gateway.rollout_log import RolloutLog
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.service import JobService
 from trainer_server.jobs.supervisor import TrainerSettings
@@ -28,10 +29,11 @@ from trainer_server.policies.store import AdapterStore
 from trainer_server.process.environment import check_present
 from trainer_server.process.files import write_atomic
 from trainer_server.process.hardware import flavour
+from trainer_server.process.tasks import Rounds
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.connections import Limits
 from trainer_server.wire import ConfigError
-from trainer_server.wire.plugins import check_loss_place
+from trainer_server.wire.plugins import check_losses
 
 log = logging.getLogger("trainer_server")
 
@@ -76,6 +78,7 @@ class Server:
             names=self.names,
             slots=self.slots,
             leases=self.leases,
+            rollouts=RolloutLog(config.lease),
             engines=self.engines,
             admission=Admission(limits.running, limits.waiting),
             max_tokens=config.max_tokens,
@@ -106,6 +109,7 @@ class Server:
             ledger=self.ledger,
             keep_versions=config.keep_versions,
             engine_wait=config.engine_wait,
+            time_limit=config.job_time_limit,
         )
         self._take_up_policies()
         self.exports = Exports(home, base, self.store, self.jobs.retention)
@@ -114,6 +118,7 @@ class Server:
         self.failure: str | None = None
         """Why engines could not be started."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._purging = Rounds("deletion of old completions and jobs", self._purge)
 
     def _take_up_policies(self) -> None:
         """Finds out which policies can be served. One that cannot be does not keep the others from it."""
@@ -148,12 +153,13 @@ class Server:
     async def start(self) -> None:
         """Starts the trainer process and, in the background, the engines; `/health` tells when they are ready."""
         await self.jobs.start()
-        self._tasks = [asyncio.create_task(self._start_engines()), asyncio.create_task(self._purge())]
+        self._tasks = [asyncio.create_task(self._start_engines())]
+        self._purging.start()
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(self._purging.stop(), *self._tasks, return_exceptions=True)
         await asyncio.gather(self.jobs.stop(), *(engine.stop() for engine in self.engines))
         await self.recorder.close()
         await asyncio.to_thread(self.ledger.close)
@@ -166,14 +172,18 @@ class Server:
                 log.error("an engine could not be started", exc_info=error)
 
     async def _purge(self) -> None:
-        while True:
-            try:
-                deleted = await asyncio.to_thread(self.ledger.purge, keep=self.jobs.named_completions())
-                if deleted:
-                    log.info("%d completions past their retention were deleted from the ledger", deleted)
-            except Exception:  # a full disk, say: tried again in an hour, for as long as the server lives
-                log.exception("completions past their retention could not be deleted from the ledger")
-            await asyncio.sleep(_PURGE_INTERVAL)
+        """Deletes completions and jobs that are past their time, then waits until it is time to look again."""
+        try:
+            if deleted := await asyncio.to_thread(self.ledger.purge, keep=self.jobs.open.completions()):
+                log.info("%d completions past their retention were deleted from the ledger", deleted)
+        except Exception:  # a full disk, say: tried again in an hour, for as long as the server lives
+            log.exception("completions past their retention could not be deleted from the ledger")
+        try:
+            if pruned := await asyncio.to_thread(self.jobs.prune, self.config.keep_jobs):
+                log.info("%d jobs that ended more than %g days ago were deleted", pruned, self.config.keep_jobs)
+        except Exception:
+            log.exception("jobs that ended long ago could not be deleted")
+        await asyncio.sleep(_PURGE_INTERVAL)
 
 
 def check_names(config: ServerConfig) -> None:
@@ -183,8 +193,7 @@ def check_names(config: ServerConfig) -> None:
     ledger_factory(config.ledger)
     check_present("--engine-env", config.engine_env)
     check_present("--trainer-env", config.trainer_env)
-    for definition in config.losses:
-        check_loss_place(definition)
+    check_losses(config.losses)
 
 
 def make_engines(config: ServerConfig, base: ServedModel) -> Sequence[Engine]:

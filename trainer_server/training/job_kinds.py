@@ -76,7 +76,13 @@ class JobKinds:
         Raises:
             ARTError: The step cannot be taken; raised by all ranks.
             OSError: A file cannot be read; of a single process.
+            RankFailed: This rank failed, and the others wait for it.
+            RankLost: Another rank is gone.
         """
+        with self._ranks.step():
+            return self._compute(job_id, version)
+
+    def _compute(self, job_id: str, version: int) -> tuple[dict[str, Any], torch.optim.AdamW]:
         with self._ranks.agreed():
             job = self._board.file(job_id)
             request, spec = job.request, self._store.spec(job.policy)
@@ -154,8 +160,11 @@ class JobKinds:
         """The next version by policy gradient, or none where there is nothing to learn from."""
         _, version = self._publisher.newest(job.policy)
         if self._ranks.count > 1:
-            self._ranks.broadcast(json.dumps({"job": job.id, "version": version}))
+            self._ranks.order(json.dumps({"job": job.id, "version": version}))
         metrics, optimizer = self.compute_step(job.id, version)
+        trained = metrics["trajectories_trained"]
+        self._board.use(job.id, trained)  # before the version: a process that is killed after it does not step again
+        metrics["trajectories_trained"] = len(trained)
         if "skipped" in metrics:
             return StepResult(version=version, metrics=metrics)
         return self._publisher.publish_weights(job, metrics, optimizer, made_from=version)

@@ -12,14 +12,20 @@ from safetensors import SafetensorError
 from trainer_server.jobs.board import JobFile
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
+from trainer_server.process.files import no_space
 from trainer_server.training.checkpoint import save_state
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.wire import PolicySpec, StepResult, TrainingError, Version
 
-DISK_REMEDY = (
-    "The policy stays at the version it had: see that there is space on the disk, and send the job again under another "
-    "idempotency key."
-)
+
+def remedy(error: Exception) -> str:
+    """What to do about a file that could not be written or read."""
+    full = isinstance(error, OSError) and no_space(error)
+    full = full or "No space left" in str(error)  # what safetensors makes of it
+    see = "there is space on the disk" if full else "the server can read and write its home"
+    return (
+        f"The policy stays at the version it had: see that {see}, and send the job again under another idempotency key."
+    )
 
 
 class Publisher:
@@ -96,7 +102,7 @@ class Publisher:
             self._store.publish(staging, record)
         except (OSError, SafetensorError) as error:
             self._store.clean()
-            raise TrainingError(f"{job.policy}@{version} could not be written: {error}. {DISK_REMEDY}") from error
+            raise TrainingError(f"{job.policy}@{version} could not be written: {error}. {remedy(error)}") from error
         return StepResult(version=version, metrics=metrics)
 
     def write(self, staging: Path, optimizer: torch.optim.AdamW | None) -> None:

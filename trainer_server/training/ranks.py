@@ -2,12 +2,14 @@
 
 What is trained is small and is kept whole everywhere; after each update all ranks hold the same weights, and the first
 of them writes. The frozen base model is whole everywhere too, or divided among the ranks (FSDP2), layer by layer.
-Started by torchrun, or by `accelerate launch` with a configuration of its own, also one that says FSDP.
+Started by `launch.py` on one machine, or by `accelerate launch` with a configuration of its own, also one that says
+FSDP, on several.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,24 +18,53 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainer_server.training.launch import RENDEZVOUS
 from trainer_server.training.model.tree import Row
 from trainer_server.wire import ARTError, TrainingError
 
-TIMEOUT = timedelta(days=7)
-"""How long a rank waits for the others: between jobs, that can be long. A dead rank is noticed at once."""
+TIMEOUT = timedelta(hours=1)
+"""How long a rank waits for another one within a step: as long as one rank may compute longer than another. Between
+steps ranks wait in `next_order`, however long. A dead rank is noticed at once."""
 
-_LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+_POLL = 0.02
+"""Seconds between looks for an order."""
+
+_LAUNCHED = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    RENDEZVOUS,
+)
+
+
+class RankLost(Exception):
+    """Another rank is gone, or did not take part in time. No rank can go on: all begin again."""
+
+
+class RankFailed(Exception):
+    """This rank failed in the middle of what all do together. The job has failed, and all begin again."""
 
 
 class Ranks:
-    """This process as one of `count`. A single process is the default; everything here is a no-op for it."""
+    """This process as one of `count`. A single process is the default; everything here is a no-op for it.
 
-    def __init__(self, index: int = 0, count: int = 1, *, local_count: int = 1, sharded: bool = False) -> None:
+    All methods raise RankLost when another rank is gone.
+    """
+
+    def __init__(
+        self,
+        index: int = 0,
+        count: int = 1,
+        *,
+        local_count: int = 1,
+        sharded: bool = False,
+        store: dist.Store | None = None,
+    ) -> None:
         self.index, self.count = index, count
         self.local_count = local_count
         """How many of them run on this machine."""
         self.sharded = sharded
         """Whether the base model is divided, so that every forward pass needs all ranks."""
+        self._store = store
+        self._orders = 0
 
     @classmethod
     def join(cls, *, shard: bool = False) -> Ranks:
@@ -45,18 +76,25 @@ class Ranks:
         Args:
             shard: Divide the base model among the ranks. accelerate's environment can ask for it too.
         """
-        count = int(os.environ.get("WORLD_SIZE", "1"))
+        index, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        store = None
         if count > 1:
             backend = "gloo"
             if torch.cuda.is_available():
                 backend = "cpu:gloo,cuda:nccl"
                 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-            dist.init_process_group(backend, timeout=TIMEOUT)
+            if rendezvous := os.environ.get(RENDEZVOUS):
+                store = dist.FileStore(rendezvous, count)
+            else:  # accelerate's launcher
+                store, _, _ = next(dist.rendezvous("env://", index, count, timeout=TIMEOUT))
+            dist.init_process_group(
+                backend, store=dist.PrefixStore("group", store), rank=index, world_size=count, timeout=TIMEOUT
+            )
         sharded = count > 1 and (shard or os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("true", "1"))
-        index, local_count = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        local_count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         for name in _LAUNCHED:
             os.environ.pop(name, None)
-        return cls(index, count, local_count=local_count, sharded=sharded)
+        return cls(index, count, local_count=local_count, sharded=sharded, store=store)
 
     @property
     def first(self) -> bool:
@@ -73,11 +111,29 @@ class Ranks:
         if self.count > 1:
             dist.destroy_process_group()
 
+    def order(self, text: str) -> None:
+        """Tells the other ranks what to do next; the first rank calls it. Does not wait for them."""
+        if self._store is not None:
+            self._orders += 1
+            with _together():
+                self._store.set(f"order/{self._orders}", text)
+
+    def next_order(self) -> str:
+        """Waits for the first rank's next order, however long that takes: its launcher ends this process with it."""
+        assert self._store is not None
+        self._orders += 1
+        name = f"order/{self._orders}"
+        with _together():
+            while not self._store.check([name]):
+                time.sleep(_POLL)
+            return self._store.get(name).decode()
+
     def broadcast(self, text: str | None) -> str | None:
         """The text of the first rank, on all ranks; that of the others is ignored."""
         texts = [text]
         if self.count > 1:
-            dist.broadcast_object_list(texts, src=0, device=torch.device("cpu"))
+            with _together():
+                dist.broadcast_object_list(texts, src=0, device=torch.device("cpu"))
         return texts[0]
 
     @contextmanager
@@ -86,7 +142,7 @@ class Ranks:
         raised by all, so that none waits for another. All ranks enter the context at the same place.
 
         Raises:
-            TrainingError: With several ranks, for the ARTErrors and OSErrors of any.
+            TrainingError: With several ranks, for the errors of any.
         """
         if self.count == 1:
             yield
@@ -94,19 +150,63 @@ class Ranks:
         own: Exception | None = None
         try:
             yield
-        except (ARTError, OSError) as error:
+        except RankLost:
+            raise
+        except Exception as error:  # of any kind: the other ranks wait for this one
             own = error
         found: list[str | None] = [None] * self.count
-        dist.all_gather_object(found, str(own) if own else None)
+        with _together():
+            dist.all_gather_object(found, _said(own) if own else None)
         errors = {index: why for index, why in enumerate(found) if why is not None}
         if len(errors) == self.count:
             raise TrainingError(errors[0]) from own
         if errors:
             index, why = next(iter(errors.items()))
             raise TrainingError(
-                f"rank {index} of {self.count}: {why}. The policy stays at the version it had: see that every rank "
-                "can read the server's home and its ledger, and send the job again under another idempotency key."
+                f"rank {index} of {self.count}: {why}. The policy stays at the version it had. All ranks need the same "
+                "files of the server's home, its ledger, and room in memory: mend what that rank lacks, and send the "
+                "job again under another idempotency key."
             ) from own
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """For the rows that each rank computes: an error of one rank is raised by all.
+
+        Where the base model is divided, the others wait within the forward pass and cannot be told: then see `step`.
+
+        Raises:
+            TrainingError: As `agreed`.
+            RankLost: The base model is divided, and another rank may have failed.
+        """
+        if not self.sharded:
+            with self.agreed():
+                yield
+            return
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # most likely of the transfer of a layer: this rank cannot know
+            raise RankLost(f"a layer could not be computed: {error}") from error
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """For all of a step. An ARTError is raised by all ranks. Any other error leaves the others waiting.
+
+        Raises:
+            RankFailed: With several ranks, for other errors of this rank.
+        """
+        try:
+            yield
+        except (ARTError, RankLost):
+            raise
+        except Exception as error:
+            if self.count == 1:
+                raise
+            raise RankFailed(
+                f"rank {self.index} of {self.count}: {_said(error)}. The policy stays at the version it had, and the "
+                "trainer starts again. Its log has more"
+            ) from error
 
     def shard_rows(self, rows: Sequence[Row]) -> list[tuple[Row, bool]]:
         """The rows that this rank computes, about as many tokens as any other's, and whether they count.
@@ -133,7 +233,8 @@ class Ranks:
         for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
             alike = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in alike])
-            dist.all_reduce(flat)
+            with _together():
+                dist.all_reduce(flat)
             for tensor, part in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
                 tensor.detach().copy_(part.view_as(tensor))
 
@@ -153,12 +254,27 @@ class Ranks:
         if self.count == 1:
             return values
         by_rank: list[Any] = [None] * self.count
-        dist.all_gather_object(by_rank, {name: value.cpu() for name, value in values.items()})
+        with _together():
+            dist.all_gather_object(by_rank, {name: value.cpu() for name, value in values.items()})
         names = dict.fromkeys(name for given in by_rank for name in given)
         return {name: torch.cat([given[name] for given in by_rank if name in given]) for name in names}
 
 
 ALONE = Ranks()
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """For what needs all ranks: torch raises RuntimeErrors when one is gone. Raises RankLost for them."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankLost(f"another rank is gone, or took no part for {TIMEOUT}: {error}") from error
+
+
+def _said(error: Exception) -> str:
+    """An error in words. Those that are not written for users need their kind."""
+    return str(error) if isinstance(error, ARTError | OSError) else f"{type(error).__name__}: {error}"
 
 
 def shard(layers: Iterable[torch.nn.Module]) -> None:

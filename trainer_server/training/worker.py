@@ -22,8 +22,8 @@ from trainer_server.process.files import write_atomic
 from trainer_server.training.grpo.loss import LOSSES, register_loss
 from trainer_server.training.job_kinds import JobKinds
 from trainer_server.training.model.policy import PolicyModel
-from trainer_server.training.publish import DISK_REMEDY
-from trainer_server.training.ranks import ALONE, Ranks
+from trainer_server.training.publish import remedy
+from trainer_server.training.ranks import ALONE, RankFailed, RankLost, Ranks
 from trainer_server.wire import ARTError, ConfigError, Home, TrainingError
 
 log = logging.getLogger("trainer")
@@ -93,7 +93,7 @@ class Worker:
             changed = self.board.changed()
             if changed != seen or time.monotonic() - listed >= _LIST_EVERY:
                 seen, listed = changed, time.monotonic()
-                waiting = [job_id for job_id in self.board.ids() if job_id not in done]
+                waiting = [job_id for job_id in self.board.open_ids() if job_id not in done]
             # The order of a policy's versions is that of its jobs: later ones wait.
             while waiting and self._over(waiting[0]):
                 done.add(waiting.pop(0))
@@ -117,20 +117,24 @@ class Worker:
         return True
 
     def follow(self) -> None:
-        """Computes steps with the first rank, until that is gone. An error that is not the job's ends this process, and
-        with it the others, which would wait for it."""
+        """Computes steps with the first rank, until that is gone. An error that not all ranks raise fails the job and
+        ends this process, and with it the others, which would wait for it."""
         while True:
-            order = json.loads(self.ranks.broadcast(None) or "{}")
+            order = json.loads(self.ranks.next_order())
             try:
                 self._kinds.compute_step(order["job"], order["version"])
             except ARTError as error:  # raised by all ranks: the first reports it
                 log.info("%s: %s", order["job"], error)
+            except RankFailed as error:  # the first rank cannot know why
+                self._report(order["job"], Trained(error=str(error)))
+                raise
 
     def do(self, job: JobFile) -> None:
         """Does one job and reports how it ended. A job that cannot be done is reported as failed; the next one runs.
 
-        With several ranks, an unexpected error ends this process, because others may wait for it. The server starts all
-        of them again, and gives up a job that they die of again and again.
+        With several ranks, an error in the middle of a step ends this process too, because others may wait for it. The
+        server starts all of them again. A step during which another rank was killed is taken again; the server gives up
+        a job that the ranks die of again and again.
         """
         started = time.monotonic()
         try:
@@ -145,11 +149,14 @@ class Worker:
             trained = Trained(error=str(error))
         except OSError as error:
             log.error("%s failed: %s", job.id, error)
-            trained = Trained(error=f"{error}. {DISK_REMEDY}")
+            trained = Trained(error=f"{error}. {remedy(error)}")
+        except RankLost:  # not reported: the rank that failed has reported why, or the job is done again
+            raise
+        except RankFailed as error:
+            self._report(job.id, Trained(error=str(error)))
+            raise
         except Exception as error:  # the edge of a job: recorded, told to the client, and not fatal to the next one
             log.exception("%s failed", job.id)
-            if self.ranks.count > 1:  # another rank may be gone, or wait in the middle of a step: all begin again
-                raise
             trained = Trained(error=f"{type(error).__name__}: {error}")
         if self.takes_turns:  # not before the error is gone, whose traceback holds what was computed
             self.model.rest()
@@ -159,13 +166,13 @@ class Worker:
         log.info("%s %s %s in %.2f s", job.id, job.kind, job.policy, trained.seconds)
 
     def _report(self, job_id: str, trained: Trained) -> None:
-        """Writes the report, however long the disk is full: without it the job would never end."""
+        """Writes the report, however long that cannot be done: without it the job would never end."""
         while True:
             try:
                 faults.point("reporting")
                 return self.board.report(job_id, trained)
             except OSError as error:
-                log.error("%s is done, but that cannot be written down; free space on the disk: %s", job_id, error)
+                log.error("%s is done, but that cannot be written down; it is tried again: %s", job_id, error)
                 time.sleep(_REPORT_EVERY)
 
 
@@ -201,7 +208,8 @@ def main() -> None:
         parser.error(str(error))
     ranks = Ranks.join(shard=args.shard)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {ranks.label}%(message)s")
-    if ranks.local_count > 1 or "OMP_NUM_THREADS" not in os.environ:  # torchrun sets it to 1 for several ranks
+    launched = "TORCHELASTIC_RUN_ID" in os.environ  # by accelerate: that sets OMP_NUM_THREADS to 1, nobody asked for it
+    if launched or "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks.local_count))
     started = time.monotonic()
     model = PolicyModel(

@@ -1,8 +1,9 @@
 """What server and clients share: the contract of the HTTP API, errors, where a server leaves its address, the guard of
-child processes; and what every part of the server may need: code from outside that an option names (plugins.py).
+child processes; and what every part of the server may need: JSON Lines (jsonl.py), text that UTF-8 can hold (text.py),
+code from outside that an option names (plugins.py).
 Imports the standard library and pydantic only."""
 
-from trainer_server.wire.completions import Completion, CompletionStatus, Sampling
+from trainer_server.wire.completions import Completion, CompletionStatus, RolloutCalls, Sampling
 from trainer_server.wire.errors import (
     ARTError,
     ConfigError,
@@ -20,7 +21,19 @@ from trainer_server.wire.errors import (
     Unprocessable,
 )
 from trainer_server.wire.home import DEFAULT_URL, Connection, Home
-from trainer_server.wire.policies import NAME_PATTERN, TARGETS, ExportFormat, Fork, Policy, PolicySpec, Score, Version
+from trainer_server.wire.policies import (
+    MAX_VERSION,
+    NAME_PATTERN,
+    TARGETS,
+    ExportFormat,
+    Fork,
+    Policy,
+    PolicySpec,
+    Score,
+    Version,
+    VersionNumber,
+    version_number,
+)
 from trainer_server.wire.sft import Conversation, SFTConfig, SFTRequest
 from trainer_server.wire.steps import (
     GroupRef,
@@ -36,6 +49,7 @@ from trainer_server.wire.steps import (
 
 __all__ = [
     "DEFAULT_URL",
+    "MAX_VERSION",
     "NAME_PATTERN",
     "TARGETS",
     "ARTError",
@@ -63,6 +77,7 @@ __all__ = [
     "Policy",
     "PolicySpec",
     "Refusal",
+    "RolloutCalls",
     "SFTConfig",
     "SFTRequest",
     "Sampling",
@@ -75,4 +90,6 @@ __all__ = [
     "TrajectoryRef",
     "Unprocessable",
     "Version",
+    "VersionNumber",
+    "version_number",
 ]

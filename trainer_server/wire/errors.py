@@ -12,6 +12,7 @@ class ARTError(Exception):
     │   └── JobFailed      a training job ended in failure
     ├── ServerUnreachable  no server answers at the address
     ├── RolloutsFailed     every run of a gather, an evaluation or a step failed (art_langgraph)
+    │   └── PinIgnored     another version answered a run, or at another temperature, than was asked for
     ├── Refusal            inside the server: a request is refused, and its client can do something about it
     │   ├── NotFound       the request names something that does not exist (HTTP 404)
     │   ├── Conflict       the current state does not allow the request (HTTP 409)

@@ -10,8 +10,11 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from trainer_server.wire.errors import ConfigError
 
@@ -43,6 +46,15 @@ class Home:
     def server(self) -> Path:
         """JSON file with `url` and `pid` of the running server."""
         return self.root / "server.json"
+
+    def server_url(self) -> str | None:
+        """Address of the running server; None: none is running. Raises ConfigError for a file that has no address."""
+        try:
+            return str(json.loads(self.server.read_text())["url"])
+        except FileNotFoundError:
+            return None
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{self.server} cannot be read as the address of a server: {error!r}") from None
 
     @property
     def ledger(self) -> Path:
@@ -141,25 +153,52 @@ class Connection:
     ) -> Connection:
         """Finds address and token: first the arguments, then the environment, then the files in the home directory.
 
+        The token in the home directory is that of the home's own server. No other address gets it.
+
         Args:
             base_url: Address of the server; None: `ART_BASE_URL`, the address in the home directory, or DEFAULT_URL.
             api_key: Bearer token; None: `ART_API_KEY`, or the token in the home directory.
             home: Home directory of the server; None: see Home.find.
 
         Raises:
-            ConfigError: There is no token.
+            ConfigError: There is no token for the address.
         """
-        paths = Home.find(home)
-        url = base_url or os.environ.get("ART_BASE_URL")
-        if not url and paths.server.exists():
-            url = json.loads(paths.server.read_text())["url"]
-        key = api_key or os.environ.get("ART_API_KEY")
-        if not key and paths.token.exists():
-            key = paths.token.read_text().strip()
-        if not key:
+        paths, url = Home.find(home), cls.find_url(base_url, home)
+        if key := api_key or os.environ.get("ART_API_KEY"):
+            return cls(url, key)
+        if not paths.token.exists():
             raise ConfigError(
                 f"no token for the trainer server: {paths.token} does not exist and ART_API_KEY is not set. "
                 "Start a server with `art-langgraph serve`, or set ART_BASE_URL and ART_API_KEY to those of a "
                 "running one."
             )
-        return cls((url or DEFAULT_URL).rstrip("/").removesuffix("/v1"), key)
+        own = paths.server_url() or DEFAULT_URL
+        if _origin(url) != _origin(own):
+            raise ConfigError(
+                f"no token for the trainer server at {url}: {paths.token} has the token of the server at {own}. Give "
+                "the key of the server that you name, as api_key=… or ART_API_KEY"
+            )
+        return cls(url, paths.token.read_text().strip())
+
+    @staticmethod
+    def find_url(base_url: str | None = None, home: str | Path | None = None) -> str:
+        """Finds the address of a server as `find` does."""
+        url = base_url or os.environ.get("ART_BASE_URL") or Home.find(home).server_url() or DEFAULT_URL
+        return url.rstrip("/").removesuffix("/v1")
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    """What must be equal in two addresses of one server. Every name of this machine's loopback interface is the same.
+
+    Raises:
+        ConfigError: The address is no URL.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise ConfigError(f"{url!r} is no address of a server: {error}") from None
+    loopback = host == "localhost"
+    with suppress(ValueError):
+        loopback = loopback or ip_address(host).is_loopback
+    return parts.scheme, "localhost" if loopback else host, port or {"http": 80, "https": 443}.get(parts.scheme)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from trainer_server.wire.errors import ConfigError
+from trainer_server.wire.steps import LOSS_NAMES
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
@@ -57,6 +58,18 @@ def loss_place(definition: str) -> tuple[str, str, str]:
     if not (name and module and attribute):
         raise ConfigError(f"--loss {definition}: give NAME=MODULE:ATTRIBUTE, such as mine=my_losses:MINE")
     return name, module, attribute
+
+
+def check_losses(definitions: Iterable[str]) -> None:
+    """Raises ConfigError for a loss of another form, one whose name is taken, or one whose module the trainer process
+    will not find."""
+    taken = set(LOSS_NAMES)
+    for definition in definitions:
+        check_loss_place(definition)
+        name, _, _ = loss_place(definition)
+        if name in taken:
+            raise ConfigError(f"--loss {definition}: there is a loss named {name!r} already; choose another name")
+        taken.add(name)
 
 
 def check_loss_place(definition: str) -> None:

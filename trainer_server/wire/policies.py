@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Linear layers that can get an adapter."""
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+MAX_VERSION = 10**9
+"""Version numbers are below this."""
+VersionNumber = Annotated[int, Field(ge=0, lt=MAX_VERSION)]
+"""The number of a version, in a request."""
+_VERSION = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+def version_number(text: str) -> int | None:
+    """The version that a text names: `7`, but not `07`, `7.bak`, `-1` or `²`. None: it names no version."""
+    return int(text) if _VERSION.fullmatch(text) else None
 
 
 class Fork(BaseModel):
@@ -17,7 +28,7 @@ class Fork(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     policy: str = Field(pattern=NAME_PATTERN)
-    version: int = Field(ge=0)
+    version: VersionNumber
     optimizer: bool = True
     """Whether training continues with the optimizer's moments of that version; else it starts with new moments."""
 
@@ -34,7 +45,7 @@ class PolicySpec(BaseModel):
     """LoRA scale: the adapter adds (alpha / rank)·B·A."""
     targets: tuple[str, ...] = TARGETS
     """Names of the linear layers that get an adapter."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of the initial A matrices (B = 0)."""
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature that overrides the one in requests without the header `X-ART-Temperature`; None: no
@@ -71,8 +82,8 @@ class Version(BaseModel):
     score: float | None = None
     """How good the version is; larger is better. The best version is kept when old versions are deleted."""
     scored_by: Literal["evaluation", "rollouts"] | None = None
-    """Where the score comes from: a client set it (`evaluation`), or it is the mean reward of the version's rollouts
-    from which the next step was trained (`rollouts`)."""
+    """Where the score comes from: a client set it (`evaluation`), or it is the mean reward of the rollouts that this
+    version sampled, over all steps that were sent them (`rollouts`)."""
 
 
 class Score(BaseModel):

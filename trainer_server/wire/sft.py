@@ -7,8 +7,11 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from trainer_server.wire.steps import LEARNING_RATE, TrajectoryRef, renamed
+from trainer_server.wire.steps import LEARNING_RATE, MOST_TOKENS, MOST_UPDATES, TimeLimit, TrajectoryRef, renamed
 
+MOST_EPOCHS = 10_000
+MOST_ROWS = 100_000
+"""Rows of a batch, and batches of an update."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -18,14 +21,18 @@ class SFTConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     lr: float = Field(default=2e-4, gt=0, description="peak learning rate of AdamW")
-    num_train_epochs: int = Field(default=3, ge=1, description="passes over the rows")
-    per_device_train_batch_size: int = Field(default=8, ge=1, description="rows at once, padded to the longest")
-    gradient_accumulation_steps: int = Field(default=1, ge=1, description="such batches in one optimizer update")
-    max_length: int = Field(default=4096, ge=2)
+    num_train_epochs: int = Field(default=3, ge=1, le=MOST_EPOCHS, description="passes over the rows")
+    per_device_train_batch_size: int = Field(
+        default=8, ge=1, le=MOST_ROWS, description="rows at once, padded to the longest"
+    )
+    gradient_accumulation_steps: int = Field(
+        default=1, ge=1, le=MOST_ROWS, description="such batches in one optimizer update"
+    )
+    max_length: int = Field(default=4096, ge=2, le=MOST_TOKENS)
     """Largest number of tokens in a row, prompt and answer together. A longer answer is skipped and counted as
     `too_long`; it is never cut."""
     lr_scheduler_type: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
-    warmup_steps: float = Field(default=0.05, ge=0)
+    warmup_steps: float = Field(default=0.05, ge=0, le=MOST_UPDATES)
     """Updates until the peak learning rate; below 1: a fraction of all updates."""
     weight_decay: float = Field(default=0.0, ge=0)
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
@@ -108,6 +115,8 @@ class SFTRequest(BaseModel):
     config: SFTConfig = Field(default_factory=SFTConfig)
     idempotency_key: str | None = Field(default=None, max_length=200)
     """As in StepRequest."""
+    time_limit: TimeLimit = None
+    """As in StepRequest. The rendering of the conversations does not count."""
 
     @model_validator(mode="after")
     def _something(self) -> Self:

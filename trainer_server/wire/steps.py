@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from trainer_server.wire.policies import MAX_VERSION, VersionNumber
+
+LOSS_NAMES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo")
+"""The losses that every trainer has."""
+MOST_ITERATIONS = 1_000
+"""Passes over one batch."""
+MOST_MINIBATCHES = 10_000
+MOST_TOKENS = 2**24
+"""Tokens of a row, or of a completion."""
+MOST_UPDATES = 10**9
+"""Optimizer updates of a schedule."""
+TimeLimit = Annotated[float | None, Field(gt=0, le=366 * 86400)]
+"""Seconds that the trainer may take for one job, to be counted from when it starts the job."""
 
 LEARNING_RATE = {"learning_rate": "lr"}
 _TRL_NAMES = LEARNING_RATE | {
@@ -35,8 +49,8 @@ class GRPOConfig(BaseModel):
     """Configuration of one training step. Names and formulas follow TRL's `GRPOConfig`.
 
     TRL's longer names are accepted as well: `learning_rate`, `vllm_importance_sampling_*`, and `scale_rewards` as a
-    bool. A sequence is a completion, one call of the model: TRL's formulas average and clip over these. Completions
-    that are left out do not count in an average.
+    bool. A sequence is a completion, one call of the model: TRL's formulas average and clip over these
+    (`loss_aggregation` averages over trajectories). Completions that are left out do not count in an average.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -53,8 +67,15 @@ class GRPOConfig(BaseModel):
     - sapo: a sigmoid instead of a clip, averaged over each sequence.
 
     GSPO is grpo with `importance_sampling_level="sequence"`."""
-    max_completion_length: int = Field(default=1024, gt=0)
-    """The constant length of dr_grpo, in tokens."""
+    loss_aggregation: Literal["loss_type", "trajectory"] = "loss_type"
+    """How tokens are averaged.
+
+    - loss_type: as the loss does it. It knows completions only, so a trajectory with ten calls weighs about ten times
+      what a trajectory with one call does.
+    - trajectory: over all trained tokens of a trajectory, then over trajectories, whatever the loss does otherwise. A
+      trajectory with ten calls weighs what one with a single call does. A minibatch has whole trajectories."""
+    max_completion_length: int = Field(default=1024, gt=0, le=MOST_TOKENS)
+    """The constant length of dr_grpo, in tokens; without effect with `loss_aggregation="trajectory"`."""
     epsilon: float = Field(default=0.2, gt=0)
     """Lower clip range of the ratio: it is clipped at 1 - epsilon."""
     epsilon_high: float | None = Field(default=0.28, gt=0)
@@ -63,7 +84,7 @@ class GRPOConfig(BaseModel):
     """Upper bound of the ratio in the unclipped term (two-sided clipping); None: off."""
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL penalty (k3) against the reference version."""
-    reference_version: int = Field(default=0, ge=0)
+    reference_version: VersionNumber = 0
     """The version that the KL penalty compares with. 0 is untrained; after a warm start, use the version it made."""
     use_bias_correction_kl: bool = False
     """Whether the KL penalty is multiplied by the ratio, which makes its gradient unbiased."""
@@ -92,7 +113,7 @@ class GRPOConfig(BaseModel):
     off_policy_mask_threshold: float | None = Field(default=None, gt=0)
     """Leaves out completions with a negative advantage whose mean log-prob has fallen by more than this since they were
     sampled, in nats per token."""
-    max_staleness: int | None = Field(default=None, ge=0)
+    max_staleness: int | None = Field(default=None, ge=0, lt=MAX_VERSION)
     """Completions sampled by a version more than this far behind the newest are skipped and counted; None: no limit."""
     max_logp_gap: float | None = Field(default=1.0, gt=0)
     """The step fails when the log-probs of trainer and engine differ by more than this on completions of the newest
@@ -100,27 +121,28 @@ class GRPOConfig(BaseModel):
     adapter, temperature or template. About 0.02 is usual in bf16."""
     mask_truncated_completions: bool = False
     """Whether completions that were cut by the limit of tokens are left out."""
-    num_iterations: int = Field(default=1, ge=1)
+    num_iterations: int = Field(default=1, ge=1, le=MOST_ITERATIONS)
     """Passes over the batch. From the second update on, ratios compare with the version that the step began with."""
-    num_minibatches: int = Field(default=1, ge=1)
-    """Minibatches of a pass, each one optimizer update. Groups stay whole if there are enough groups."""
+    num_minibatches: int = Field(default=1, ge=1, le=MOST_MINIBATCHES)
+    """Minibatches of a pass, each one optimizer update. Groups stay whole if there are enough groups; with
+    `loss_aggregation="trajectory"`, trajectories always do."""
     entropy_coef: float = 0.0
     """Weight of the mean entropy in the objective that is maximised."""
     top_entropy_quantile: float = Field(default=1.0, ge=0, le=1)
     """Fraction of the tokens that have a policy gradient: those with the highest entropy."""
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
     """The learning rate after the warm-up: constant, or falling to 0 at `max_steps`."""
-    warmup_steps: int = Field(default=0, ge=0)
+    warmup_steps: int = Field(default=0, ge=0, le=MOST_UPDATES)
     """Optimizer updates over which the learning rate rises from 0. They are counted, like `max_steps`, from the first
     update of the policy, or from the first after a warm start."""
-    max_steps: int | None = Field(default=None, gt=0)
+    max_steps: int | None = Field(default=None, gt=0, le=MOST_UPDATES)
     """Optimizer updates after which a falling learning rate is 0."""
     weight_decay: float = Field(default=0.0, ge=0)
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
     adam_beta2: float = Field(default=0.999, ge=0, lt=1)
     adam_epsilon: float = Field(default=1e-8, gt=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
-    token_budget: int = Field(default=8192, gt=0)
+    token_budget: int = Field(default=8192, gt=0, le=MOST_TOKENS)
     """Unique tokens in one packed row. A larger batch is split into micro-batches of one optimizer step, as TRL does
     with `gradient_accumulation_steps`."""
 
@@ -194,6 +216,9 @@ class StepRequest(BaseModel):
     idempotency_key: str | None = Field(default=None, max_length=200)
     """A request with the key of an earlier one is answered with the earlier job. The header `Idempotency-Key` does the
     same."""
+    time_limit: TimeLimit = None
+    """Seconds that the trainer may take. A step that takes longer is broken off, and its job fails. None, or more than
+    `serve --job-time-limit`: the server's limit."""
 
 
 class StepResult(BaseModel):
@@ -203,6 +228,10 @@ class StepResult(BaseModel):
     """The policy's newest version after the step. It is unchanged when there was nothing to learn from; then
     `metrics["skipped"]` says why."""
     metrics: dict[str, Any] = Field(default_factory=dict)
+    trajectories: list[str] | None = None
+    """Ids of the trajectories that a step trained, as its request named them, in its order: those of which at least one
+    completion had a loss. Empty for a step that had nothing to learn from. None for other kinds of jobs, and in lists
+    of jobs."""
 
 
 JobKind = Literal["create", "step", "sft"]
@@ -210,7 +239,7 @@ JobKind = Literal["create", "step", "sft"]
 
 
 class JobStatus(StrEnum):
-    """State of a job: queued → running → succeeded | failed, or queued → cancelled.
+    """State of a job: queued → running → succeeded | failed | cancelled, or queued → cancelled.
 
     A running job whose trainer process was killed is run again.
     """
@@ -220,7 +249,7 @@ class JobStatus(StrEnum):
     succeeded = "succeeded"
     failed = "failed"
     cancelled = "cancelled"
-    """A client cancelled the job before the trainer started it. The job changed nothing."""
+    """A client cancelled the job before it made a version. The job changed nothing."""
 
     @property
     def final(self) -> bool:
@@ -248,6 +277,12 @@ class Job(BaseModel):
     """Fraction of the trainer's work that is done, 0 to 1; None where it is not known."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Wall time of each phase, seconds: `render` (sft only), `train`, `swap`."""
+
+    def without_trajectories(self) -> Job:
+        """The job as lists show it: its result does not name the trajectories."""
+        if self.result is None or self.result.trajectories is None:
+            return self
+        return self.model_copy(update={"result": self.result.model_copy(update={"trajectories": None})})
 
 
 class JobList(BaseModel):

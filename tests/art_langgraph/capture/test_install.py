@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import subprocess
@@ -11,13 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, Scenario, Trajectory, TrajectoryStore, notices
-from art_langgraph.capture import flush, install, uninstall
+from art_langgraph.capture import flush, install, process, uninstall
 from art_langgraph.trajectory import CompletionCall
 from tests.support.trainer_server import TrainerServer
+from trainer_server.wire import ARTError
+from trainer_server.wire.jsonl import read_jsonl
 
 
 @pytest.fixture
@@ -92,3 +96,95 @@ def test_feedback_on_a_run_that_cannot_be_trained_warns_once(tmp_path: Path, hea
     assert len(heard.messages) == 1
     assert bad.id in heard.messages[0]
     assert "ChatART" in heard.messages[0]
+
+
+_GRAPH = """
+import multiprocessing, os, sys
+from langgraph.graph import START, MessagesState, StateGraph
+from art_langgraph import TrajectoryStore
+from art_langgraph.capture import install
+from tests.support.chat_models import Answering
+
+store = TrajectoryStore(sys.argv[1])
+install(store)
+model = Answering()
+graph = StateGraph(MessagesState).add_node("n", lambda state: {"messages": [model.invoke("x")]})
+graph = graph.add_edge(START, "n").compile()
+
+def run(text):
+    graph.invoke({"messages": [("user", text)]})
+"""
+
+
+def program(code: str, store: Path) -> subprocess.CompletedProcess[str]:
+    """A program that captures a graph, to its end."""
+    return subprocess.run(
+        [sys.executable, "-c", _GRAPH + code, str(store)], capture_output=True, text=True, timeout=120,
+        cwd=Path(__file__).parents[3],
+    )  # fmt: skip
+
+
+async def test_the_app_of_langgraph_dev_says_that_runs_are_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ART_HOME", str(tmp_path))
+    app = httpx.ASGITransport(importlib.import_module("art_langgraph.dev").app)
+
+    def full(_timeout: float) -> None:
+        raise ARTError("the disk is full")
+
+    try:
+        async with httpx.AsyncClient(transport=app, base_url="http://app") as http:
+            assert (await http.post("/art/flush")).json() == {"capture": True}
+            assert process._handler.writer
+            monkeypatch.setattr(process._handler.writer, "flush", full)
+            answer = await http.post("/art/flush")
+            assert (answer.status_code, answer.json()) == (507, {"capture": False, "error": "the disk is full"})
+    finally:
+        uninstall()
+
+
+def test_runs_of_forked_processes_are_stored(tmp_path: Path) -> None:
+    code = """
+run("parent, before")
+for number in range(4):  # while the parent's thread writes, and while it is idle
+    child = multiprocessing.get_context("fork").Process(target=run, args=(f"child {number}",))
+    child.start()
+    run(f"parent {number}")
+    child.join()
+if (child := os.fork()) == 0:
+    run("fork")
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+run("parent, after")
+"""
+    done = program(code, tmp_path / "s.sqlite")
+    assert done.returncode == 0, done.stderr
+    asked = [one.messages[0].text for one in TrajectoryStore(tmp_path / "s.sqlite")]
+    both = [f"{who} {number}" for who in ("child", "parent") for number in range(4)]
+    assert sorted(asked) == sorted([*both, "fork", "parent, before", "parent, after"])
+    assert "cannot be written" not in done.stderr
+
+
+def test_a_program_whose_store_is_gone_ends_and_says_where_its_runs_are(tmp_path: Path) -> None:
+    code = """
+import shutil
+run("stored")
+from art_langgraph.capture import flush
+flush()
+shutil.rmtree(store.path.parent)
+from art_langgraph.capture import process
+process._handler.writer._writes._halt()  # as after a second without a run: the thread closes the file
+process._handler.writer._writes._go_on()
+run("kept")
+"""
+    done = program(code, tmp_path / "runs" / "s.sqlite")
+    assert done.returncode == 0, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"art-langgraph: the trajectory store {tmp_path / 'runs' / 's.sqlite'} cannot be written")
+    file = Path(last.rpartition("import ")[2].rstrip("`"))
+    try:
+        (kept,) = read_jsonl(file, Trajectory.model_validate)
+        assert kept.messages[0].text == "kept"
+    finally:
+        file.unlink()

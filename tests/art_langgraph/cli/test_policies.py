@@ -25,7 +25,7 @@ async def test_a_directory_with_files_is_not_written_into_unless_forced(tmp_path
     kept = tmp_path / "adapter" / "notes.md"
     kept.parent.mkdir()
     kept.write_text("mine")
-    async with TrainerClient("http://127.0.0.1:1", "key") as client:
+    async with TrainerClient("http://127.0.0.1:1", "key", retry_for=0) as client:
         with pytest.raises(ConfigError, match=r"adapter is not empty: .*force=True \(`--force`\)"):
             await client.export("agent", 1, kept.parent)
         with pytest.raises(ServerUnreachable):
@@ -38,6 +38,7 @@ async def test_a_directory_with_files_is_not_written_into_unless_forced(tmp_path
 def test_export_of_the_command_line_refuses_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ART_BASE_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("ART_API_KEY", "key")
+    monkeypatch.setenv("ART_RETRY_FOR", "0")
     (tmp_path / "file").touch()
     error = art("export", "agent@1", "--output", str(tmp_path)).exception
     assert isinstance(error, ConfigError)

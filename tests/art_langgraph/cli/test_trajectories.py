@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,40 @@ def test_ids_are_whole_on_a_narrow_terminal(store: TrajectoryStore, monkeypatch:
         for terminal in ("0", "1"):
             monkeypatch.setenv("TTY_COMPATIBLE", terminal)
             assert trajectory.id in art("trajectories", "list").output
+
+
+_ALL = """
+import sys
+from art_langgraph.cli.main import main
+for words in ("list", "list --json", "show run-1", "export all.jsonl", "export all.parquet",
+              "import all.jsonl --store other.sqlite", "import all.parquet --store third.sqlite"):
+    sys.argv = ["art-langgraph", "trajectories", *words.split()]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, words
+"""
+
+
+def test_half_a_surrogate_pair_in_a_run_can_be_printed_and_exported(store: TrajectoryStore, tmp_path: Path) -> None:
+    run = recorded("run-1", "half \ud83d", error="broken \ud83d", output={"b": "\ud83d"})
+    store.add(run)
+    done = subprocess.run(
+        [sys.executable, "-c", _ALL], capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict", "PYTHONPATH": str(Path(__file__).parents[3])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("half \\ud83d") == 3
+    assert TrajectoryStore(tmp_path / "other.sqlite").get("run-1") == run
+    assert TrajectoryStore(tmp_path / "third.sqlite").get("run-1") == run
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("all.jsonl", "all.parquet")} == {0o600}
+
+
+def test_a_long_text_of_a_tree_says_how_much_is_left_out(store: TrajectoryStore) -> None:
+    run = recorded("run-1")
+    run.completions[0].message = {"role": "assistant", "content": "x" * 1000}
+    store.add(run)
+    assert "211 more characters]" in art("trajectories", "show", "run-1").output
 
 
 def test_list_and_show_name_the_question_and_who_answered(store: TrajectoryStore) -> None:
@@ -115,6 +152,40 @@ def test_an_id_that_names_no_single_run_is_an_error(store: TrajectoryStore, give
         assert isinstance(error, ConfigError)
         with pytest.raises(ConfigError, match=why):
             raise error
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_half_a_surrogate_pair_survives_a_file(store: TrajectoryStore, tmp_path: Path, kind: str) -> None:
+    half = "half a pair \ud83d"
+    trajectory = recorded("tr-1", half, error=half)
+    store.add(trajectory)
+    file = tmp_path / f"out.{kind}"
+    assert "1 trajectories" in art("trajectories", "export", str(file)).output
+    assert "1 added" in art("trajectories", "import", str(file), "--store", str(tmp_path / "other.sqlite")).output
+    assert TrajectoryStore(tmp_path / "other.sqlite").get("tr-1") == trajectory
+
+
+def test_score_keeps_rewards_by_node_and_of_completions(
+    store: TrajectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scores_parts.py").write_text(
+        "from art_langgraph import NodeRewards\n"
+        "def by_node(run):\n    return NodeRewards(planner=1.0, worker=0.5)\n"
+        "def by_completion(run):\n    run.completions[0].reward = 0.25\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    store.add(recorded("tr-1"))
+    assert "1 scored, 0 failed" in art("score", "--reward", "scores_parts:by_node").output
+    (run,) = store.list()
+    assert (run.reward, run.node_rewards) == (1.5, {"planner": 1.0, "worker": 0.5})
+    assert "rewards by node: planner 1.000 · worker 0.500" in art("trajectories", "show", "tr-1").output
+    assert "1 scored, 0 failed" in art("score", "--reward", "scores_parts:by_completion", "--again").output
+    (run,) = store.list()
+    assert (run.reward, run.node_rewards, run.completions[0].reward) == (None, None, 0.25)
+    assert "0 scored, 0 failed" in art("score", "--reward", "scores_parts:by_node").output
+    art("feedback", "tr-1", "--score", "0")
+    (run,) = store.list()
+    assert (run.reward, run.completions[0].reward) == (0.0, None)
 
 
 def test_score_says_which_runs_it_left_alone(

@@ -103,6 +103,13 @@ async def test_text_of_runs_is_fenced_by_what_they_cannot_know() -> None:
     assert len(set(fences)) == 3
 
 
+async def test_half_surrogate_pairs_in_runs_and_answers_reach_the_judge_as_escapes() -> None:
+    with endpoint('{"candidate_1": "\\ud83d"}', scores(right)) as at:
+        found = await Ruler(judge(at))(group("four \ud83d", "five"))
+    assert found.rewards == [1.0, 0.25]
+    assert "four \\ud83d" in at.requests[0]["messages"][1]["content"]
+
+
 async def test_votes_are_averaged_and_their_disagreement_is_told() -> None:
     def wavering(body: dict[str, Any]) -> str:
         asked = len(at.requests)

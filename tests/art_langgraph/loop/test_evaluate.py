@@ -2,35 +2,67 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 from art_langgraph import Evaluation, Scenario, Trajectory
-from art_langgraph.loop.intervals import wilson
+from art_langgraph.loop.intervals import mean_interval, wilson
+
+_number = itertools.count()
 
 
-def run(reward: float | None, *, error: str | None = None, tool: str = "add") -> Trajectory:
-    return Trajectory(scenario=Scenario(input="x", metadata={"tool": tool}), reward=reward, error=error)
+def run(reward: float | None, *, error: str | None = None, tool: str = "add", of: str | None = None) -> Trajectory:
+    """A run of the scenario with the id `of`; None: of a scenario of its own."""
+    scenario = Scenario(id=of or f"scenario {next(_number)}", input="x", metadata={"tool": tool})
+    return Trajectory(scenario=scenario, reward=reward, error=error)
 
 
 def test_rates_count_runs_with_a_reward_and_name_the_others() -> None:
     found = Evaluation([run(1.0), run(0.0), run(1.0, tool="sub"), run(None)], 3)
     assert (found.n, found.failed, found.unscored, found.successes) == (3, 0, 1, 2)
     assert found.success_rate == pytest.approx(2 / 3)
-    assert found.success_interval == found.interval == wilson(2, 3)
+    assert found.success_interval == found.interval == pytest.approx(wilson(2, 3))
     assert found.by(lambda scenario: [scenario.metadata["tool"]]) == {"add": (1, 2), "sub": (1, 1)}
     assert found.summary() == {
         "version": 3,
         "n": 3,
+        "scenarios": 3,
         "failed": 0,
         "unscored": 1,
         "mean": pytest.approx(2 / 3),
-        "interval": list(wilson(2, 3)),
+        "interval": pytest.approx(list(wilson(2, 3))),
         "success": pytest.approx(2 / 3),
-        "success_interval": list(wilson(2, 3)),
+        "success_interval": pytest.approx(list(wilson(2, 3))),
     }
     assert "success 0.667" in str(found)
+
+
+def test_repeats_of_scenarios_with_one_outcome_tell_nothing_new() -> None:
+    found = Evaluation([run(reward, of=f"always {reward}") for reward in (0.0, 1.0) for _ in range(50)])
+    assert (found.n, found.scenarios, found.mean, found.success_rate) == (100, 2, 0.5, 0.5)
+    assert found.interval == found.success_interval == pytest.approx(wilson(1, 2))
+    assert "100 runs of 2 scenarios" in str(found)
+    solved = Evaluation([run(1.0, of=f"{at % 3}") for at in range(30)])
+    assert solved.success_interval == pytest.approx(wilson(3, 3))
+
+
+def test_repeats_count_where_chance_decides_within_a_scenario() -> None:
+    even = Evaluation([run(float(at % 2), of=f"{at % 10 // 2}") for at in range(100)])
+    assert even.success_interval == pytest.approx(wilson(50, 100))
+    rates = [run(float(at < solved), of=f"{solved}") for solved in (2, 5, 8) for at in range(10)]
+    low, high = Evaluation(rates).success_interval
+    assert wilson(1.5, 3)[0] < low < wilson(15, 30)[0]
+    assert high == pytest.approx(1 - low)
+
+
+def test_every_scenario_counts_the_same() -> None:
+    found = Evaluation([run(1.0, of="a"), run(None, of="a"), *(run(0.5, of="b") for _ in range(4))])
+    assert (found.mean, found.success_rate) == (0.75, 0.5)
+    assert found.mean_of(lambda trajectory: trajectory.reward or 0.0) == 0.75
+    assert found.interval == mean_interval([1.0, 0.5])
+    assert Evaluation([run(0.5, of="b") for _ in range(4)]).interval is None
 
 
 def test_a_run_that_raised_is_failed_whatever_its_reward_and_never_a_success() -> None:

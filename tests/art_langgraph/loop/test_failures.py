@@ -72,7 +72,7 @@ async def test_a_policy_that_answers_what_cannot_be_parsed_is_measured(caplog: p
         raise ValueError("no JSON")
 
     graph = StateGraph(MessagesState).add_node("node", node).add_edge(START, "node").compile()
-    found = await evaluate(graph, ["a"], lambda _: 0.0, n=2, progress=False)
+    found = await evaluate(graph, ["a"], lambda _: 0.0, n=2, temperature=None, progress=False)
     assert (found.success_rate, found.failed) == (0.0, 2)
     assert "2 of 2 runs raised: ValueError: no JSON" in caplog.text
 
@@ -174,11 +174,3 @@ async def test_runs_that_are_scored_together_and_not_heard_warn_as_well(caplog: 
     (warning,) = caplog.messages
     assert "a run has a reward and no completion to train: no chat model was heard" in warning
     assert notices.HELP in warning
-
-
-async def test_a_version_that_nobody_was_asked_for_warns(caplog: pytest.LogCaptureFixture) -> None:
-    await evaluate(flaky(), ["a"], lambda _: 1.0, version=3, progress=False)
-    (warning,) = caplog.messages
-    assert "version=3 was not asked for: the trainer server answered in none of the runs" in warning
-    await evaluate(flaky(), ["a"], lambda _: 1.0, progress=False)
-    assert len(caplog.messages) == 1

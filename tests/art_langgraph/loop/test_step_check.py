@@ -22,6 +22,8 @@ from trainer_server.wire import ServerUnreachable, StepResult
 class Client(TrainerClient):
     """Takes every step, and is ready as soon as it was asked so often."""
 
+    retry_for = 60.0
+
     def __init__(self, ready_after: int = 0) -> None:
         self.sent: list[list[TrajectoryGroup]] = []
         self.asked, self.ready_after = 0, ready_after
@@ -62,6 +64,7 @@ def fails(*runs: int) -> Callable[[int], None]:
 
 async def steps(graph: Any, client: Client, reward: Any = lambda _: 1.0, **options: Any) -> int:
     options = {"steps": 5, "groups_per_step": 1, "n": 2, "progress": False, "shuffle": False, **options}
+    options = {"temperature": None, **options}  # nobody could tell at which one this model answers
     done = 0
     async for _ in train(graph, ["a", "b"], policy="agent", reward=reward, client=client, **options):
         done += 1
@@ -141,6 +144,37 @@ async def test_what_is_of_no_use_costs_no_more_rollouts() -> None:
     with pytest.raises(RolloutsFailed, match="2 of 2 runs raised"):
         await steps(graph(after=fail), Client(), dynamic_sampling=1)
     assert ran == [0, 1]
+
+
+async def test_runs_that_were_added_and_raised_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    assert await steps(graph(before=fails(2, 3)), Client(), dynamic_sampling=1, steps=1) == 1
+    (warning,) = caplog.messages
+    assert warning == ("step 1, scenarios in place of those that teach nothing: 2 of 2 runs raised: ValueError: run 2")
+
+
+@pytest.mark.parametrize("max_staleness", [0, 2])
+async def test_a_step_says_how_many_of_its_runs_failed_also_where_rollouts_go_ahead(
+    max_staleness: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def reward(run: Trajectory) -> float:
+        if run.error is None and "b" in str(run.scenario.input):
+            raise OSError("no judge")
+        return 1.0
+
+    options: dict[str, Any] = {"steps": 3, "groups_per_step": 2, "n": 2, "shuffle": False, "progress": False}
+    records = [
+        record
+        async for record in train(
+            graph(after=fails(4, 5)), ["a", "b"], policy="agent", reward=reward, client=Client(), temperature=None,
+            max_staleness=max_staleness, **options,
+        )
+    ]  # fmt: skip
+    unscored = "2 of 4 runs have no reward: OSError: no judge"
+    assert [record.failures for record in records] == [
+        unscored, f"2 of 4 runs raised: ValueError: run 4; {unscored}", unscored,
+    ]  # fmt: skip
+    assert str(records[1]) == f"step 2: version 2, no reward; {records[1].failures}"
+    assert any(message.startswith("2 of 4 runs raised: ValueError: run 4") for message in caplog.messages)
 
 
 async def test_rewards_of_completions_alone_are_rewards() -> None:

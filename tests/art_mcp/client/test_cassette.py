@@ -91,11 +91,21 @@ async def test_a_line_cut_short_by_a_kill_is_skipped(tmp_path: Path, caplog: pyt
     path.write_bytes(whole[:-20])
     async with connect(ODD, cassette=Cassette(path, "auto")) as server:
         assert (await server.call("echo", {"text": "b"})).text == "b"
-    assert "line 6 is no recorded answer" in caplog.text
+    assert "skipped: " in caplog.text
+    assert "line 6 is not JSON" in caplog.text
     assert path.read_bytes().startswith(whole[:-20])
     async with connect(NOBODY, cassette=Cassette(path, "replay")) as server:
         assert [(await server.call("echo", {"text": one})).text for one in "ab"] == ["a", "b"]
     assert all(json.loads(line)["method"] for line in path.read_text().splitlines()[:3])
+
+
+async def test_every_text_is_recorded_and_replayed(tmp_path: Path) -> None:
+    path, odd = tmp_path / "tape.jsonl", "a\u2028b\x85c\x1c"
+    await record(path, ("echo", {"text": odd}))
+    assert path.stat().st_mode & 0o777 == 0o600
+    async with connect(NOBODY, cassette=Cassette(path, "replay")) as server:
+        assert (await server.call("echo", {"text": odd})).text == odd
+        assert "\\ud83d" in (await server.call("echo", {"text": "\ud83d"})).text
 
 
 async def test_what_is_no_answer_is_not_recorded(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
 from art_langgraph import gather, rollout
-from art_mcp import MCPError, connect
+from art_mcp import CallResult, MCPError, connect
+from art_mcp.client.connect import target_of
 from tests.support.mcp.commands import ODD, SERVER
 from tests.support.mcp.graphs import calling
 from tests.support.serving import serving
@@ -144,8 +145,22 @@ async def test_large_answers_are_cut_and_say_so() -> None:
     async with connect(ODD, max_result=1000) as server:
         big = await server.call("big", {"size": 10_000_000})
         assert len(big.text) < 1200
-        assert big.text.endswith("[the last 9,999,000 of 10,000,000 characters were left out]")
-        assert big.structured is None
+        cut, left_out = big.text.splitlines()[1:]
+        assert cut == "[the last 9,999,000 of 10,000,000 characters were left out]"
+        assert left_out == "[the structured result was left out: it has 10,000,011 characters, more than 1,000]"
+        assert (big.structured, big.is_error) == (None, False)
+        tool = next(tool for tool in await server.tools() if tool.name == "big")
+        assert await tool.ainvoke({"size": 10_000_000}) == big.text, "the agent reads it"
+
+
+def test_structured_content_that_is_too_large_is_not_lost_without_a_word() -> None:
+    """Neither where the server gives no text, nor where its text is short."""
+    large = {"all": "y" * 100}
+    alone = CallResult.of({"content": [], "structuredContent": large}, limit=20)
+    assert alone.text.startswith('{"all": "yyyyyyyyyyy\n[the last 91 of 111 characters were left out]\n')
+    assert alone.text.endswith("[the structured result was left out: it has 111 characters, more than 20]")
+    short = CallResult.of({"content": [{"type": "text", "text": "see"}], "structuredContent": large}, limit=20)
+    assert short.text == "see\n[the structured result was left out: it has 111 characters, more than 20]"
 
 
 async def test_a_changed_tool_list_is_noticed_and_all_pages_are_read() -> None:
@@ -159,9 +174,30 @@ async def test_a_changed_tool_list_is_noticed_and_all_pages_are_read() -> None:
         assert "fresh" in {tool.name for tool in await server.tools()}
 
 
-async def test_a_list_without_end_is_cut_off() -> None:
-    async with connect([*ODD, "endless"]) as server:
+async def test_tools_that_change_before_the_server_has_introduced_itself(caplog: pytest.LogCaptureFixture) -> None:
+    async with connect([*ODD, "hasty"], timeout=20) as server:
+        assert (await server.call("count", {})).text == "1"
         assert len(await server.tools()) == 10
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_a_change_while_tools_are_listed_is_not_lost() -> None:
+    async with connect([*ODD, "restless"], timeout=20) as server:
+        assert len(await server.tools()) == 10
+        lost = await server.call("echo", {"text": "x"})
+        assert "echo is gone" in lost.text
+
+
+async def test_a_list_without_end_is_an_error() -> None:
+    async with connect([*ODD, "endless"]) as server:
+        with pytest.raises(MCPError, match=r"tools/list .* 1,000 pages"):
+            await server.tools()
+
+
+def test_a_url_is_named_without_its_secrets() -> None:
+    assert (
+        str(target_of("https://me:secret@example.com:8443/mcp/x?key=secret#secret")) == "https://example.com:8443/mcp/x"
+    )
 
 
 async def test_binary_content_is_kept_as_a_digest() -> None:

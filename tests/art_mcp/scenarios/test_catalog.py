@@ -9,7 +9,7 @@ import mcp.types
 import pytest
 
 from art_mcp import Catalog, read_catalog
-from art_mcp.scenarios.catalog import CatalogTool
+from art_mcp.scenarios.catalog import CatalogTool, withheld
 from tests.support.mcp.commands import ODD, SERVER
 from trainer_server.wire import ConfigError
 
@@ -66,10 +66,34 @@ def test_tools_of_the_sdk_and_their_json_keep_their_schemas() -> None:
         ("get_time", {"readOnlyHint": False}, True),
         ("get_time", {"destructiveHint": True}, True),
         ("zork", {"openWorldHint": False}, True),
+        ("purge_log", {}, True),
+        ("format_disk", {}, True),
+        ("destroy_view", {}, True),
+        ("terminate_query", {}, True),
+        ("git_checkout", {}, True),
+        ("git_log", {}, True),
+        ("checkOut", {}, True),
+        ("find_and_replace", {}, True),
+        ("query", {"title": "Query"}, True),
+        ("", {}, True),
+        ("list_merge_requests", {}, False),
+        ("describe_table", {"idempotentHint": True}, False),
+        ("checkHealth", {}, False),
     ],
 )
 def test_what_counts_as_destructive(name: str, annotations: dict[str, Any], destructive: bool) -> None:
     assert tool(name=name, annotations=annotations).destructive is destructive
+
+
+def test_what_is_left_out_is_named_with_the_reason() -> None:
+    annotated = {"readOnlyHint": False}
+    tools = [tool(name="purge_log"), tool(name="get_or_create"), tool(name="get", annotations=annotated)]
+    unsaid = "it has no annotations, and its name does not say that it only reads"
+    assert withheld([*tools, tool(name="get_time")]) == (
+        f"not called, as they may destroy something: purge_log ({unsaid}: 'purge' is no reading verb), "
+        f"get_or_create ({unsaid}: it has the word 'create'), get (its annotations say so)"
+    )
+    assert withheld([tool(name="get_time")]) == ""
 
 
 def test_a_large_catalog_comes_in_parts() -> None:

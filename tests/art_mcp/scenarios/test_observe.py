@@ -86,5 +86,58 @@ def test_facts_are_stable_new_and_not_of_the_clock() -> None:
     assert stable_facts("1", "2", []) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2024-03-09",
+        "2024-03-09T14:05:59.123+01:00",
+        "2024-03-09 14:05",
+        "09/03/2024",
+        "9.3.2024",
+        "9 March 2024",
+        "Mar 9",
+        "Saturday, March 9th, 2024 at 14:05",
+        "Sat Mar 9 14:05:59 2024",
+        "March 2024",
+        "Saturday",
+        "may",
+        "1709993159",
+        "1709993159123",
+        "1709993159.25",
+    ],
+)
+def test_dates_are_no_facts_on_any_day(text: str) -> None:
+    assert stable_facts({"x": text}, {"x": text}, []) == []
+    told = f"It is shown: {text}. The price of the lamp is 20 euros."
+    assert stable_facts(told, told, []) == ["20"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Mayor",
+        "marching",
+        "10.0.0.1",
+        "1.2.3",
+        "Sunny",
+        "it-2024-77",
+        "12:30",
+        "Augustus",
+        "2024",
+        "v2024-03-09",
+        "Mona",
+    ],
+)
+def test_what_only_looks_like_a_date_is_a_fact_on_every_day(text: str) -> None:
+    assert stable_facts({"x": text}, {"x": text}, []) == [text]
+
+
+def test_a_line_with_a_date_keeps_its_other_facts_in_every_month() -> None:
+    """Words such as may and march are no dates."""
+    for month in ("May", "March", "November", "August"):
+        told = f"You {month} book room 217 in {month}.\nOn {month} 3, 2024 the price is 99 euros."
+        assert stable_facts(told, told, []) == ["217", "99"]
+
+
 def test_structured_content_without_text_is_shown_as_json() -> None:
     assert CallResult.of({"content": [], "structuredContent": {"a": 1}}).text == '{"a": 1}'

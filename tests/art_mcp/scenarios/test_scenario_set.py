@@ -30,7 +30,7 @@ def test_a_set_survives_the_disk_and_its_lines_are_plain_scenarios(tmp_path: Pat
     given.save(tmp_path / "set.jsonl")
     assert ScenarioSet.load(tmp_path / "set.jsonl") == given
     assert [one.id for one in load_scenarios(tmp_path / "set.jsonl")] == [one.id for one in given.scenarios]
-    assert "dropped: 1, error: 1" in given.report()
+    assert "dropped: 1, error: 1\nerror: why (1 ×)" in given.report()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from langchain_core.tools import BaseTool
@@ -12,12 +12,27 @@ from typer.testing import CliRunner
 
 from art_langgraph import ChatART, GRPOConfig, SFTConfig, TrainerClient
 from art_langgraph.cli.main import build
-from art_mcp import MCPScenario, RunSettings, ScenarioSet, TrainingSettings, WarmStart, connect, specialize
+from art_mcp import (
+    GenerationSettings,
+    MCPScenario,
+    RunSettings,
+    ScenarioSet,
+    TrainingSettings,
+    WarmStart,
+    connect,
+    specialize,
+)
+from art_mcp.cli import headers_of, variables_of
 from art_mcp.scenarios.plan import Observation, Plan, Step
 from art_mcp.specialization.demonstrations import demonstrations
-from tests.support.mcp.commands import SERVER
+from art_mcp.specialization.specialize import _steps
+from tests.support.mcp.commands import SERVER, SHOP
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
+
+SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
+ALLOWED = GenerationSettings(allow_destructive=True)
+"""`add` has no annotations."""
 
 
 def adding(a: int, b: int, split: str, *, asks: str = "add") -> MCPScenario:
@@ -44,6 +59,7 @@ async def test_a_server_in_and_a_version_with_a_report_out(connected: TrainerSer
         SERVER,
         policy="special",
         scenarios=scenarios(),
+        generation=ALLOWED,
         warm_start=WarmStart(config=SFTConfig(num_train_epochs=1)),
         training=TrainingSettings(steps=1, groups_per_step=2, n=2, config=GRPOConfig(lr=1e-3), difficulty_runs=2),
         runs=RunSettings(max_tokens=60),
@@ -94,7 +110,13 @@ def breaking(after: int) -> Any:
 async def test_an_agent_that_raises_on_every_answer_is_measured(connected: TrainerServer) -> None:
     untrained = TrainingSettings(steps=0, groups_per_step=2)
     made = await specialize(
-        SERVER, policy="breaking", graph=breaking(0), scenarios=scenarios(), training=untrained, progress=False
+        SERVER,
+        policy="breaking",
+        graph=breaking(0),
+        scenarios=scenarios(),
+        generation=ALLOWED,
+        training=untrained,
+        progress=False,
     )
     assert [(one.success_rate, one.failed) for one in (made.before, made.after)] == [(0.0, 2), (0.0, 2)]
 
@@ -106,6 +128,7 @@ async def test_a_last_measurement_that_fails_is_a_note_in_the_report(connected: 
         policy="breaking",
         graph=breaking(2),
         scenarios=scenarios(),
+        generation=ALLOWED,
         training=untrained,
         output=tmp_path,
         progress=False,
@@ -122,6 +145,7 @@ async def test_the_report_escapes_what_a_server_says(connected: TrainerServer, t
         SERVER,
         policy="escaped",
         scenarios=ScenarioSet(odd),
+        generation=ALLOWED,
         training=TrainingSettings(steps=0, groups_per_step=2),
         runs=RunSettings(max_tokens=60),
         output=tmp_path,
@@ -130,9 +154,51 @@ async def test_the_report_escapes_what_a_server_says(connected: TrainerServer, t
     assert "<script>" not in (tmp_path / "report.html").read_text()
 
 
+async def test_training_runs_have_the_time_limit_of_all_runs() -> None:
+    async with TrainerClient("http://127.0.0.1:1", "key") as trainer:
+        training, runs = TrainingSettings(steps=1), RunSettings(timeout=7.0)
+        begun: Any = _steps(breaking(0), scenarios().train, "p", trainer, training, None, runs, 0, False)
+        assert begun.ag_frame.f_locals["timeout"] == 7.0
+        await begun.aclose()
+
+
 async def test_too_few_scenarios_are_an_error_that_says_what_to_do(connected: TrainerServer) -> None:
     with pytest.raises(ConfigError, match="take more scenarios"):
         await specialize(SERVER, policy="few", scenarios=ScenarioSet([adding(1, 1, "train")]), progress=False)
+
+
+async def test_the_agent_gets_no_tool_that_may_destroy_something(connected: TrainerServer) -> None:
+    """A policy that is trained tries out whatever it is given."""
+    plan = Plan(server="shop", reference=[Step(tool="list_items")])
+    asked = [MCPScenario.make(f"say {n}", plan.model_copy(update={"split": split})) for n, split in enumerate(SPLITS)]
+    given: list[str] = []
+
+    def make(tools: list[BaseTool]) -> Any:
+        given.extend(tool.name for tool in tools)
+        return breaking(9)(tools)
+
+    made = await specialize(
+        SHOP,
+        policy="breaking",
+        graph=make,
+        scenarios=ScenarioSet(asked),
+        training=TrainingSettings(steps=0, groups_per_step=1),
+        progress=False,
+    )
+    assert {"list_items", "get_price", "add_note"} <= set(given)
+    assert "remove_item" not in given
+    assert [note for note in made.notes if "remove_item (it has no annotations" in note] == made.notes != []
+
+
+async def test_scenarios_with_a_tool_that_may_destroy_something_need_the_permission(connected: TrainerServer) -> None:
+    with pytest.raises(ConfigError, match=r"need tools that are not called, .* add \(it has no .*--allow-dest"):
+        await specialize(
+            SERVER,
+            policy="few",
+            scenarios=scenarios(),
+            training=TrainingSettings(groups_per_step=2),
+            progress=False,
+        )
 
 
 async def test_demonstrations_are_what_the_agent_would_send(connected: TrainerServer) -> None:
@@ -153,10 +219,39 @@ def test_the_commands_say_what_is_wrong_with_their_options() -> None:
         (["specialize", "x", "--scenarios", "0"], "at least one"),
         (["specialize", "x", "--scenarios", "missing.jsonl"], "neither a number nor a file"),
         (["scenarios", "x", "--header", "secret"], "Name: value"),
+        (["scenarios", "x", "--header", "@missing.txt"], "missing.txt cannot be read: No such file"),
+        (["scenarios", "x", "--header", "Authorization: @missing.txt"], "missing.txt cannot be read: No such file"),
+        (["scenarios", "x", "--env", "ART_NO_SUCH_VARIABLE"], "ART_NO_SUCH_VARIABLE is not set"),
+        (["scenarios", "x", "--env", "=x"], "--env takes NAME"),
+        (["scenarios", "https://x", "--env", "A=x"], "env and cwd are for commands"),
     ):
         result = runner.invoke(build(), words)
         assert isinstance(result.exception, ConfigError)
         assert why in str(result.exception)
+
+
+def test_secrets_come_from_files_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is on a command line, `ps` shows to everybody."""
+    (tmp_path / "key").write_text("Bearer 123\n")
+    (tmp_path / "all").write_text("# of the shop\nX-One: 1\n\nX-Two: a: b\n")
+    (tmp_path / "bad").write_text("hunter2\n")
+    monkeypatch.setenv("SHOP_KEY", "456")
+    assert headers_of(None) is None
+    assert headers_of([f"Authorization: @{tmp_path / 'key'}", f"@{tmp_path / 'all'}", "X-Three: 3"]) == {
+        "Authorization": "Bearer 123",
+        "X-One": "1",
+        "X-Two": "a: b",
+        "X-Three": "3",
+    }
+    with pytest.raises(ConfigError, match="bad, line 1: ") as wrong:
+        headers_of([f"@{tmp_path / 'bad'}"])
+    assert "hunter2" not in str(wrong.value)
+    assert variables_of(None) is None
+    assert variables_of(["SHOP_KEY", f"TOKEN=@{tmp_path / 'key'}", "LEVEL=3=4"]) == {
+        "SHOP_KEY": "456",
+        "TOKEN": "Bearer 123",
+        "LEVEL": "3=4",
+    }
 
 
 def test_scenarios_that_cannot_be_tried_are_said_to_be_so(tmp_path: Path) -> None:

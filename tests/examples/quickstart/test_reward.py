@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from art_examples.quickstart.reward import WEIGHTS, agreement, reward, success
+from art_examples.quickstart.reward import WEIGHTS, parts, reward, success
 
 from art_langgraph import Scenario, Trajectory
 from art_langgraph.trajectory import CompletionCall, ToolCall
@@ -53,8 +53,19 @@ def test_anything_less_is_no_success_and_worth_less(run: Trajectory) -> None:
     assert sum(reward(run).values()) < 1.0
 
 
-def test_agreement_counts_missing_and_needless_arguments() -> None:
-    assert agreement({"a": 1}, {"a": 1}) == 1.0
-    assert agreement({"a": 1}, {"a": 1, "b": 2}) == 0.5
-    assert agreement({"a": 1, "b": 2}, {"a": 1}) == 0.5
-    assert agreement({}, {"a": 1}) == 0.0
+@pytest.mark.parametrize(
+    ("given", "wanted", "share"),
+    [
+        ({"a": "1"}, {"a": "1", "b": "2"}, 0.5),
+        ({"a": "1", "b": "2"}, {"a": "1"}, 0.5),
+        ({}, {"a": "1"}, 0.0),
+        ({}, {}, 1.0),
+    ],
+)
+def test_missing_and_needless_arguments_are_wrong_and_none_are_right_where_none_are_wanted(
+    given: dict[str, str], wanted: dict[str, str], share: float
+) -> None:
+    run = run_of("7 euros", call("get_bus_fare", **given))
+    run.scenario.metadata["arguments"] = wanted
+    assert parts(run)["right_arguments"] == share
+    assert success(run) == (share == 1.0)

@@ -24,6 +24,16 @@ def text(value: object) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": str(value)}]}
 
 
+def grow() -> None:
+    TOOLS.remove("echo")
+    TOOLS.append("fresh")
+    changed()
+
+
+def changed() -> None:
+    send({"method": "notifications/tools/list_changed"})
+
+
 def call(name: str, arguments: dict[str, Any], token: Any) -> dict[str, Any]:
     match name:
         case "echo":
@@ -38,9 +48,7 @@ def call(name: str, arguments: dict[str, Any], token: Any) -> dict[str, Any]:
             note = {"type": "resource", "resource": {"uri": "memo://1", "text": "a note"}}
             return {"content": [image, note]}
         case "grow":
-            TOOLS.remove("echo")
-            TOOLS.append("fresh")
-            send({"method": "notifications/tools/list_changed"})
+            grow()
             return text("changed")
         case "leave_child":
             return text(subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).pid)
@@ -73,6 +81,8 @@ def main() -> None:
             sys.stdout.buffer.write(b"\xff\xfe this is no JSON\n[1, 2\n\n")
             sys.stdout.flush()
         if method == "initialize":
+            if KIND == "hasty":
+                changed()
             info = {"name": "odd", "version": "0.9"}
             capabilities = {"tools": {"listChanged": True}}
             version = params["protocolVersion"]
@@ -83,6 +93,8 @@ def main() -> None:
             names = TOOLS[one_page : one_page + 4]
             more = {"nextCursor": str(one_page + 4)} if KIND == "endless" or one_page + 4 < len(TOOLS) else {}
             tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+            if KIND == "restless" and not more and "echo" in TOOLS:
+                grow()
             send({"id": number, "result": {"tools": tools, **more}})
         elif method == "tools/call" and params["name"] in TOOLS:
             token = (params.get("_meta") or {}).get("progressToken")

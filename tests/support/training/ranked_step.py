@@ -37,10 +37,12 @@ def main(model_path: str, out: Path, cases: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     model = PolicyModel(model_path, dtype=torch.float32, device="cpu", ranks=ranks)
     found = [*COMPLETIONS, completion("c3", [9, 9, 4], version=0), completion("c4", [5, 6, 2, 2, 2])]
+    group = groups(1.0, 0.0, 0.3, 0.7)
+    group[0].trajectories[3].completions.append("c4")  # a run with two calls
     for name, options in cases.items():
         config = GRPOConfig(**options)
         batch = gather_batch(
-            groups(1.0, 0.0, 0.3, 0.7, 0.1), {one.id: one for one in found}, config, policy="p", version=0,
+            group, {one.id: one for one in found}, config, policy="p", version=0,
             base_model="tiny", tokenizer="tok",
         )  # fmt: skip
         model.initialise(PolicySpec(name="p"))

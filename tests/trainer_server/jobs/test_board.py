@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer_server.jobs.board import JobBoard, Trained
+from trainer_server.jobs.board import BROKEN_OFF, JobBoard, Trained
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (
@@ -17,10 +17,12 @@ from trainer_server.wire import (
     Conversation,
     GroupRef,
     Home,
+    Job,
     JobStatus,
     PolicySpec,
     SFTRequest,
     StepRequest,
+    StepResult,
     TrainingError,
 )
 
@@ -147,3 +149,101 @@ def test_a_job_is_either_started_or_cancelled(tmp_path: Path) -> None:
     trained = board.trained(cancelled.id)
     assert trained is not None
     assert trained.cancelled
+
+
+def ended(board: JobBoard, days_ago: float, **request: object) -> str:
+    """A step that ended so many days ago."""
+    groups = [GroupRef(scenario_id="s", trajectories=[])]
+    file = board.accept("step", "p", request=StepRequest.model_validate({"groups": groups, **request}))
+    result = StepResult(version=1, metrics={"reward_mean": 0.5}, trajectories=["t1"])
+    board.finish(Job(id=file.id, kind="step", policy="p", created=0.0, status=JobStatus.succeeded, result=result))
+    at = time.time() - days_ago * 86400
+    os.utime(board.root / file.id / "done.json", (at, at))
+    return file.id
+
+
+def test_jobs_that_ended_long_ago_are_deleted_and_their_metrics_stay(tmp_path: Path) -> None:
+    board = JobBoard(tmp_path)
+    old, older = ended(board, 31, idempotency_key="old"), ended(board, 40)
+    young = ended(board, 29, idempotency_key="young")
+    waiting = board.accept("create", "p", spec=SPEC).id
+    damaged = ended(board, 31)
+    (tmp_path / damaged / "done.json").write_text("{")
+    os.utime(tmp_path / damaged / "done.json", (0, 0))
+    (tmp_path / damaged / "job.json").write_text("{")
+    assert board.prune(30) == 3
+    assert board.prune(30) == 0
+    for again in (board, JobBoard(tmp_path)):
+        assert again.ids() == [young, waiting]
+        assert again.open_ids() == [waiting]
+        assert again.keyed("p", "old") is None
+        known = again.keyed("p", "young")
+        assert known is not None
+        assert known.job == young
+    lines = [json.loads(line) for line in (tmp_path / "ended.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines] == [old, older, damaged]
+    assert lines[0]["result"] == {"version": 1, "metrics": {"reward_mean": 0.5}, "trajectories": None}
+    assert lines[2] == {"id": damaged, "damaged": "{"}
+    assert len(list((tmp_path / "keys").iterdir())) == 1
+
+
+def test_what_a_killed_server_was_deleting_goes_with_the_next_jobs(tmp_path: Path) -> None:
+    board = JobBoard(tmp_path)
+    job_id = ended(board, 1)
+    os.rename(tmp_path / job_id, tmp_path / f".deleted-{job_id}")
+    assert board.ids() == []
+    assert board.prune(30) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_jobs_that_have_ended_are_not_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = JobBoard(tmp_path)
+    jobs = [ended(board, 1) for _ in range(3)]
+    waiting = board.accept("create", "p", spec=SPEC).id
+    assert board.open_ids() == [waiting]
+    looks: list[str] = []
+    plain = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: (looks.append(path.parent.name), plain(path))[1])
+    assert board.ids() == [*jobs, waiting]
+    assert board.open_ids() == [waiting]
+    assert looks == [waiting]
+    monkeypatch.undo()
+    (tmp_path / jobs[0] / "done.json").unlink()  # directories that vanish are forgotten
+    os.rename(tmp_path / jobs[0], tmp_path / "elsewhere")
+    assert board.ids() == [*jobs[1:], waiting]
+
+
+def test_a_worker_reads_nothing_of_jobs_that_have_ended(tmp_path: Path) -> None:
+    board = JobBoard(Home(tmp_path).jobs)
+    for _ in range(2):
+        job_id = ended(board, 1)
+        (board.root / job_id / "job.json").write_text("{")  # it would report this
+    working(tmp_path, 3)
+    assert not list(board.root.glob("*/trained.json"))
+
+
+def test_a_job_whose_directory_was_deleted_is_not_made_again(tmp_path: Path) -> None:
+    board = JobBoard(tmp_path)
+    job = board.accept("create", "p", spec=SPEC)
+    board.trained(job.id)
+    for path in (tmp_path / job.id).iterdir():
+        path.unlink()
+    (tmp_path / job.id).rmdir()
+    board.report(job.id, Trained(error="out of memory"))
+    assert not (tmp_path / job.id).exists()
+    assert board.job(job.id) is None
+    with pytest.raises(TrainingError, match=r"job\.json in the server's home cannot be read"):
+        board.file(job.id)
+
+
+def test_a_job_that_was_broken_off_is_cancelled(tmp_path: Path) -> None:
+    board = JobBoard(tmp_path)
+    request = StepRequest(groups=[GroupRef(scenario_id="s", trajectories=[])])
+    job_id = board.accept("step", "p", request=request).id
+    assert board.started_at(job_id) is None
+    board.start(job_id)
+    assert time.time() - 60 < (board.started_at(job_id) or 0.0) <= time.time()
+    board.report(job_id, BROKEN_OFF)
+    job = board.job(job_id)
+    assert job is not None
+    assert (job.status, job.error) == (JobStatus.cancelled, BROKEN_OFF.error)

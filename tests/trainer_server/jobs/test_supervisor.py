@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.support.jobs import finish, groups
+from tests.support.sockets import exposed, listening
 from tests.support.trainer_server import TrainerServer, trainer_server_on
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import free_port
@@ -24,6 +25,8 @@ from trainer_server.policies.store import AdapterStore
 from trainer_server.process.hardware import flavour
 from trainer_server.wire import ConfigError, Home
 from trainer_server.wire.guard import guarded
+
+LAUNCHER = "trainer_server.training.launch"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -42,8 +45,9 @@ def test_two_processes_train_and_outlive_the_death_of_one(tmp_path: Path, base_m
         assert first["result"]["metrics"]["ranks"] == 2
         trainer: Any = server.app.state.server.jobs
         children = psutil.Process(trainer.process.pid).children(recursive=True)
-        ranks = [one for one in children if "torch.distributed.run" not in one.cmdline()]
+        ranks = [one for one in children if LAUNCHER not in one.cmdline()]
         assert len(ranks) == 2
+        assert exposed(listening(psutil.Process(trainer.process.pid))) == []
         behind = 15 if flavour() == "cpu" else 0
         assert {one.nice() - psutil.Process().nice() for one in ranks} == {behind}, "answers come first on shared cores"
         ranks[-1].kill()
@@ -52,8 +56,8 @@ def test_two_processes_train_and_outlive_the_death_of_one(tmp_path: Path, base_m
         assert trainer.process.restarts == 1
 
         children = psutil.Process(trainer.process.pid).children(recursive=True)
-        (launcher,) = (one for one in children if "torch.distributed.run" in one.cmdline())
-        launcher.kill()  # its ranks are sessions of their own: nobody else would end them
+        (launcher,) = (one for one in children if LAUNCHER in one.cmdline())
+        launcher.kill()
         _, alive = psutil.wait_procs(children, timeout=30)
         alive = [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]
         assert alive == [], "two trainers would make two versions of one job"
@@ -122,15 +126,14 @@ def test_an_accelerate_config_that_starts_one_process_is_refused(tmp_path: Path,
         command(settings(tmp_path, accelerate_config=path))
 
 
-def test_the_launcher_is_torchrun_or_accelerate(tmp_path: Path) -> None:
+def test_the_launcher_is_ours_or_accelerate(tmp_path: Path) -> None:
     several = command(settings(tmp_path, processes=4, shard=True))
-    assert "torch.distributed.run" in several
-    assert "--nproc-per-node=4" in several
+    assert several[2:5] == [LAUNCHER, "4", "trainer_server.training.worker"]
     assert several[-1] == "--shard"
     config = accelerate_config(tmp_path / "fsdp.yaml", "FSDP")
     by_file = command(settings(tmp_path, accelerate_config=config))
     assert by_file[2:6] == ["accelerate.commands.launch", "--config_file", str(tmp_path / "fsdp.yaml"), "-m"]
-    assert "torch.distributed.run" not in command(settings(tmp_path))
+    assert LAUNCHER not in command(settings(tmp_path))
 
 
 def test_the_trainer_is_told_the_commit_of_a_hub_model(tmp_path: Path) -> None:
@@ -161,5 +164,30 @@ async def test_a_trainer_that_ends_before_it_is_ready_says_why(tmp_path: Path, m
         assert trainer.failure.startswith(words)
         (tmp_path / "trainer.json").write_text(json.dumps({"ready": time.time() + 60}))  # it is ready at last
         assert trainer.failure is None
+    finally:
+        await trainer.stop()
+
+
+async def test_a_trainer_whose_log_cannot_be_read_or_written_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor, "command", lambda _: ["sleep", "600"])
+    home = Home(tmp_path)
+    trainer = TrainerProcess(
+        settings(tmp_path), board=JobBoard(home.jobs), store=AdapterStore(home.policies), open_ids=[]
+    )
+    await trainer.start()
+    try:
+        log = home.logs / "trainer.log"
+        log.unlink()
+        log.mkdir()
+        assert trainer.pid
+        psutil.Process(trainer.pid).kill()
+        async with asyncio.timeout(30):
+            while "supervision of the trainer failed; it is tried again" not in caplog.text:
+                await asyncio.sleep(0.02)
+            log.rmdir()
+            while not trainer.running:
+                await asyncio.sleep(0.02)
     finally:
         await trainer.stop()

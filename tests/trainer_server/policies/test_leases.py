@@ -45,3 +45,67 @@ def test_a_released_rollout_holds_nothing() -> None:
     assert leases.versions() == {("agent", 1), ("agent", 2)}
     leases.release({"r", "unknown"})
     assert leases.versions() == {("agent", 2)}
+
+
+def test_asking_for_versions_renews_no_lease() -> None:
+    clock = Clock()
+    leases = Leases(10, clock)
+    leases.pin("r", "agent", 1)
+    clock.now = 9
+    assert leases.versions() == {("agent", 1)}
+    clock.now = 11
+    assert leases.versions() == set()
+
+
+def test_expired_leases_are_kept_no_longer_than_needed() -> None:
+    clock = Clock()
+    leases = Leases(900, clock)
+    for number in range(1000):
+        leases.pin(f"r{number}", "agent", 1)
+    for _ in range(10):  # renewals add nothing
+        leases.pin("r1", "agent", 1)
+    assert len(leases._held) == len(leases._expiries) == 1000
+    clock.now = 900
+    leases.pin("r1", "agent", 2)
+    clock.now = 901
+    leases.release({"r5"})
+    assert leases.versions() == {("agent", 1)}, "r1 keeps its version"
+    assert len(leases._held) == len(leases._expiries) == 1
+    leases.release({"r1"})
+    assert leases.versions() == set()
+    assert leases._held == {}
+
+
+def test_a_rollout_that_comes_back_after_its_release_holds_one_lease() -> None:
+    clock = Clock()
+    leases = Leases(900, clock)
+    for newest in (1, 2, 3):
+        assert leases.pin("r", "agent", newest) == newest
+        leases.release({"r"})
+    assert leases.pin("r", "agent", 4) == 4
+    clock.now = 900
+    leases.pin("r", "agent", 5)
+    clock.now = 1000  # the entries of the released leases are gone
+    assert leases.versions() == {("agent", 4)}
+    assert len(leases._expiries) == 1
+
+
+class Counted(dict):  # type: ignore[type-arg]
+    """Counts how often it is looked through."""
+
+    looks = 0
+
+    def items(self):  # type: ignore[no-untyped-def]
+        Counted.looks += 1
+        return super().items()
+
+
+def test_a_release_looks_at_no_other_lease() -> None:
+    leases = Leases(900)
+    for number in range(100):
+        leases.pin(f"r{number}", "agent", 1)
+    leases._held = Counted(leases._held)
+    for number in range(100):
+        leases.release({f"r{number}"})
+        leases.versions()
+    assert Counted.looks == 0

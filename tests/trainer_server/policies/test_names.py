@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.versions import publish
-from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import PolicySpec
@@ -75,14 +74,3 @@ def test_a_request_for_an_old_broken_version_quarantines_nothing(store: AdapterS
     assert store.quarantined("p") == {}
     assert "quarantined" in names.refuse(("p", 2), "half")
     assert list(store.quarantined("p")) == [2]
-
-
-def test_a_lease_that_expired_pins_nothing_and_asking_ends_none() -> None:
-    now = [0.0]
-    leases = Leases(10.0, lambda: now[0])
-    assert leases.pin("r", "p", 1) == 1
-    assert leases.versions() == {("p", 1)}
-    now[0] = 11.0
-    assert leases.versions() == set()
-    now[0] = 9.0
-    assert leases.versions() == {("p", 1)}

@@ -79,8 +79,8 @@ async def test_the_newest_and_version_0_stay(tmp_path: Path) -> None:
 
 async def test_the_best_stays_with_its_optimizer(tmp_path: Path) -> None:
     house = House(tmp_path, 6, 1)
-    house.store.score("p", 1, 0.9, "rollouts")
-    house.store.score("p", 2, 0.4, "rollouts")
+    house.store.credit("p", 1, 0.9, 8, "job-1")
+    house.store.credit("p", 2, 0.4, 8, "job-2")
     await house.retention.sweep("p")
     assert house.left() == [0, 1, 5]
     assert house.states() == [1, 5]
@@ -88,23 +88,43 @@ async def test_the_best_stays_with_its_optimizer(tmp_path: Path) -> None:
 
 async def test_what_clients_said_counts_more_than_rewards_of_rollouts(tmp_path: Path) -> None:
     house = House(tmp_path, 6, 1)
-    house.store.score("p", 1, 0.9, "rollouts")
-    house.store.score("p", 2, 0.4, "evaluation")
+    house.store.credit("p", 1, 0.9, 8, "job-1")
+    house.store.score("p", 2, 0.4)
+    house.store.credit("p", 2, 1.0, 8, "job-2")
     assert house.retention.best("p") == 2
 
 
-async def test_the_reward_of_a_step_is_that_of_the_version_it_went_on_from(tmp_path: Path) -> None:
-    house = House(tmp_path, 3, None)
-    publish(house.store, "p", 3, made_from=2, metrics={"reward_mean": 0.75})
+async def test_rewards_are_those_of_the_version_that_sampled(tmp_path: Path) -> None:
+    """Version 3 was made from 2, and trained on what 1 had sampled."""
+    house = House(tmp_path, 5, 1)
+    by_version = {"1": {"mean": 0.75, "trajectories": 4}, "2": {"mean": 0.25, "trajectories": 4}}
+    publish(house.store, "p", 5, made_from=4, metrics={"reward_mean": 0.5, "reward_by_version": by_version})
+    house.retention.credit("p", "job-5", {"reward_mean": 0.5, "reward_by_version": by_version})
+    found = [record for number in (1, 2, 4) if (record := house.store.version("p", number))]
+    assert [(record.score, record.scored_by) for record in found] == [
+        (0.75, "rollouts"),
+        (0.25, "rollouts"),
+        (None, None),
+    ]
     await house.retention.sweep("p")
-    found = house.store.version("p", 2)
+    assert house.left() == [0, 1, 5]
+
+
+async def test_rewards_of_several_steps_are_averaged_and_none_counts_twice(tmp_path: Path) -> None:
+    house = House(tmp_path, 2, None)
+    for job, mean, trajectories in (("job-1", 1.0, 3), ("job-2", 0.0, 1), ("job-2", 0.0, 1)):
+        rewards = {"mean": mean, "trajectories": trajectories}
+        house.retention.credit("p", job, {"reward_by_version": {"1": rewards, "9": rewards}})
+    found = house.store.version("p", 1)
     assert found is not None
-    assert (found.score, found.scored_by) == (0.75, "rollouts")
+    assert found.score == 0.75
+    assert house.left() == [0, 1], "a version that is gone is not made again"
+    assert not house.store.directory("p", 9).exists()
 
 
 async def test_a_version_whose_record_is_damaged_holds_nothing_up(tmp_path: Path) -> None:
     house = House(tmp_path, 6, 2)
-    house.store.score("p", 2, 0.9, "rollouts")
+    house.store.credit("p", 2, 0.9, 8, "job-2")
     (house.store.directory("p", 1) / "version.json").write_text("{")
     assert await house.retention.sweep("p") == [1, 3]
     assert house.left() == [0, 2, 4, 5]
@@ -143,6 +163,22 @@ async def test_versions_that_open_jobs_need_stay(tmp_path: Path) -> None:
     house.jobs = []
     await house.retention.sweep("p")
     assert house.left() == [0, 5]
+
+
+async def test_two_clients_that_delete_one_version_are_both_answered(tmp_path: Path) -> None:
+    house = House(tmp_path, 4, None)
+    results = await asyncio.gather(*(house.retention.delete("p", 1) for _ in range(2)), return_exceptions=True)
+    assert sorted(map(str, results)) == ["None", "p@1 was deleted meanwhile"]
+    assert house.left() == [0, 2, 3]
+
+
+async def test_a_version_is_deleted_where_no_other_can_be_used(tmp_path: Path) -> None:
+    house = House(tmp_path, 2, None)
+    for number in (0, 1):
+        house.store.quarantine("p", number, "it is broken")
+    await house.retention.delete("p", 1)
+    house.store.delete("p", 0)
+    assert not any((house.store.root / "p" / "versions").iterdir())
 
 
 async def test_what_the_name_still_means_stays(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Files that are created by one process of several, on file systems with hard links and without."""
+"""Files that are created by one process of several, on file systems with hard links and without; and files that are
+parsed once."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainer_server.process.files import create_exclusive, write_atomic
+from trainer_server.process.files import FileReader, create_exclusive, may_pass, no_space, write_atomic
 
 
 def link_fails(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -53,3 +54,41 @@ def test_files_are_for_their_owner_only(tmp_path: Path, monkeypatch: pytest.Monk
     link_fails(monkeypatch, errno.EPERM)
     create_exclusive(tmp_path / "in_place.json", "{}")
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_a_full_disk_is_told_from_other_errors() -> None:
+    assert [no_space(OSError(number, "")) for number in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE)] == [
+        True,
+        True,
+        False,
+    ]
+    assert [may_pass(OSError(number, "")) for number in (errno.ENOSPC, errno.EMFILE)] == [True, True]
+    assert not any(may_pass(OSError(number, "")) for number in (errno.ENOENT, errno.EACCES, errno.EROFS, errno.EIO))
+    assert not may_pass(OSError("no number"))
+
+
+def test_a_file_is_parsed_again_when_it_has_changed(tmp_path: Path) -> None:
+    path, reader = tmp_path / "number", FileReader()
+    parsed: list[str] = []
+
+    def parse(text: str) -> int:
+        parsed.append(text)
+        return int(text)
+
+    with pytest.raises(FileNotFoundError):
+        reader.read(path, parse)
+    for text in ("1", "2", "two"):
+        write_atomic(path, text)
+        for _ in range(3):
+            if text == "two":
+                with pytest.raises(ValueError, match="invalid literal"):
+                    reader.read(path, parse)
+            else:
+                assert reader.read(path, parse) == int(text)
+    assert parsed == ["1", "2", "two"]
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        reader.read(path / "below", parse)
+    path.mkdir()
+    with pytest.raises(ValueError, match="directory"):
+        reader.read(path, parse)

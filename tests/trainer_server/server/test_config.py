@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from trainer_server.wire import GRPOConfig, PolicySpec, SFTConfig, StepRequest
+from trainer_server.wire import Fork, GRPOConfig, PolicySpec, SFTConfig, StepRequest, version_number
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,30 @@ def test_numbers_are_finite(name: str, value: float) -> None:
         StepRequest.model_validate(json.loads(body))
     with pytest.raises(ValidationError, match="finite"):
         PolicySpec(name="p", alpha=value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "most"),
+    [
+        (GRPOConfig, {"num_iterations": 10**9}, "1000"),
+        (GRPOConfig, {"num_minibatches": 10**9}, "10000"),
+        (GRPOConfig, {"token_budget": 10**12}, "16777216"),
+        (GRPOConfig, {"reference_version": int("9" * 300)}, "1000000000"),
+        (SFTConfig, {"num_train_epochs": 10**9}, "10000"),
+        (SFTConfig, {"per_device_train_batch_size": 10**9}, "100000"),
+        (PolicySpec, {"name": "p", "seed": 10**30}, "4294967296"),
+        (Fork, {"policy": "p", "version": int("9" * 300)}, "1000000000"),
+        (StepRequest, {"groups": [{"scenario_id": "s", "trajectories": []}], "time_limit": 1e12}, "31622400"),
+    ],
+)
+def test_numbers_that_no_trainer_would_come_to_the_end_of_are_refused(
+    kind: Any, values: dict[str, Any], most: str
+) -> None:
+    with pytest.raises(ValidationError, match=f"less than (or equal to )?{most}"):
+        kind(**values)
+
+
+@pytest.mark.parametrize("text", ["07", "7.bak", "-1", "+1", "²", "٣", "1_0", " 1", "1\n", "", "9" * 300])
+def test_a_version_is_named_by_a_plain_number(text: str) -> None:
+    assert version_number(text) is None
+    assert [version_number(number) for number in ("0", "7", "999999999")] == [0, 7, 999999999]

@@ -30,6 +30,8 @@ def test_a_missing_engine_is_said_before_the_model_is_downloaded(
         ({"losses": ("mine",)}, "--loss mine: give NAME=MODULE:ATTRIBUTE"),
         ({"losses": ("mine=no_such_module:LOSS",)}, "there is no module 'no_such_module'. Is it on PYTHONPATH"),
         ({"losses": ("mine=tests.no_such_module:LOSS",)}, "there is no module 'tests.no_such_module'"),
+        ({"losses": ("dapo=tests.support.losses:REINFORCE",)}, "there is a loss named 'dapo' already"),
+        ({"losses": ("a=tests.support.losses:REINFORCE",) * 2}, "there is a loss named 'a' already"),
     ],
 )
 def test_a_wrong_name_is_said_before_the_model_is_downloaded(

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,14 @@ def test_a_step_makes_a_version_that_is_served(server: TrainerServer) -> None:
         job = finish(http, http.post("/api/policies/p/steps", json=body))
         assert job["status"] == "succeeded"
         assert job["result"]["version"] == 1
-        assert job["result"]["metrics"]["trajectories_skipped"] == {"no_reward": 1}
+        metrics = job["result"]["metrics"]
+        assert metrics["trajectories_skipped"] == {"no_reward": 1}
+        assert job["result"]["trajectories"] == ["t0", "t1"]
+        assert metrics["trajectories_trained"] == 2
+        assert metrics["reward_by_version"] == {"0": {"mean": 0.5, "trajectories": 2}}
+        assert http.get("/api/policies/p/versions/0").json()["score"] == 0.5
+        listed = http.get("/api/jobs", params={"limit": 1}).json()["jobs"]
+        assert [(one["id"], one["result"]["trajectories"]) for one in listed] == [(job["id"], None)]
         assert set(job["seconds"]) == {"train", "swap"}
         assert version_of(http, ask(http, "say x")) == 1
         assert version_of(http, ask(http, "say x", "p@0")) == 0
@@ -52,6 +60,8 @@ def test_a_step_makes_a_version_that_is_served(server: TrainerServer) -> None:
         skipped = finish(http, http.post("/api/policies/p/steps", json={"groups": groups(http, 0.5, 0.5)}))
         assert skipped["result"]["version"] == 1
         assert "all the same" in skipped["result"]["metrics"]["skipped"]
+        assert skipped["result"]["trajectories"] == []
+        assert http.get("/api/policies/p/versions/1").json()["score"] == 0.5, "a reward that teaches nothing counts too"
 
         assert http.delete("/api/policies/p/versions/1").status_code == 409
         assert http.delete("/api/policies/p/versions/0").status_code == 204
@@ -194,6 +204,19 @@ def test_a_killed_trainer_comes_back_and_finishes(tmp_path: Path, base_model: Pa
         body = {"groups": groups(http, 1.0, 0.0)}
         os.kill(json.loads((tmp_path / "trainer.json").read_text())["pid"], signal.SIGKILL)
         assert finish(http, http.post("/api/policies/p/steps", json=body))["result"]["version"] == 1
+
+        long = {**body, "config": {"num_iterations": 1000, "max_logp_gap": None}}
+        job_id = http.post("/api/policies/p/steps", json=long).json()["id"]
+        while http.get(f"/api/jobs/{job_id}").json()["status"] != "running":
+            time.sleep(0.01)
+        cancelled = http.post(f"/api/jobs/{job_id}/cancel").json()
+        assert cancelled["status"] == "cancelled", cancelled
+        assert version_of(http, ask(http, "say x")) == 1, "the last good version answers"
+        late = finish(http, http.post("/api/policies/p/steps", json={**long, "time_limit": 0.5}))
+        assert late["status"] == "failed"
+        assert "for more than 0.5 s" in late["error"]
+        assert finish(http, http.post("/api/policies/p/steps", json=body))["result"]["version"] == 2
+        assert [one["version"] for one in http.get("/api/policies/p/versions").json()["versions"]] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("field", ["reward"])

@@ -13,15 +13,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support.sockets import exposed
 from tests.support.training.models import ARCHITECTURES, tiny_model
 from tests.support.training.worker import make_worker
+from trainer_server.jobs.board import JobBoard
 from trainer_server.training.ranks import Ranks
+
+LAUNCH = ["trainer_server.training.launch", "2"]
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "several updates": {"num_iterations": 2, "num_minibatches": 2, "lr": 1e-5},
     "reference and entropy": {"beta": 0.1, "entropy_coef": 0.01, "top_entropy_quantile": 0.5},
     "small rows": {"token_budget": 8},
+    "by trajectory": {"loss_aggregation": "trajectory", "num_minibatches": 2, "lr": 1e-5},
 }
 
 
@@ -35,12 +40,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, count, sharded in (("one", 1, False), ("whole", 2, False), ("sharded", 2, True)):
         found[name] = where / name
         found[name].mkdir()
-        launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "-m"] if count > 1 else []
         done = subprocess.run(
             [
                 sys.executable,
                 "-m",
-                *launch,
+                *(LAUNCH if count > 1 else []),
                 "tests.support.training.ranked_step",
                 str(where / "model"),
                 str(found[name]),
@@ -71,24 +75,42 @@ def test_two_ranks_make_the_step_of_one(outcomes: dict[str, Path], case: str, ba
     assert (whole - other).norm() / whole.norm() <= 1e-5
 
 
-@pytest.mark.slow
-def test_a_ledger_that_one_rank_cannot_read_fails_the_job_on_all(tmp_path: Path) -> None:
-    make_worker(tmp_path)
-    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
-    done = subprocess.run(
-        [sys.executable, "-m", *launch, "tests.support.training.ranked_ledger", str(tmp_path)],
+def run_failing(where: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    make_worker(where)
+    return subprocess.run(
+        [sys.executable, "-m", *LAUNCH, "tests.support.training.ranked_failures", str(where), *options],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=100,
     )
+
+
+@pytest.mark.slow
+def test_what_fails_on_one_rank_fails_the_job_on_all_and_nobody_else_can_reach_them(tmp_path: Path) -> None:
+    done = run_failing(tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    failed, stepped = json.loads((tmp_path / "reports.json").read_text())
-    assert failed["result"] is None
-    assert failed["error"].startswith("rank 1 of 2: the database is away. The policy stays at the version it had:")
-    assert stepped["error"] is None
+    away, full, stepped = json.loads((tmp_path / "reports.json").read_text())
+    assert away["error"].startswith("rank 1 of 2: the database is away. The policy stays at the version it had.")
+    assert full["error"].startswith("rank 0 of 2: [Errno 28] No space left on device. The policy stays at")
+    assert away["result"] is full["result"] is stepped["error"] is None
     assert stepped["result"]["version"] == 1
     assert stepped["result"]["metrics"]["ranks"] == 2
+    sockets = [(ip, port) for ip, port in json.loads((tmp_path / "sockets.json").read_text())]
+    assert sockets, "gloo listens"
+    assert exposed(sockets) == []
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_while_layers_are_gathered_ends_the_job_and_all_ranks(tmp_path: Path) -> None:
+    done = run_failing(tmp_path, "--shard")
+    assert done.returncode == 1
+    assert "RankFailed" in done.stderr
+    board = JobBoard(tmp_path / "home" / "jobs")
+    failed = board.trained(board.ids()[-1])
+    assert failed is not None
+    assert failed.error is not None
+    assert failed.error.startswith("rank 1 of 2: [Errno 28] No space left on device. The policy stays at")
 
 
 def test_alone_there_is_nothing_to_divide(monkeypatch: pytest.MonkeyPatch) -> None:

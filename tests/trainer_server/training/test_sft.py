@@ -143,6 +143,19 @@ def test_steps_compute_the_same_after_trl_has_been_there(tmp_path: Path) -> None
     assert {**found, "seconds": None} == {**expected, "seconds": None}
 
 
+def test_layers_are_computed_twice_by_the_size_of_a_row_whatever_was_trained_before(worker: Worker) -> None:
+    calls: list[int] = []
+    worker.model._base.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
+    once = CONFIG.model_copy(update={"num_train_epochs": 1})
+    worker.model.checkpoint_above = 0
+    step(worker, groups(1.0, 0.0, 0.3))
+    for above, expected in ((10_000, 1), (0, 2)):
+        calls.clear()
+        worker.model.checkpoint_above = above
+        sft(worker, config=once)
+        assert len(calls) == expected
+
+
 def test_nothing_is_left_on_disk_and_progress_is_told(worker: Worker, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     scratch = tmp_path / "scratch"

@@ -16,6 +16,8 @@ import httpx
 
 from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, RequestRefused
 from trainer_server.wire import EngineError
+from trainer_server.wire.jsonl import lines_of
+from trainer_server.wire.text import beginning
 
 _LOAD_TIMEOUT = 120.0
 """Seconds for loading or unloading an adapter."""
@@ -315,7 +317,7 @@ class VLLMReply:
         """See Reply.chunks."""
         begun = False
         with self._errors_as_lost():
-            async for line in self._response.aiter_lines():
+            async for line in lines_of(self._response.aiter_bytes()):
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue
                 chunk: dict[str, Any] = json.loads(line.removeprefix("data: "))
@@ -333,7 +335,7 @@ class VLLMReply:
             yield
         except httpx.HTTPError as error:
             raise EngineLost(f"{self._url}: {error!r}") from error
-        except json.JSONDecodeError as error:
+        except ValueError as error:
             raise EngineLost(f"{self._url} answered no JSON: {error}") from error
 
 
@@ -355,4 +357,4 @@ def _message(body: bytes) -> str:
         answer = json.loads(body)
         return str((answer.get("error") or answer).get("message") or answer)
     except (ValueError, AttributeError):
-        return body.decode(errors="replace")[:500]
+        return beginning(body.decode(errors="replace"), 500)

@@ -12,11 +12,11 @@ router = APIRouter(tags=["health"])
 
 @router.get("/health")
 async def health(server: ServerDep, request: Request) -> dict[str, object]:
-    """Whether completions can be answered now. Holders of the token are also told why not, which engines can, and why
-    the trainer cannot be started: reasons quote logs."""
+    """Whether completions can be answered now. Holders of the token are also told why not, which engines can, and what
+    is wrong with trainer or jobs: reasons quote logs."""
     if not authorized(request.scope):
         return {"ready": server.ready}
-    failures = (server.failure, *(engine.failure for engine in server.engines), server.jobs.process.failure)
+    failures = (server.failure, *(engine.failure for engine in server.engines), server.jobs.failure)
     return {
         "ready": server.ready,
         "engines": [engine.ready for engine in server.engines],

@@ -18,8 +18,9 @@ router = APIRouter(prefix="/api/jobs", tags=["jobs"])
 async def list_jobs(
     server: ServerDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100, status: JobStatus | None = None
 ) -> JobList:
-    """Jobs, newest first: at most `limit`; only those with `status`, where it is given."""
-    return JobList(jobs=await asyncio.to_thread(server.jobs.jobs, limit, status))
+    """Jobs, newest first: at most `limit`; only those with `status`, where it is given. Their results name no
+    trajectories; `GET /api/jobs/{id}` does."""
+    return JobList(jobs=await asyncio.to_thread(server.jobs.status.jobs, limit, status))
 
 
 @router.get("/{job_id}")
@@ -27,7 +28,7 @@ async def show_job(
     job_id: Annotated[str, Path(max_length=100)], server: ServerDep, wait: Annotated[float, Query(ge=0, le=60)] = 0.0
 ) -> Job:
     """One job; `wait`: seconds to wait for it to become final."""
-    job = await server.jobs.wait(_checked(job_id), wait)
+    job = await server.jobs.status.wait(_checked(job_id), wait)
     if job is None:
         raise NotFound(f"there is no job {job_id!r}", code="not_found")
     return job
@@ -35,8 +36,8 @@ async def show_job(
 
 @router.post("/{job_id}/cancel")
 async def cancel_job(job_id: Annotated[str, Path(max_length=100)], server: ServerDep) -> Job:
-    """Cancels a queued job. 409 for one that the trainer has taken up, or that has ended."""
-    return await server.jobs.cancel(_checked(job_id))
+    """Cancels a queued or running step or warm start, and answers once it has ended. 409 for one that has ended."""
+    return await server.jobs.cancellation.cancel(_checked(job_id))
 
 
 def _checked(job_id: str) -> str:

@@ -16,6 +16,6 @@ async def chat(request: Request, server: ServerDep) -> Response:
 
 
 @router.get("/models")
-async def models(server: ServerDep) -> dict[str, object]:
+def models(server: ServerDep) -> dict[str, object]:  # not async: it reads files, on a thread
     """The base model, the policies, and their versions."""
     return server.gateway.models()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Response
 
 from trainer_server.gateway.errors import APIError
-from trainer_server.server.dependencies import ServerDep, get_policy, get_version, refuse_unserved
+from trainer_server.server.dependencies import PolicyDep, ServerDep, get_policy, get_version, refuse_unserved
 from trainer_server.server.server import Server
 from trainer_server.wire import Conflict, Fork, NotStored, Policy, PolicySpec
 
@@ -22,7 +24,7 @@ async def create_policy(spec: PolicySpec, server: ServerDep, response: Response)
     if spec.name == server.identity.base.name:
         raise APIError(400, f"{spec.name!r} is the name of the base model; choose another", param="name")
     if spec.fork_of:
-        spec = _forked(server, spec, spec.fork_of)
+        spec = await asyncio.to_thread(_forked, server, spec, spec.fork_of)
     if spec.rank > server.config.max_rank:
         raise APIError(
             400,
@@ -32,9 +34,9 @@ async def create_policy(spec: PolicySpec, server: ServerDep, response: Response)
         )
     refuse_unserved(server, spec.name)
     async with server.creating[spec.name]:
-        if (pending := server.jobs.creation(spec.name)) is not None:  # of a request whose client went away
+        if (pending := server.jobs.intake.creation(spec.name)) is not None:  # of a request whose client went away
             await _wait(server, pending.id, spec.name)
-        if (known := server.store.policy(spec.name)) is None:
+        if (known := await asyncio.to_thread(server.store.policy, spec.name)) is None:
             await _make(server, spec)
         elif known.spec == spec:
             response.status_code = 200
@@ -43,37 +45,39 @@ async def create_policy(spec: PolicySpec, server: ServerDep, response: Response)
             raise Conflict(
                 f"policy {spec.name!r} exists with other values: {values}", code="policy_exists", param="name"
             )
-    return get_policy(server, spec.name)
+    return await asyncio.to_thread(get_policy, server, spec.name)
 
 
 @router.get("")
-async def list_policies(server: ServerDep) -> dict[str, list[Policy]]:
+def list_policies(server: ServerDep) -> dict[str, list[Policy]]:
     """All policies."""
     return {"policies": list(server.store.policies())}
 
 
 @router.get("/{name}")
-async def show_policy(name: str, server: ServerDep) -> Policy:
+async def show_policy(policy: PolicyDep) -> Policy:
     """One policy."""
-    return get_policy(server, name)
+    return policy
 
 
 async def _make(server: Server, spec: PolicySpec) -> None:
     if spec.fork_of:
-        get_version(server, spec.fork_of.policy, spec.fork_of.version)
+        await asyncio.to_thread(get_version, server, spec.fork_of.policy, spec.fork_of.version)
     try:
-        server.store.register(spec, server.identity.base.name, server.fingerprint)
+        await asyncio.to_thread(server.store.register, spec, server.identity.base.name, server.fingerprint)
     except OSError as error:
         raise NotStored(f"policy {spec.name!r} could not be written down: {error}", code="disk") from None
-    job = await server.jobs.create(spec)
+    job = await server.jobs.intake.create(spec)
     if why := await _wait(server, job.id, spec.name):
         raise APIError(500, f"policy {spec.name!r} could not be made: {why}", code="job_failed")
 
 
 async def _wait(server: Server, job_id: str, name: str) -> str | None:
     """Waits until a job is final; returns its error. Raises APIError 503 where that takes too long."""
-    job = await server.jobs.wait(job_id, _CREATION)
-    if job is None or not job.status.final:
+    job = await server.jobs.status.wait(job_id, _CREATION)
+    if job is None:
+        return f"jobs/{job_id} in the server's home was deleted meanwhile; send the request again"
+    if not job.status.final:
         message = f"policy {name!r} waits for the jobs before it; ask again"
         raise APIError(503, message, code="busy", retry_after=10)
     return job.error

@@ -1,4 +1,4 @@
-"""`/api/rollouts`: rollouts give up the policy version that they keep (their lease)."""
+"""`/api/rollouts`: what rollouts asked for, and rollouts that give up the policy version that they keep (a lease)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from typing import Annotated
 from fastapi import APIRouter, Body
 
 from trainer_server.server.dependencies import ServerDep
+from trainer_server.wire import RolloutCalls
 
 router = APIRouter(prefix="/api/rollouts", tags=["rollouts"])
+
+
+@router.get("/{rollout}")
+async def show_calls(rollout: str, server: ServerDep) -> RolloutCalls:
+    """The versions and temperatures that a rollout asked for. No calls: it is unknown, or its last call is long ago."""
+    return server.gateway.rollouts.calls(rollout)
 
 
 @router.delete("/{rollout}", status_code=204)

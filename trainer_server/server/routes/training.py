@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Header
@@ -28,18 +29,18 @@ async def queue_sft(name: str, body: SFTRequest, server: ServerDep, idempotency_
 
 
 @router.get("/steps")
-async def find_step(name: str, idempotency_key: str, server: ServerDep) -> Job:
+def find_step(name: str, idempotency_key: str, server: ServerDep) -> Job:
     """The step or warm start that was made under an idempotency key; 404 when there is none."""
     get_policy(server, name)
-    job = server.jobs.find(name, idempotency_key)
+    job = server.jobs.intake.find(name, idempotency_key)
     if job is None:
         raise NotFound(f"no job of {name!r} has the key {idempotency_key!r}", code="not_found")
     return job
 
 
 async def _queue(server: Server, name: str, body: StepRequest | SFTRequest, key: str | None) -> Job:
-    get_policy(server, name)
+    await asyncio.to_thread(get_policy, server, name)
     refuse_unserved(server, name)
     if body.idempotency_key is None and key is not None:
         body = body.model_copy(update={"idempotency_key": key})
-    return await server.jobs.train(name, body)
+    return await server.jobs.intake.train(name, body)

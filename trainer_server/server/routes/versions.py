@@ -6,18 +6,40 @@ import asyncio
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
-from trainer_server.policies.export import ExportFailed
+from trainer_server.policies.export import Export, ExportFailed
 from trainer_server.policies.retention import VersionInUse
-from trainer_server.server.dependencies import ServerDep, get_policy, get_version
+from trainer_server.server.dependencies import ServerDep, VersionDep, get_policy, get_version
 from trainer_server.wire import Conflict, ExportFormat, NotStored, Score, Unprocessable, Version
 
 router = APIRouter(prefix="/api/policies/{name}/versions", tags=["versions"])
 
+_STALLED = 600.0
+"""Seconds after which a download is ended whose client takes no more bytes."""
+
+
+class ExportResponse(StreamingResponse):
+    """Sends an export, and deletes its files when it is sent, broken off, or not taken by its client."""
+
+    def __init__(self, export: Export) -> None:
+        super().__init__(export.stream(), media_type="application/x-tar", headers={"Content-Length": str(export.size)})
+        self._export = export
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(_STALLED):
+                await send(message)
+
+        try:
+            await super().__call__(scope, receive, send_in_time)
+        finally:
+            await asyncio.shield(asyncio.to_thread(self._export.discard))
+
 
 @router.get("")
-async def list_versions(name: str, server: ServerDep) -> dict[str, list[Version]]:
-    """All versions of a policy, oldest first."""
+def list_versions(name: str, server: ServerDep) -> dict[str, list[Version]]:
+    """All versions of a policy that can be used, oldest first."""
     get_policy(server, name)
     records = (server.store.version(name, number) for number in server.store.versions(name))
     return {
@@ -30,42 +52,44 @@ async def list_versions(name: str, server: ServerDep) -> dict[str, list[Version]
 
 
 @router.get("/{number}")
-async def show_version(name: str, number: int, server: ServerDep) -> Version:
+async def show_version(version: VersionDep) -> Version:
     """One version."""
-    return get_version(server, name, number)
+    return version
 
 
 @router.delete("/{number}", status_code=204)
-async def delete_version(name: str, number: int, server: ServerDep) -> None:
+async def delete_version(version: VersionDep, server: ServerDep) -> None:
     """Deletes an old version: 409 for the newest one and for one that a rollout, a job or an export is using."""
-    get_version(server, name, number)
     try:
-        await server.jobs.retention.delete(name, number)
+        await server.jobs.retention.delete(version.policy, version.version)
     except VersionInUse as error:
         raise Conflict(str(error), code="version_in_use") from None
 
 
 @router.put("/{number}/score", status_code=204)
-async def score_version(name: str, number: int, body: Score, server: ServerDep) -> None:
+def score_version(name: str, number: int, body: Score, server: ServerDep) -> None:
     """Records how good a version is. The best version of a policy is never deleted to make room."""
     get_version(server, name, number)
     try:
-        await asyncio.to_thread(server.store.score, name, number, body.score, "evaluation")
+        server.store.score(name, number, body.score)
     except OSError as error:
         raise NotStored(f"the score could not be written down: {error}", code="disk") from None
 
 
 @router.get("/{number}/export")
 async def export_version(
-    name: str, number: int, server: ServerDep, request: Request, format: ExportFormat = "peft"
+    version: VersionDep, server: ServerDep, request: Request, format: ExportFormat = "peft"
 ) -> Response:
     """A version as a stream in tar format: files without directories, a model card among them."""
-    get_version(server, name, number)
+    name, number = version.policy, version.version
     try:
         export = await server.exports.make(name, number, format, request.is_disconnected)
     except ExportFailed as error:
         raise Unprocessable(str(error), code="export_failed", param="format") from None
     except OSError as error:
         raise NotStored(f"{name}@{number} could not be exported: {error}", code="disk") from None
-    headers = {"Content-Length": str(export.size)}
-    return StreamingResponse(export.stream(), media_type="application/x-tar", headers=headers)
+    try:
+        return ExportResponse(export)
+    except BaseException:
+        export.discard()
+        raise

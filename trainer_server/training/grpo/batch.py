@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from trainer_server.training.grpo.advantage import advantages, zero_variance
-from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig
+from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig, TrajectoryRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,10 @@ class Sample:
     """By sampled token: False for those that a grammar forced."""
     group: int = 0
     """Samples of one group stay together in a minibatch, where there are enough groups."""
+    trajectory: int = 0
+    """Number of its trajectory in the batch. `loss_aggregation="trajectory"` averages over these."""
+    trajectory_id: str = ""
+    """Id of its trajectory, as the request has it."""
     old_logprobs: Sequence[float] | None = None
     """By sampled token, under the version that sampled it; recomputed where the sampler's own are not the policy's."""
 
@@ -39,12 +44,14 @@ class Batch:
     """What one step trains on.
 
     version: the newest one of the policy, which is trained. samples: what is trained. rewards: of all trajectories that
-    have one. *_skipped: what is not trained, by reason.
+    have one. rewards_by_version: those of trajectories that one version of the policy sampled alone. *_skipped: what is
+    not trained, by reason.
     """
 
     version: int = 0
     samples: list[Sample] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
+    rewards_by_version: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     groups: int = 0
     groups_skipped: Counter[str] = field(default_factory=Counter)
     trajectories: int = 0
@@ -69,6 +76,10 @@ class Batch:
         return {
             "reward_mean": statistics.fmean(self.rewards) if self.rewards else None,
             "reward_std": statistics.stdev(self.rewards) if len(self.rewards) > 1 else 0.0,
+            "reward_by_version": {
+                str(version): {"mean": statistics.fmean(rewards), "trajectories": len(rewards)}
+                for version, rewards in sorted(self.rewards_by_version.items())
+            },
             "advantage_mean": statistics.fmean(advantages),
             "advantage_std": statistics.pstdev(advantages),
             "advantage_max": max(map(abs, advantages)),
@@ -79,6 +90,7 @@ class Batch:
             "groups_skipped_by": dict(self.groups_skipped),
             "trajectories": self.trajectories,
             "trajectories_skipped": dict(self.trajectories_skipped),
+            "trajectories_trained": list(dict.fromkeys(sample.trajectory_id for sample in self.samples)),
             "completions": len(self.samples),
             "completions_skipped": dict(self.completions_skipped),
             "constrained": sum(sample.constrained for sample in self.samples),
@@ -116,17 +128,23 @@ def gather_batch(
             batch.trajectories_skipped["no_reward"] += missing
         rewards = [trajectory.reward for trajectory in scored if trajectory.reward is not None]
         batch.rewards += rewards
+        for trajectory in scored:
+            sampler = _sampler(trajectory, completions, policy)
+            if sampler is not None and trajectory.reward is not None:
+                batch.rewards_by_version[sampler].append(trajectory.reward)
         scored_by_group.append(scored)
         rewards_by_group.append(rewards)
     baselines = [group.baseline for group in groups]
     values = advantages(rewards_by_group, config.scale_rewards, baselines, config.group_baseline)
     scored_groups = zip(scored_by_group, rewards_by_group, baselines, strict=True)
+    places = itertools.count()
     for number, (scored, rewards, baseline) in enumerate(scored_groups):
         if zero_variance(rewards, baseline):
             alone = len(rewards) == 1 and baseline is None
             batch.groups_skipped["single_reward" if alone else "equal_rewards" if rewards else "no_reward"] += 1
             continue
         for trajectory, advantage in zip(scored, values[number], strict=True):
+            place = next(places)
             for completion_id in dict.fromkeys(trajectory.completions):
                 completion = completions.get(completion_id)
                 reason = _why_skipped(
@@ -135,22 +153,32 @@ def gather_batch(
                 if reason:
                     batch.completions_skipped[reason] += 1
                 elif completion is not None and any(trained := _trained(completion)):
-                    batch.samples.append(Sample(completion, advantage, trained, number))
+                    batch.samples.append(Sample(completion, advantage, trained, number, place, trajectory.id))
                 else:
                     batch.completions_skipped["forced"] += 1
     return batch
 
 
-def minibatches(samples: Sequence[Sample], count: int, rng: random.Random) -> list[list[int]]:
+def minibatches(
+    samples: Sequence[Sample], count: int, rng: random.Random, *, whole_trajectories: bool = False
+) -> list[list[int]]:
     """Indices of samples in `count` minibatches of about the same number of sampled tokens.
 
     None is empty: fewer samples make fewer minibatches. Groups stay whole while there are at least `count` of them:
     their samples share a prefix.
+
+    Args:
+        samples: Of the batch.
+        count: How many minibatches.
+        rng: Source of randomness.
+        whole_trajectories: Whether the samples of a trajectory stay together where groups do not. Fewer trajectories
+            make fewer minibatches.
     """
     by_group = len({sample.group for sample in samples}) >= count
     by_unit: dict[int, list[int]] = {}
     for index, sample in enumerate(samples):
-        by_unit.setdefault(sample.group if by_group else index, []).append(index)
+        together = sample.group if by_group else sample.trajectory if whole_trajectories else index
+        by_unit.setdefault(together, []).append(index)
     parts: list[list[int]] = [[] for _ in range(min(count, len(by_unit)))]
     sizes = [0] * len(parts)
     for unit in rng.sample(list(by_unit.values()), len(by_unit)):
@@ -158,6 +186,14 @@ def minibatches(samples: Sequence[Sample], count: int, rng: random.Random) -> li
         parts[smallest] += unit
         sizes[smallest] += sum(len(samples[index].completion.token_ids) for index in unit)
     return [sorted(part) for part in parts]
+
+
+def _sampler(trajectory: TrajectoryRef, completions: Mapping[str, Completion], policy: str) -> int | None:
+    """The version of the policy that sampled a whole trajectory; None: several did, or others, or it is not known."""
+    known = [completions[completion_id] for completion_id in trajectory.completions if completion_id in completions]
+    samplers = {(completion.policy, completion.version) for completion in known}
+    name, version = samplers.pop() if len(samplers) == 1 else (None, None)
+    return version if name == policy else None
 
 
 def _why_skipped(

@@ -61,6 +61,19 @@ def by_constant_length(lengths_S: torch.Tensor, config: GRPOConfig) -> torch.Ten
     return torch.full(lengths_S.shape, 1.0 / (len(lengths_S) * config.max_completion_length), dtype=torch.float64)
 
 
+def by_trajectory(lengths_S: torch.Tensor, trajectory_S: torch.Tensor) -> torch.Tensor:
+    """1 / (trajectories · tokens of the trajectory): the mean over all tokens of a trajectory, then over trajectories.
+    Takes the place of a loss's own weights with `loss_aggregation="trajectory"`.
+
+    Args:
+        lengths_S: Trained tokens of every completion of an update.
+        trajectory_S: The trajectory of each of them, as any number.
+    """
+    _, index_S = trajectory_S.unique(return_inverse=True)
+    tokens_N = torch.zeros(int(index_S.max()) + 1, dtype=torch.float64).index_add(0, index_S, lengths_S.double())
+    return 1.0 / (len(tokens_N) * tokens_N.clamp(min=1.0)[index_S])
+
+
 def clipped(ratio_R: torch.Tensor, logp_R: torch.Tensor, advantage_R: torch.Tensor, config: GRPOConfig) -> Gain:
     """PPO's min(ratio · A, clip(ratio, 1 − ε, 1 + ε_high) · A), arXiv:1707.06347. The unclipped ratio is at most
     `delta`, arXiv:2505.07291."""

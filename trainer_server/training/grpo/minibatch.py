@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from trainer_server.training.grpo.batch import Sample
-from trainer_server.training.grpo.loss import loss_named
+from trainer_server.training.grpo.loss import by_trajectory, loss_named
 from trainer_server.training.grpo.tokens import Tokens
 from trainer_server.training.model.tree import Packing, Row, pack
 from trainer_server.wire import GRPOConfig
@@ -44,7 +44,11 @@ class Minibatch:
         places = np.array(index_S)
         rows = [dataclasses.replace(row, source_R=places[row.source_R]) for row in packing.rows]
         token_weight_S = torch.zeros(len(samples), dtype=torch.float64)
-        token_weight_S[places] = loss_named(config.loss_type).token_weights(tokens.length_S[places], config)
+        lengths = tokens.length_S[places]
+        if config.loss_aggregation == "trajectory":
+            token_weight_S[places] = by_trajectory(lengths, torch.tensor([samples[at].trajectory for at in index_S]))
+        else:
+            token_weight_S[places] = loss_named(config.loss_type).token_weights(lengths, config)
         return cls(packing, rows, token_weight_S)
 
     def entropy_scale(self, tokens: Tokens) -> float:

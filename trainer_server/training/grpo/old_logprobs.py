@@ -105,11 +105,12 @@ def old_logprobs(
     The rows are divided among the ranks; all ranks get all values.
     """
     logp_F, entropy_F = torch.zeros(len(tokens.trained_F)), torch.zeros(len(tokens.trained_F))
-    for row, counts in ranks.shard_rows(rows):
-        logp_R, entropy_R = model.logprobs(row, tokens.temperature_R(row))
-        if counts:
-            index_R = tokens.index_R(row)
-            logp_F[index_R], entropy_F[index_R] = logp_R.cpu(), entropy_R.cpu()
+    with ranks.computing():
+        for row, counts in ranks.shard_rows(rows):
+            logp_R, entropy_R = model.logprobs(row, tokens.temperature_R(row))
+            if counts:
+                index_R = tokens.index_R(row)
+                logp_F[index_R], entropy_F[index_R] = logp_R.cpu(), entropy_R.cpu()
     ranks.all_reduce(logp_F, entropy_F)
     return logp_F, entropy_F
 

@@ -56,9 +56,10 @@ def optimise(
     batch = batch.keeping(*trainable_samples(model, batch, config, with_version, ranks))
     tokens = Tokens.of(batch.samples, batch.version)
     rng = random.Random(int(torch.randint(2**62, ()).item()))
+    whole = config.loss_aggregation == "trajectory"
     parts = [
         Minibatch.of(batch.samples, index_S, tokens, config, share=model.share, ranks=ranks.count)
-        for index_S in minibatches(batch.samples, config.num_minibatches, rng)
+        for index_S in minibatches(batch.samples, config.num_minibatches, rng, whole_trajectories=whole)
     ]
     rows = [row for part in parts for row in part.rows]
     sizes = {**_sizes(parts), "rows_shared": model.share, "tokens_trained": int(tokens.trained_F.sum())}
@@ -119,16 +120,16 @@ def _backward(
     """Adds up this rank's gradients of an update, row by row, and notes what it measured; the loss of all ranks."""
     loss = torch.zeros(1, dtype=torch.float64)
     entropy_scale, entropy_gradient = minibatch.entropy_scale(tokens), bool(config.entropy_coef)
-    for row, counts in ranks.shard_rows(minibatch.rows):
-        model.gradient_checkpointing(len(row.tokens_T) > model.checkpoint_above)
-        outputs = model.logprobs(row, tokens.temperature_R(row), entropy_gradient=entropy_gradient)
-        logp_R, entropy_R = (output.cpu() for output in outputs)
-        kept, given = tokens.readouts(row, minibatch.token_weight_S, entropy_scale)
-        result = grpo_loss(logp_R[kept], given, config, entropy_R[kept])
-        (result.loss if counts else result.loss * 0).backward()  # type: ignore[no-untyped-call]
-        if counts:
-            loss += result.loss.item()
-            measured.add(result, logp_R.detach() - tokens.expected_logp_F[tokens.index_R(row)], entropy_R[kept])
+    with ranks.computing():
+        for row, counts in ranks.shard_rows(minibatch.rows):
+            outputs = model.logprobs(row, tokens.temperature_R(row), entropy_gradient=entropy_gradient)
+            logp_R, entropy_R = (output.cpu() for output in outputs)
+            kept, given = tokens.readouts(row, minibatch.token_weight_S, entropy_scale)
+            result = grpo_loss(logp_R[kept], given, config, entropy_R[kept])
+            (result.loss if counts else result.loss * 0).backward()  # type: ignore[no-untyped-call]
+            if counts:
+                loss += result.loss.item()
+                measured.add(result, logp_R.detach() - tokens.expected_logp_F[tokens.index_R(row)], entropy_R[kept])
     ranks.all_reduce(loss)
     return loss.item()
 

@@ -91,7 +91,7 @@ class PolicyModel:
             self.wake()
         text = base.config.get_text_config()
         self.checkpoint_above = checkpoint_above(text.num_hidden_layers, text.hidden_size)
-        """Tokens of a row above which layers are computed twice."""
+        """Tokens of a row above which layers are computed again in the backward pass, which takes less memory."""
 
     @property
     def share(self) -> bool:
@@ -190,7 +190,7 @@ class PolicyModel:
             self._peft.zero_grad(set_to_none=True)
             self._peft.train()
 
-    def gradient_checkpointing(self, on: bool) -> None:
+    def _checkpointing(self, on: bool) -> None:
         """Trades computing for memory: layers are computed again in the backward pass."""
         if on:
             self._base.activation_checkpointing_enable({"use_reentrant": False})
@@ -202,13 +202,15 @@ class PolicyModel:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability of every read-out's target, and the entropy there, both fp32 (R,), in nats.
 
-        Logits are divided by each read-out's own temperature, as the sampler did.
+        Logits are divided by each read-out's own temperature, as the sampler did. Rows of more than `checkpoint_above`
+        tokens are checkpointed, whatever was computed before.
 
         Args:
             row: Of a packed prefix tree; of one completion where completions may not share rows.
             temperature_R: The sampler's, by read-out.
             entropy_gradient: Whether the entropy has a gradient; otherwise it is detached.
         """
+        self._checkpointing(torch.is_grad_enabled() and len(row.tokens_T) > self.checkpoint_above)
         tokens_1T = torch.from_numpy(row.tokens_T).to(self.device)[None]
         place_R, target_R = (torch.from_numpy(index_R).to(self.device) for index_R in (row.place_R, row.target_R))
         temperature_R = temperature_R.float().to(self.device)

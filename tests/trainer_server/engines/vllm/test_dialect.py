@@ -48,6 +48,14 @@ async def test_an_answer_whole_and_in_chunks(engine: tuple[VLLMClient, dict[str,
     assert "".join(part["delta"].get("content") or "" for chunk in chunks for part in chunk["choices"]) == "hi"
 
 
+async def test_a_chunk_ends_at_a_line_feed_and_nowhere_else(engine: tuple[VLLMClient, dict[str, Any]]) -> None:
+    client, _ = engine
+    async with client.chat(question("say a\u2028b\x85c\x1cd", stream=True)) as reply:
+        chunks = [chunk async for chunk in reply.chunks()]
+    said = "".join(part["delta"].get("content") or "" for chunk in chunks for part in chunk["choices"])
+    assert said == "a\u2028b\x85c\x1cd"
+
+
 async def test_no_seed_reaches_a_vllm_on_cpus(engine: tuple[VLLMClient, dict[str, Any]]) -> None:
     client, state = engine
     for cpu in (True, False):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainer_server.training.grpo.loss import LOSSES, loss_named
+from trainer_server.training.grpo.loss import LOSSES, by_trajectory, loss_named
 from trainer_server.training.grpo.objective import Readouts, grpo_loss
 from trainer_server.wire import GRPOConfig
 
@@ -260,6 +260,16 @@ def test_micro_batches_add_up_to_the_whole_batch(loss_type: Any) -> None:
     config, data = GRPOConfig(loss_type=loss_type), batch(1)
     parts = ours(config, data, slice(0, 1)) + ours(config, data, slice(1, 3))
     assert parts.item() == pytest.approx(ours(config, data).item(), abs=1e-12)
+
+
+def test_by_trajectory_every_trajectory_weighs_the_same_however_many_calls_it_has() -> None:
+    """Closed form, 1 / (3 trajectories · tokens of the trajectory): 20 tokens in ten calls, 5 in one, 1 in one."""
+    lengths_S = torch.tensor([2] * 10 + [5, 1])
+    trajectory_S = torch.tensor([7] * 10 + [3, 9])
+    weight_S = by_trajectory(lengths_S, trajectory_S)
+    assert weight_S.tolist() == pytest.approx([1 / 60] * 10 + [1 / 15, 1 / 3], abs=1e-15)
+    totals = [float((weight_S * lengths_S)[trajectory_S == number].sum()) for number in (7, 3, 9)]
+    assert totals == pytest.approx([1 / 3] * 3, abs=1e-15)
 
 
 def test_on_policy_the_loss_is_the_mean_negative_advantage() -> None:

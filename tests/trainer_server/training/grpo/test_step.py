@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -22,6 +23,7 @@ from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
 from trainer_server.training.grpo.batch import Sample, gather_batch, minibatches
 from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.model.tree import pack
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (
     CompletionStatus,
@@ -55,10 +57,6 @@ def test_rewarded_tokens_get_likelier(worker: Worker) -> None:
 
 
 def logps(worker: Worker) -> list[float]:
-    import numpy as np
-
-    from trainer_server.training.model.tree import pack
-
     found = []
     for one in COMPLETIONS:
         (row,) = pack([np.array(one.prompt_token_ids)], [np.array(one.token_ids)], budget=100).rows
@@ -380,6 +378,63 @@ def test_half_of_the_tokens_have_a_policy_gradient(worker: Worker) -> None:
     half = step(worker, groups(1.0, 0.0, 0.3), top_entropy_quantile=0.5).result.metrics
     assert half["tokens_trained"] == whole["tokens_trained"]
     assert half["grad_norm"] != pytest.approx(whole["grad_norm"], rel=1e-3)
+
+
+RUNS = {"a": (1.0, ["c0", "c1"]), "b": (-0.5, ["c2"])}
+"""Advantages and calls of two runs: a baseline of 0 and no scale leave the rewards as they are."""
+
+
+def runs(*names: str) -> GroupRef:
+    trajectories = [TrajectoryRef(id=name, reward=RUNS[name][0], completions=RUNS[name][1]) for name in names]
+    return GroupRef(scenario_id="-".join(names), trajectories=trajectories, baseline=0.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ([runs("a", "b")], {}),  # one row: a prefix tree
+        ([runs("a", "b")], {"token_budget": 6}),  # several rows
+        ([runs("a"), runs("b")], {"loss_type": "grpo"}),
+    ],
+)
+def test_by_trajectory_the_gradient_of_a_step_is_the_one_by_hand(
+    worker: Worker, given: list[GroupRef], options: dict[str, Any]
+) -> None:
+    """Run a has 5 tokens in two calls and advantage 1, run b 4 tokens in one call and −½: each token of a weighs
+    1/(2 · 5), each of b 1/(2 · 4). After one update AdamW's first moment is (1 − β1) · gradient."""
+    plain = {"scale_rewards": "none", "importance_sampling_cap": None, "max_grad_norm": 1e9}
+    trained = step(worker, given, loss_aggregation="trajectory", **plain, **options)
+    assert trained.error is None
+    assert trained.result.metrics["loss"] == pytest.approx(-(1.0 - 0.5) / 2, abs=1e-7)
+    moments = load_file(worker.store.directory("p", 1) / OPTIMIZER)
+
+    worker.model.load(PolicySpec(name="p"), worker.store.directory("p", 0))
+    weights = dict(worker.model.parameters())
+    for weight in weights.values():
+        weight.grad = None
+    for one, factor in zip(COMPLETIONS, (1.0 / 10, 1.0 / 10, -0.5 / 8), strict=True):
+        (row,) = pack([np.array(one.prompt_token_ids)], [np.array(one.token_ids)], budget=100).rows
+        (-factor * worker.model.logprobs(row, torch.ones(len(one.token_ids)))[0].sum()).backward()
+    assert any(weight.grad is not None and weight.grad.any() for weight in weights.values())
+    for name, weight in weights.items():
+        assert weight.grad is not None
+        assert (moments[f"exp_avg.{name}"] / 0.1 - weight.grad).norm() <= 1e-5 * weight.grad.norm(), name
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_by_trajectory_each_minibatch_has_whole_runs_and_its_own_mean(worker: Worker, count: int) -> None:
+    """One group, two updates, a run each: their losses are the runs' negative advantages."""
+    options = {"scale_rewards": "none", "importance_sampling_cap": None, "lr": 1e-12}
+    trained = step(worker, [runs("a", "b")], loss_aggregation="trajectory", num_minibatches=count, **options)
+    assert trained.result.metrics["updates"] == 2
+    assert trained.result.metrics["loss"] == pytest.approx((-1.0 + 0.5) / 2, abs=1e-5)
+
+
+def test_minibatches_keep_trajectories_whole_where_that_is_asked_for() -> None:
+    samples = [Sample(completion(f"c{i}", [1, 2]), 0.0, (True, True), 0, i // 3) for i in range(6)]
+    divided = minibatches(samples, 4, random.Random(0), whole_trajectories=True)
+    assert sorted(divided) == [[0, 1, 2], [3, 4, 5]]
+    assert sorted(map(len, minibatches(samples, 4, random.Random(0)))) == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(("count", "parts"), [(1, [6]), (2, [3, 3]), (3, [1, 2, 3]), (6, [1] * 6), (9, [1] * 6)])

@@ -194,7 +194,7 @@ def test_a_packed_tree_equals_the_stock_model_on_separate_sequences(
     both: Pair, data: Data, checkpointing: bool, budget: int, tile: int
 ) -> None:
     assert both.ours.share
-    both.ours.gradient_checkpointing(checkpointing)
+    both.ours.checkpoint_above = 0 if checkpointing else 10_000
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(attention, "_TILE", tile)
@@ -203,7 +203,7 @@ def test_a_packed_tree_equals_the_stock_model_on_separate_sequences(
                 patch.setattr(attention, "_WASTE", 3.0)
             gap, gradient = errors(both, data, budget=budget)
     finally:
-        both.ours.gradient_checkpointing(False)
+        both.ours.checkpoint_above = 10_000
     assert gap <= BAR
     assert gradient <= BAR
 
@@ -221,11 +221,11 @@ def test_checkpointing_computes_layers_twice(both: Pair) -> None:
     calls: list[int] = []
     handle = both.ours._base.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
     for on, expected in ((False, 1), (True, 2)):
-        both.ours.gradient_checkpointing(on)
+        both.ours.checkpoint_above = 0 if on else 10_000
         ours(both.ours, packed([([1, 2], [3, 1])]))
         assert len(calls) == expected
         calls.clear()
-    both.ours.gradient_checkpointing(False)
+    both.ours.checkpoint_above = 10_000
     handle.remove()
 
 
@@ -410,7 +410,7 @@ def table() -> None:
         with tempfile.TemporaryDirectory() as where:
             both = pair(config, Path(where))
             worst = [errors(both, some_tree(seed)) for seed in range(10)]
-            both.ours.gradient_checkpointing(True)
+            both.ours.checkpoint_above = 0
             again = [errors(both, some_tree(seed)) for seed in range(10)]
         cells = [f"{max(gap for gap, _ in found):.1e}, {max(g for _, g in found):.1e}" for found in (worst, again)]
         rows = f"own: {both.ours.unshared_because}" if both.ours.unshared_because else "shared"

@@ -54,11 +54,11 @@ def test_splitting_over_the_budget_changes_nothing(model: PolicyModel, data: lis
 def test_gradient_checkpointing_changes_nothing(model: PolicyModel) -> None:
     data = [([1, 2, 3, 1, 2], [3, 3, 0]), ([1, 2, 3, 1, 2], [3, 1]), ([1, 2, 3, 1, 2, 3, 1, 0], [2, 2])]
     expected = logps_and_gradients(model, packed(data))
-    model.gradient_checkpointing(True)
+    model.checkpoint_above = 0
     try:
         found = logps_and_gradients(model, packed(data))
     finally:
-        model.gradient_checkpointing(False)
+        model.checkpoint_above = 10_000
     assert found[0] == pytest.approx(expected[0], abs=1e-6)
     assert torch.allclose(found[1], expected[1], rtol=1e-5, atol=1e-6)
 

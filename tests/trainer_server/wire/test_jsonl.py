@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from art_langgraph import Trajectory
-from art_langgraph.jsonl import read_jsonl, write_jsonl
 from art_langgraph.trajectory import Scenario
 from trainer_server.wire import ConfigError
+from trainer_server.wire.jsonl import append_jsonl, from_json, lines_of, read_jsonl, to_json, write_jsonl
 
-texts = st.text(st.characters(codec=None)).map(
-    # A high surrogate before a low one is one character in JSON, so that no text may have two of them side by side.
-    lambda text: "".join(char for at, char in enumerate(text) if not (at and "\ud800" <= text[at - 1] <= "\udbff"))
+texts = st.lists(st.sampled_from("a\ud83d\ude00\u2028\u2029\x85\x1c\v\r\n") | st.characters(codec=None)).map(
+    # A high surrogate before a low one is one character in JSON.
+    lambda chars: "".join(chars).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
@@ -42,6 +44,60 @@ def test_models_keep_every_character(text: str) -> None:
         run = Trajectory(scenario=Scenario(input={"q": text}), error=text)
         write_jsonl(path, [run])
         assert list(read_jsonl(path, Trajectory.model_validate)) == [run]
+
+
+@given(texts)
+def test_a_record_is_one_line_of_utf_8(text: str) -> None:
+    run = Trajectory(scenario=Scenario(input={"q": text}), error=text)
+    line = to_json(run)
+    line.encode()
+    assert "\n" not in line
+    assert from_json(Trajectory, line) == run
+
+
+@given(st.lists(texts, max_size=4), st.lists(texts, max_size=4))
+def test_what_is_appended_comes_after_what_was_there(first: list[str], second: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "records.jsonl"
+        append_jsonl(path, first)
+        append_jsonl(path, second)
+        assert list(read_jsonl(path, str)) == [*first, *second]
+
+
+def test_a_line_that_a_kill_cut_short_spoils_no_other(tmp_path: Path) -> None:
+    path, said = tmp_path / "r.jsonl", list[str]()
+    append_jsonl(path, [{"a": 1}, {"a": 2}])
+    path.write_bytes(path.read_bytes()[:-4])
+    append_jsonl(path, [{"a": 3}])
+    assert list(read_jsonl(path, lambda row: row["a"], skip=said.append)) == [1, 3]
+    assert said == [f"{path}, line 2 is not JSON: Expecting value: line 1 column 6 (char 5)"]
+    append_jsonl(path, [{"b": 4}])
+    assert list(read_jsonl(path, lambda row: row["a"], skip=said.append)) == [1, 3]
+    assert said[-1] == f"{path}, line 4 is no record: it has no 'a'"
+
+
+@given(st.lists(texts.map(to_json), max_size=4), st.integers(1, 7))
+def test_lines_of_a_stream_do_not_depend_on_its_chunks(lines: list[str], size: int) -> None:
+    data = "".join(f"{line}\r\n" for line in lines).encode()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for at in range(0, len(data), size):
+            yield data[at : at + size]
+
+    async def collected() -> list[str]:
+        return [line async for line in lines_of(chunks())]
+
+    assert asyncio.run(collected()) == lines
+
+
+def test_only_the_user_may_read_a_new_file_and_a_replaced_one_keeps_its_readers(tmp_path: Path) -> None:
+    written, appended = tmp_path / "w.jsonl", tmp_path / "a.jsonl"
+    write_jsonl(written, [1])
+    append_jsonl(appended, [1])
+    assert [path.stat().st_mode & 0o777 for path in (written, appended)] == [0o600, 0o600]
+    written.chmod(0o640)
+    write_jsonl(written, [2])
+    assert written.stat().st_mode & 0o777 == 0o640
 
 
 def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:

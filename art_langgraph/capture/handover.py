@@ -1,0 +1,65 @@
+"""Hands a rollout over to the process that runs a remote graph: by the metadata of the run's config.
+
+A `RemoteGraph` sends the metadata along. The capture of the other process (`install`, `art_langgraph.dev`) takes the
+rollout up, so that its models ask for the same version at the same temperature.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from art_langgraph.capture.scope import Scope
+
+log = logging.getLogger("art_langgraph")
+
+KEY = "art_rollout"
+"""The metadata's key. Its value is JSON, because not every part on the way keeps nested metadata."""
+
+
+class Handover(BaseModel):
+    """What the other process has to know of a rollout."""
+
+    id: str
+    temperature: float | None = None
+    version: int | dict[str, int] | None = None
+    evaluation: bool = False
+
+
+def handed_over(scope: Scope, *, evaluation: bool) -> dict[str, str]:
+    """A rollout as metadata of a config.
+
+    Args:
+        scope: The rollout.
+        evaluation: As that of `rollout`.
+    """
+    version = dict(scope.version) if isinstance(scope.version, Mapping) else scope.version
+    sent = Handover(id=scope.rollout_id, temperature=scope.temperature, version=version, evaluation=evaluation)
+    return {KEY: sent.model_dump_json(exclude_defaults=True)}
+
+
+def taken_up(metadata: Mapping[str, Any]) -> tuple[Scope, dict[str, Any]]:
+    """The rollout that a run belongs to.
+
+    Args:
+        metadata: Of the run.
+
+    Returns:
+        The scope, and what the run's `Trajectory` has to say of it; a new scope where nothing was handed over.
+    """
+    if KEY not in metadata:
+        return Scope(), {}
+    try:
+        sent = Handover.model_validate_json(metadata[KEY])
+    except ValidationError as error:
+        log.warning("the metadata %r of a run is no rollout, and is not taken up: %s", KEY, error)
+        return Scope(), {}
+    scope = Scope(rollout_id=sent.id, temperature=sent.temperature, version=sent.version)
+    return scope, {
+        "temperature": sent.temperature,
+        "requested_version": sent.version,
+        "evaluation": sent.evaluation,
+    }

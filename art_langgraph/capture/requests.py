@@ -1,0 +1,65 @@
+"""Requests of chat models say which rollout they are made in, and what that rollout asks for.
+
+LangChain's OpenAI models make all their requests in one method, which takes no hook. `attach` wraps it. A model that
+asks a trainer server - its key tells - then sends the rollout's id, its temperature and its version, whether it is a
+ChatART, a ChatOpenAI, or what `init_chat_model` made of one.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+from langchain_core.language_models import LanguageModelInput
+from langchain_openai.chat_models.base import BaseChatOpenAI
+from pydantic import SecretStr
+
+from art_langgraph.capture.release import Server
+from art_langgraph.capture.scope import Scope, current
+from art_langgraph.client.servers import server_of
+from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
+
+_lock = threading.Lock()
+
+
+def attach() -> None:
+    """Makes the requests of LangChain's OpenAI models say which rollout they are made in. Once per process."""
+    with _lock:
+        plain = BaseChatOpenAI._get_request_payload
+        if getattr(plain, "_says_rollout", False):
+            return
+
+        @functools.wraps(plain)
+        def payload_in_rollout(
+            self: BaseChatOpenAI, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
+        ) -> dict[str, Any]:
+            payload: dict[str, Any] = plain(self, input_, stop=stop, **kwargs)
+            if (scope := current()) is not None and (server := _server_of(self)) is not None:
+                _mark(payload, scope, server)
+            return payload
+
+        payload_in_rollout._says_rollout = True  # type: ignore[attr-defined]
+        BaseChatOpenAI._get_request_payload = payload_in_rollout  # type: ignore[method-assign]
+
+
+def _server_of(model: BaseChatOpenAI) -> Server | None:
+    """The trainer server that a model asks; None for other servers."""
+    key = model.openai_api_key
+    if isinstance(key, SecretStr):
+        server = server_of(model.openai_api_base, key.get_secret_value())
+        return None if server is None else (server.url, server.api_key)
+    if key is None or model._llm_type != "art-chat" or not model.openai_api_base:
+        return None
+    return model.openai_api_base.rstrip("/").removesuffix("/v1"), key  # a ChatART, whose key a function gives
+
+
+def _mark(payload: dict[str, Any], scope: Scope, server: Server) -> None:
+    """Adds what the gateway has to know of the rollout to a request."""
+    headers = {ROLLOUT: scope.rollout_id}
+    if scope.temperature is not None:
+        headers[TEMPERATURE] = str(scope.temperature)
+    payload["model"] = scope.model(payload["model"])
+    payload["extra_headers"] = {**(payload.get("extra_headers") or {}), **headers}
+    scope.servers.add(server)
+    scope.marked += 1

@@ -1,0 +1,123 @@
+"""How long requests are repeated while the trainer server does not answer: it may be restarting."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
+
+import httpx
+
+from trainer_server.wire import ConfigError
+
+log = logging.getLogger("art_langgraph")
+
+RETRY_FOR = 120.0
+"""Seconds for which a request is repeated, where neither an argument nor `ART_RETRY_FOR` says otherwise."""
+LOST = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
+"""Errors of a connection that was refused or cut. A server that holds the connection and is slow is not lost."""
+_OVER = 30.0
+"""Seconds without any failure after which the next failure begins another outage."""
+_LONGEST_PAUSE = 2.0
+
+
+def retry_seconds(given: float | None = None) -> float:
+    """Seconds for which a request is repeated while no server answers.
+
+    Args:
+        given: The argument of a client or a model; None: `ART_RETRY_FOR` in the environment, else `RETRY_FOR`.
+
+    Raises:
+        ConfigError: The value is no number of 0 or more.
+    """
+    value: object = os.environ.get("ART_RETRY_FOR") or RETRY_FOR if given is None else given
+    try:
+        seconds = float(str(value))
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        name = "ART_RETRY_FOR" if given is None else "retry_for"
+        raise ConfigError(f"{name}={value!r} is no number of seconds: give 0 (never ask again) or more")
+    return seconds
+
+
+@dataclass(slots=True)
+class _Outage:
+    began: float
+    failed: float
+    """When a request failed last."""
+    told: bool = False
+
+
+class Outages:
+    """The servers that do not answer at the moment.
+
+    All requests of a process share one. The time limit is that of the outage, so that retries on top of one another
+    (those of OpenAI's client, of a node, of a rollout) do not multiply it.
+    """
+
+    def __init__(self) -> None:
+        self._outages: dict[str, _Outage] = {}
+        self._ended: dict[str, float] = {}
+        """When the last outage of a server ended."""
+        self._lock = threading.Lock()
+
+    def pause(self, url: httpx.URL, error: Exception, *, attempt: int, patience: float) -> float | None:
+        """A request failed because its server is gone.
+
+        Args:
+            url: Where the request went.
+            error: What it raised.
+            attempt: How often this request was sent until now. The first failure may be a connection that was idle
+                for too long, so that the outage is told of from the second on.
+            patience: Seconds from the beginning of the outage for which requests are repeated.
+
+        Returns:
+            Seconds to wait before it is sent again; None: it is not sent again.
+        """
+        now, server = time.monotonic(), _server(url)
+        with self._lock:
+            outage = self._outages.get(server)
+            if outage is None or now - outage.failed > _OVER:
+                outage = self._outages[server] = _Outage(began=now, failed=now)
+            outage.failed = now
+            age = now - outage.began
+            if age >= patience:
+                return None
+            tell, outage.told = attempt > 1 and not outage.told, outage.told or attempt > 1
+        if tell:
+            log.warning("no trainer server answers at %s (%s): asking again for %g s", server, explain(error), patience)
+        return min(max(age / 4, 0.1), _LONGEST_PAUSE, patience - age)
+
+    def answered(self, url: httpx.URL) -> None:
+        """A server has answered: its outage, if any, is over."""
+        if not self._outages:
+            return
+        with self._lock:
+            outage = self._outages.pop(_server(url), None)
+        if outage is not None and outage.told:
+            now = self._ended[_server(url)] = time.monotonic()
+            seconds = now - outage.began
+            log.warning("the trainer server at %s answers again, after %.0f s", _server(url), seconds)
+
+    def gone_since(self, url: httpx.URL, moment: float) -> bool:
+        """Whether a server was gone for a while after a moment of `time.monotonic`, or is gone now."""
+        with self._lock:
+            outage = self._outages.get(_server(url))
+            gone = outage is not None and outage.told and outage.failed >= moment
+            return gone or self._ended.get(_server(url), float("-inf")) >= moment
+
+
+outages = Outages()
+"""Those of this process."""
+
+
+def explain(error: Exception) -> str:
+    """An error of a connection in a few words."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _server(url: httpx.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode()}"

@@ -1,0 +1,42 @@
+"""The trainer servers that this process knows. Whoever asks with the key of such a server asks a trainer server."""
+
+from __future__ import annotations
+
+import threading
+
+from trainer_server.wire import ConfigError, Connection
+
+_met: dict[Connection, None] = {}
+_lock = threading.Lock()
+
+
+def meet(connection: Connection) -> None:
+    """Makes a server known. ChatART and TrainerClient do so when they are made."""
+    with _lock:
+        _met[connection] = None
+
+
+def known_servers() -> list[Connection]:
+    """The server that clients find by default, and then those that were met."""
+    with _lock:
+        met = list(_met)
+    try:
+        found = Connection.find()
+    except ConfigError:
+        return met
+    return list(dict.fromkeys([found, *met]))
+
+
+def server_of(base_url: str | None, key: str) -> Connection | None:
+    """The server that a model asks; None for a server that is no trainer server.
+
+    Args:
+        base_url: The model's; None: the model finds it in its environment.
+        key: The model's. The key decides, because one server has several addresses.
+    """
+    with _lock:
+        known = next((server for server in _met if server.api_key == key), None)
+    known = known or next((server for server in known_servers() if server.api_key == key), None)
+    if known is None or not base_url:
+        return known
+    return Connection(base_url.rstrip("/").removesuffix("/v1"), key)

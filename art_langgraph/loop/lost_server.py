@@ -1,0 +1,97 @@
+"""A run that lost its connection to the trainer server in a model call, and whether it can be repeated."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from art_langgraph.client.outages import explain, outages, retry_seconds
+from art_langgraph.client.servers import known_servers
+from art_langgraph.client.transport import PatientAsyncClient
+from trainer_server.wire import Connection
+
+log = logging.getLogger("art_langgraph")
+
+REPEATS = 3
+"""How often a run is repeated."""
+_LOST = {"APIConnectionError", "NetworkError", "RemoteProtocolError", "ConnectTimeout"}
+"""Classes of errors that say that a connection was refused or cut, by name: OpenAI's client is made with httpx or with
+httpx2, and an error of the first is none of the second."""
+_SLOW = "APITimeoutError"
+"""A subclass of APIConnectionError: the connection was there, and the answer took too long."""
+_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
+
+
+async def server_is_back(error: Exception, began: float) -> bool:
+    """Waits for the trainer server that a run lost.
+
+    Args:
+        error: What the run raised. A run whose time was over lost the server if it was gone meanwhile.
+        began: When the run began, by `time.monotonic`.
+
+    Returns:
+        Whether the run lost its connection to a trainer server, and the server answers again.
+    """
+    lost = _lost_server(error) or _waited_for(error, began)
+    if lost is None:
+        return False
+    server, cause = lost
+    log.warning(
+        "a run lost the trainer server at %s (%s): it is repeated when the server is back", server.url, explain(cause)
+    )
+    async with PatientAsyncClient(retry_seconds(), timeout=_TIMEOUT) as http:
+        try:
+            await http.get(f"{server.url}/health")
+        except httpx.TransportError as gone:
+            log.warning("a run is not repeated: the trainer server at %s is gone (%s)", server.url, explain(gone))
+            return False
+    return True
+
+
+def _lost_server(error: Exception) -> tuple[Connection, Exception] | None:
+    """The trainer server to which a connection was lost, and the error that says so."""
+    keys = {server.api_key for server in known_servers()}
+    for cause in _causes(error):
+        names = {kind.__name__ for kind in type(cause).__mro__}
+        request = _request(cause)
+        if request is None or not names & _LOST or _SLOW in names:
+            continue
+        key = str(request.headers.get("Authorization", "")).removeprefix("Bearer ")
+        url = str(request.url)
+        if key in keys and "/v1/" in url:
+            return Connection(url.partition("/v1/")[0], key), cause
+    return None
+
+
+def _waited_for(error: Exception, began: float) -> tuple[Connection, Exception] | None:
+    """The trainer server that the calls of a run waited for until its time was over."""
+    if not isinstance(error, TimeoutError):
+        return None
+    gone = (server for server in known_servers() if outages.gone_since(httpx.URL(server.url), began))
+    return next(((server, error) for server in gone), None)
+
+
+def _causes(error: BaseException) -> Iterator[Exception]:
+    """An error, those in its group, and those that it came from."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        cause = left.pop()
+        if cause is None or id(cause) in seen:
+            continue
+        seen.add(id(cause))
+        if isinstance(cause, Exception):
+            yield cause
+        if isinstance(cause, BaseExceptionGroup):
+            left += cause.exceptions
+        left += [cause.__context__, cause.__cause__]
+
+
+def _request(error: Exception) -> Any:
+    try:
+        return getattr(error, "request", None)
+    except RuntimeError:  # httpx: the error belongs to no request
+        return None

@@ -1,0 +1,146 @@
+"""Work in a thread: nothing is lost or done twice, by faults, by forks, or by the end of the process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from art_langgraph.capture import background as module
+from art_langgraph.capture.background import Background
+
+
+class Work:
+    """Notes what it was given, while it is allowed to."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+        self.opened = self.refused = 0
+        self.can = threading.Event()
+        self.can.set()
+        self.tried = threading.Event()
+
+    @contextmanager
+    def __call__(self) -> Iterator[Callable[[list[int]], int]]:
+        self.opened += 1
+
+        def work(items: list[int]) -> int:
+            if not self.can.is_set():
+                self.refused += 1
+                self.tried.set()
+                return 0
+            self.done += items
+            return len(items)
+
+        yield work
+        self.opened -= 1
+
+
+def test_all_is_done_in_order_and_flush_waits_for_it() -> None:
+    work = Work()
+    background = Background("t", work, pause=0.0)
+    for number in range(100):
+        background.put(number)
+    assert background.flush()
+    assert work.done == list(range(100))
+    assert background.close() == []
+    assert work.opened == 0
+
+
+def test_what_fails_is_tried_again_and_flush_says_that_it_is_not_done() -> None:
+    work = Work()
+    background = Background("t", work, pause=0.0, again=0.001)
+    work.can.clear()
+    background.put(1)
+    assert not background.flush(0.01)
+    background.put(2)
+    work.can.set()
+    assert background.flush()
+    assert work.done == [1, 2]
+
+
+def test_close_gives_back_what_cannot_be_done() -> None:
+    work = Work()
+    background = Background("t", work, pause=0.0, again=60.0)
+    work.can.clear()
+    background.put(1)
+    assert work.tried.wait(10)
+    background.put(2)
+    assert background.close() == [1, 2]
+    work.can.set()
+    background.put(3)
+    assert background.flush()
+    assert work.done == [3]
+
+
+def test_an_idle_thread_closes_what_it_has_open_and_another_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_IDLE", 0.001)
+    work = Work()
+    background = Background("t", work, pause=0.0)
+    for number in range(3):
+        background.put(number)
+        thread = background._thread
+        assert background.flush()
+        if thread:
+            thread.join(10)
+        assert work.opened == 0
+    assert work.done == [0, 1, 2]
+
+
+def test_where_no_thread_can_be_started_close_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    work = Work()
+    background = Background("t", work, pause=0.0)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    background.put(1)
+    assert background.close() == []
+    assert work.done == [1]
+
+
+def test_a_fault_of_the_work_costs_its_items_and_not_the_thread(caplog: pytest.LogCaptureFixture) -> None:
+    work = Work()
+    background = Background("t", work, pause=0.0)
+    background.put(None)  # type: ignore[arg-type]
+    background.flush()
+
+    class Broken(list[int]):
+        def __iadd__(self, other: Any) -> Any:
+            raise ValueError("broken")
+
+    whole, work.done = work.done, Broken()
+    background.put(1)
+    assert background.flush()
+    assert "1 items are lost" in caplog.text
+    work.done = whole
+    background.put(2)
+    assert background.flush()
+    assert work.done == [None, 2]
+
+
+def test_a_child_of_a_fork_begins_anew_and_the_parent_goes_on() -> None:
+    work = Work()
+    background = Background("t", work, pause=0.0, again=60.0)
+    work.can.clear()
+    background.put(1)
+    assert work.tried.wait(10)
+    child = os.fork()
+    if child == 0:
+        try:
+            work.can.set()
+            work.done.clear()
+            closed = work.opened == 0
+            background.put(2)
+            flushed = background.flush(10)
+            os._exit(0 if closed and flushed and work.done == [2] else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    work.can.set()
+    assert background.close() == []
+    assert work.done == [1]

@@ -1,0 +1,59 @@
+"""A rollout goes over to another process by metadata: what it asks for, and that it evaluates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.graph import START, MessagesState, StateGraph
+
+from art_langgraph import ChatART, TrainerClient, TrajectoryStore
+from art_langgraph.capture import flush, install, uninstall
+from art_langgraph.capture.handover import KEY, handed_over, taken_up
+from art_langgraph.capture.scope import Scope
+from tests.support.trainer_server import TrainerServer
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TrajectoryStore]:
+    made = TrajectoryStore(tmp_path / "store.sqlite")
+    install(made)
+    yield made
+    uninstall()
+
+
+@pytest.mark.parametrize("version", [None, 3, {"agent": 0, "judge": 2}])
+def test_what_is_handed_over_is_taken_up(version: Any) -> None:
+    sent = Scope(temperature=0.5, version=version)
+    scope, facts = taken_up({"who": "me", **handed_over(sent, evaluation=True)})
+    assert (scope.rollout_id, scope.temperature, scope.version) == (sent.rollout_id, 0.5, version)
+    assert facts == {"temperature": 0.5, "requested_version": version, "evaluation": True}
+
+
+def test_a_run_of_no_rollout_has_a_scope_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    assert taken_up({"who": "me"})[1] == {}
+    assert caplog.messages == []
+    assert taken_up({KEY: "broken"})[1] == {}
+    assert "the metadata 'art_rollout' of a run is no rollout" in caplog.text
+
+
+async def test_the_capture_of_a_process_takes_it_up(connected: TrainerServer, store: TrajectoryStore) -> None:
+    model = ChatART(policy="agent", max_tokens=9)
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
+    sent = Scope(temperature=0.25, version=0)
+    metadata = {"who": "me", **handed_over(sent, evaluation=True)}
+    await graph.ainvoke({"messages": [("user", "say x")]}, {"metadata": metadata})
+    flush()
+    (run,) = store.list()
+    assert (run.rollout_id, run.temperature, run.requested_version, run.evaluation) == (sent.rollout_id, 0.25, 0, True)
+    assert run.metadata["who"] == "me"
+    assert KEY not in run.metadata
+    async with TrainerClient() as trainer:
+        row = await trainer.completion(run.completion_ids[0])
+    assert (row.rollout, row.version, row.sampling.temperature) == (sent.rollout_id, 0, 0.25)

@@ -1,0 +1,72 @@
+"""What holds a policy version gives it back when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from art_langgraph import LLM, ChatART, Ruler, Scenario, Trajectory, TrajectoryGroup, rollout
+from art_langgraph.capture.release import flush
+from art_langgraph.trajectory import CompletionCall
+from tests.support.graphs import counting
+from tests.support.trainer_server import TOKEN, TrainerServer
+
+Held = Callable[[], list[str]]
+
+
+@pytest.fixture
+def held(connected: TrainerServer) -> Held:
+    """The policies of which a rollout holds a version, one for each rollout that began in this test."""
+    leases = connected.app.state.server.leases
+    before = set(leases._held)
+    return lambda: [policy for rollout in leases._held.keys() - before for policy in leases._held[rollout]]
+
+
+def group() -> TrajectoryGroup:
+    runs = [
+        Trajectory(
+            scenario=Scenario(id="s", input="x"),
+            completions=[CompletionCall(id=said, message={"role": "assistant", "content": said}, started=0.0)],
+        )
+        for said in ("a", "b")
+    ]
+    return TrajectoryGroup(scenario=runs[0].scenario, trajectories=runs)
+
+
+async def test_a_judge_function_gives_back_the_version_that_it_asked(held: Held) -> None:
+    model, while_judging = ChatART(policy="agent", max_tokens=20), []
+
+    async def judge(runs: Sequence[Trajectory]) -> list[float]:
+        answer = await model.ainvoke("say 0.5")
+        while_judging.append(held())
+        return [float(answer.text)] * len(runs)
+
+    judged = await Ruler(judge)(group())
+    assert judged.rewards == [0.5, 0.5]
+    assert while_judging == [["agent"]]
+    await asyncio.to_thread(flush, 10)
+    assert held() == []
+
+
+async def test_a_chat_model_as_judge_gives_it_back(held: Held) -> None:
+    llm = LLM(ChatART(policy="agent", max_tokens=200), cache=None, retries=0)
+    await Ruler(llm)(group())
+    assert llm.usage.calls > 0
+    await asyncio.to_thread(flush, 10)
+    assert held() == []
+
+
+@pytest.mark.parametrize("how", ["function", "coroutine function"])
+async def test_a_rollout_gives_it_back_where_its_key_is_a_function(held: Held, how: str) -> None:
+    async def later() -> str:
+        return TOKEN
+
+    key: Any = (lambda: TOKEN) if how == "function" else later
+    run = await rollout(counting(api_key=key), "x")
+    assert run.error is None
+    assert run.versions == {"agent": [0]}
+    await asyncio.to_thread(flush, 10)
+    assert held() == []

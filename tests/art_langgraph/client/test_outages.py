@@ -1,0 +1,130 @@
+"""A server that is gone is asked again for so long as was said, by all requests of the process together."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from art_langgraph.client.outages import outages, retry_seconds
+from art_langgraph.client.transport import PatientAsyncClient, PatientClient
+from tests.support.clock import Clock, still_clock
+from trainer_server.wire import ConfigError
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return still_clock(monkeypatch)
+
+
+def lost(times: float, error: type[httpx.TransportError] = httpx.ConnectError) -> tuple[Handler, list[str]]:
+    """A server that is gone for the first so many requests, and the list of what it was sent."""
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.content.decode())
+        if len(asked) <= times:
+            raise error("gone", request=request)
+        return httpx.Response(200, text="here")
+
+    return handle, asked
+
+
+def patient(handle: Handler, retry_for: float = 120.0) -> PatientAsyncClient:
+    return PatientAsyncClient(retry_for, transport=httpx.MockTransport(handle), base_url="http://server")
+
+
+@pytest.mark.parametrize(
+    "error", [httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError, httpx.ConnectTimeout]
+)
+async def test_a_request_is_sent_again_until_the_server_is_back(
+    clock: Clock, error: type[httpx.TransportError], caplog: pytest.LogCaptureFixture
+) -> None:
+    handle, asked = lost(9, error)
+    began = clock.now
+    async with patient(handle) as http:
+        assert (await http.post("/x", content="the body")).text == "here"
+    assert asked == ["the body"] * 10
+    gone, back = caplog.messages
+    assert gone == f"no trainer server answers at http://server ({error.__name__}: gone): asking again for 120 s"
+    assert back.startswith("the trainer server at http://server answers again, after ")
+    assert outages.gone_since(httpx.URL("http://server/y"), began)
+    assert not outages.gone_since(httpx.URL("http://server/y"), clock.now + 1)
+    assert not outages.gone_since(httpx.URL("http://other/y"), began)
+
+
+def test_a_model_without_an_event_loop_waits_too(clock: Clock) -> None:
+    handle, asked = lost(9)
+    with PatientClient(120.0, transport=httpx.MockTransport(handle)) as http:
+        assert http.post("http://server/x").text == "here"
+    assert len(asked) == 10
+
+
+async def test_after_the_time_the_error_is_the_callers(clock: Clock) -> None:
+    handle, asked = lost(1e9)
+    began = clock.now
+    async with patient(handle) as http:
+        with pytest.raises(httpx.ConnectError):
+            await http.get("/x")
+        assert clock.now - began == pytest.approx(120)
+        sent = len(asked)
+        with pytest.raises(httpx.ConnectError):  # a retry of the caller's own does not begin two minutes anew
+            await http.get("/x")
+        assert len(asked) == sent + 1
+        clock.now += 60
+        with pytest.raises(httpx.ConnectError):  # but a request long after does
+            await http.get("/x")
+        assert len(asked) > sent + 2
+
+
+async def test_requests_at_the_same_time_tell_of_one_outage(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    handle, _ = lost(40)
+    async with patient(handle) as http:
+        answers = await asyncio.gather(*(http.get(f"/{number}") for number in range(10)))
+    assert {answer.text for answer in answers} == {"here"}
+    assert len(caplog.messages) == 2
+
+
+async def test_a_connection_that_was_idle_for_too_long_is_not_told_of(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle, asked = lost(1, httpx.RemoteProtocolError)
+    async with patient(handle) as http:
+        await http.get("/x")
+    assert len(asked) == 2
+    assert caplog.messages == []
+
+
+async def test_a_slow_server_is_not_gone(clock: Clock) -> None:
+    handle, asked = lost(9, httpx.ReadTimeout)
+    async with patient(handle) as http:
+        with pytest.raises(httpx.ReadTimeout):
+            await http.get("/x")
+    assert len(asked) == 1
+
+
+async def test_nobody_needs_to_wait(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    handle, asked = lost(9)
+    async with patient(handle, retry_for=0) as http:
+        with pytest.raises(httpx.ConnectError):
+            await http.get("/x")
+    assert len(asked) == 1
+    assert caplog.messages == []
+
+
+def test_the_time_comes_from_the_argument_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ART_RETRY_FOR", raising=False)
+    assert retry_seconds() == 120
+    monkeypatch.setenv("ART_RETRY_FOR", "7")
+    assert (retry_seconds(), retry_seconds(0), retry_seconds(3.5)) == (7, 0, 3.5)
+    for wrong, name in itertools.product(["soon", "-1", "nan"], ["ART_RETRY_FOR"]):
+        monkeypatch.setenv("ART_RETRY_FOR", wrong)
+        with pytest.raises(ConfigError, match=f"{name}='{wrong}' is no number of seconds"):
+            retry_seconds()
+    with pytest.raises(ConfigError, match="retry_for=-1"):
+        retry_seconds(-1)

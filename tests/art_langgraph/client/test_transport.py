@@ -1,0 +1,84 @@
+"""One model object in several threads and event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from art_langgraph import rollout
+from art_langgraph.client.transport import LoopTransport
+from tests.support.graphs import counting
+from tests.support.serving import serving
+from tests.support.trainer_server import TrainerServer
+
+
+@pytest.fixture(scope="module")
+def ports() -> Iterator[str]:
+    """The address of a server that answers with the client's port."""
+
+    async def port(request: Request) -> Response:
+        assert request.client
+        return PlainTextResponse(str(request.client.port))
+
+    with serving(Starlette(routes=[Route("/", port)])) as url:
+        yield url
+
+
+def test_a_loop_keeps_its_connections_and_closes_them_when_it_ends(ports: str) -> None:
+    transport = LoopTransport()
+    client = httpx.AsyncClient(transport=transport)
+
+    async def twice() -> list[str]:
+        return [(await client.get(ports)).text for _ in range(2)]
+
+    used = [asyncio.run(twice()) for _ in range(3)]
+    assert all(first == second for first, second in used)
+    assert len({first for first, _ in used}) == 3
+    assert transport._pools == {}
+
+
+def test_a_loop_that_nobody_shut_down_is_forgotten(ports: str) -> None:
+    transport = LoopTransport()
+    client = httpx.AsyncClient(transport=transport)
+
+    async def ask() -> None:
+        await client.get(ports)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(ask())
+    loop.close()
+    assert list(transport._pools) == [loop]
+
+    async def again() -> None:
+        await client.get(ports)
+        assert list(transport._pools) == [asyncio.get_running_loop()]
+        await client.aclose()
+        assert transport._pools == {}
+
+    asyncio.run(again())
+    del loop
+    gc.collect()
+
+
+def test_rollouts_in_several_threads_share_a_model(connected: TrainerServer) -> None:
+    graph, begin = counting(), threading.Barrier(4)
+
+    def thread(_: int) -> list[Any]:
+        begin.wait(30)
+        return [asyncio.run(rollout(graph, "x")) for _ in range(4)]
+
+    with ThreadPoolExecutor(4) as pool:
+        runs = [run for part in pool.map(thread, range(4)) for run in part]
+    assert [run.error for run in runs] == [None] * 16
+    assert sorted(int(run.final_text) for run in runs) == list(range(16))

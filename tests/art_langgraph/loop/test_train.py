@@ -1,0 +1,111 @@
+"""train(): what a named run finds again after a crash, and what it passes on to its rollouts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
+
+from art_langgraph import TrainerClient, train
+from tests.support.chat_models import Answering
+from trainer_server.wire import ConfigError, Job, JobStatus, StepResult
+
+
+class Client(TrainerClient):
+    """Has jobs of an earlier process, by their keys, and takes every step."""
+
+    retry_for = 60.0
+
+    def __init__(self, **jobs: JobStatus) -> None:
+        self.jobs_by_key = {key.replace("_", "-"): status for key, status in jobs.items()}
+        self.sent: list[str | None] = []
+
+    async def find_step(self, policy: str, idempotency_key: str) -> Job | None:
+        status = self.jobs_by_key.get(idempotency_key)
+        if status is None:
+            return None
+        result = StepResult(version=7, metrics={}) if status == JobStatus.succeeded else None
+        error = "no space left" if status == JobStatus.failed else None
+        return Job(
+            id=f"job-{idempotency_key}", kind="step", policy=policy, status=status, created=time.time(), result=result,
+            error=error,
+        )  # fmt: skip
+
+    async def train_step(self, policy: str, groups: Sequence[Any], *_: Any, **options: Any) -> StepResult:
+        self.sent.append(options["idempotency_key"])
+        return StepResult(version=8, metrics={"job": {"seconds": {}}})
+
+
+def graph() -> Any:
+    async def node(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await Answering().ainvoke(state["messages"])]}
+
+    return StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
+
+
+async def versions(client: Client, **options: Any) -> list[int]:
+    options = {"steps": 1, "groups_per_step": 1, "n": 2, "temperature": None, "progress": False, **options}
+    return [
+        record.result.version
+        async for record in train(
+            options.pop("graph", graph()), ["a"], policy="agent", reward=lambda _: 1.0, client=client, **options
+        )
+    ]
+
+
+async def test_a_step_that_the_server_has_accepted_is_not_taken_again() -> None:
+    client = Client(mine_step_1=JobStatus.succeeded)
+    assert await versions(client, run="mine") == [7]
+    assert client.sent == []
+
+
+@pytest.mark.parametrize("status", [JobStatus.failed, JobStatus.cancelled])
+async def test_a_step_whose_job_failed_is_taken_again(status: JobStatus, caplog: pytest.LogCaptureFixture) -> None:
+    client = Client(mine_step_1=status)
+    assert await versions(client, run="mine") == [8]
+    assert client.sent == ["mine-step-1-attempt-2"]
+    assert f"step 1 of 'mine': job-mine-step-1 {status.value}" in caplog.text
+    client = Client(mine_step_1=status, mine_step_1_attempt_2=status)
+    assert await versions(client, run="mine") == [8]
+    assert client.sent == ["mine-step-1-attempt-3"]
+    client = Client(mine_step_1=status, mine_step_1_attempt_2=JobStatus.succeeded)
+    assert await versions(client, run="mine") == [7]
+
+
+async def test_a_run_without_a_name_gets_new_keys() -> None:
+    client = Client()
+    await versions(client)
+    await versions(client)
+    assert len(set(client.sent)) == 2
+
+
+async def test_rollouts_get_config_answers_to_interrupts_and_metadata() -> None:
+    async def node(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+        seen.append((config.get("tags"), interrupt("which?")))
+        return {"messages": [await Answering().ainvoke(state["messages"])]}
+
+    seen: list[Any] = []
+    asking = StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile(InMemorySaver())
+    records = [
+        record
+        async for record in train(
+            asking, ["a"], policy="agent", reward=lambda _: 1.0, client=Client(), steps=1, groups_per_step=1, n=2,
+            temperature=None, progress=False, resume=lambda values: f"answer to {values}",
+            run_config={"tags": ["mine"]}, metadata={"who": "me"},
+        )
+    ]  # fmt: skip
+    assert seen == [(["mine"], "answer to ['which?']")] * 2
+    runs = [run for record in records for group in record.groups for run in group.trajectories]
+    assert [run.metadata for run in runs] == [{"who": "me"}] * 2
+
+
+@pytest.mark.parametrize("wrong", [{"groups_per_step": 0}, {"first_step": 0}, {"groups_per_step": 2}])
+async def test_a_setting_that_gives_no_step_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="groups_per_step"):
+        await versions(Client(), **wrong)

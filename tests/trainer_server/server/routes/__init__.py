@@ -1,0 +1,1 @@
+"""Routes: what a request is answered, and what it leaves behind."""

@@ -1,0 +1,141 @@
+"""The home directory of a server, the cache of a user, and to whom the home's token goes."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from trainer_server.wire import ConfigError, Connection, Home
+from trainer_server.wire.home import create_private
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("variables", "cache"),
+    [
+        ({}, "user/.cache/art-langgraph"),
+        ({"XDG_CACHE_HOME": "{}/xdg"}, "xdg/art-langgraph"),
+        ({"XDG_CACHE_HOME": "relative"}, "user/.cache/art-langgraph"),
+        ({"XDG_CACHE_HOME": "{}/xdg", "ART_CACHE": "{}/mine"}, "mine"),
+    ],
+)
+def test_every_home_of_a_user_has_the_same_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], cache: str
+) -> None:
+    for name in ("ART_HOME", "ART_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(tmp_path))
+    assert {Home.find().cache, Home(tmp_path / "other").cache} == {tmp_path / cache}
+
+
+def test_a_new_home_is_private(tmp_path: Path) -> None:
+    home = Home(tmp_path / "above" / "home")
+    assert home.make_private() is None
+    assert mode(home.root) == 0o700
+    assert home.make_private() is None
+
+
+def test_a_home_that_others_could_read_is_made_private_and_that_is_said(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.root.mkdir()
+    home.root.chmod(0o755)
+    assert home.make_private() == f"other users could read {home.root} (mode 0755); now only you can (mode 0700)"
+    assert mode(home.root) == 0o700
+
+
+def test_a_home_that_cannot_be_made_private_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path / "home")
+    home.root.mkdir()
+    home.root.chmod(0o750)
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)  # as on a file system without modes
+    assert "can read" in str(home.make_private())
+    assert "cannot be changed" in str(home.make_private())
+
+
+def test_a_directory_that_has_other_uses_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    for shared, bits in ((tmp_path / "user", 0o755), (tmp_path / "tmp", 0o1777)):
+        shared.mkdir()
+        shared.chmod(bits)
+        with pytest.raises(ConfigError, match="name a directory of its own"):
+            Home(shared).make_private()
+        assert mode(shared) == bits
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """The home of a server that is running on port 8411."""
+    for name in ("ART_BASE_URL", "ART_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ART_HOME", str(tmp_path))
+    (tmp_path / "server.json").write_text(json.dumps({"url": "http://127.0.0.1:8411", "pid": 1}))
+    (tmp_path / "token").write_text("secret\n")
+    return Home(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "url", [None, "http://127.0.0.1:8411", "http://127.0.0.1:8411/v1/", "http://localhost:8411", "http://[::1]:8411"]
+)
+@pytest.mark.usefixtures("home")
+def test_the_homes_own_server_gets_its_token(url: str | None) -> None:
+    assert Connection.find(url).api_key == "secret"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://api.openai.com/v1",
+        "http://127.0.0.1:8400",
+        "https://127.0.0.1:8411",
+        "http://127.0.0.1.example.com:8411",
+        "http://127.0.0.1:8411@example.com",
+        "http://localhost:x",
+    ],
+)
+@pytest.mark.parametrize("how", ["argument", "environment"])
+@pytest.mark.usefixtures("home")
+def test_no_other_address_gets_it(url: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if how == "environment":
+        monkeypatch.setenv("ART_BASE_URL", url)
+    with pytest.raises(ConfigError) as raised:
+        Connection.find(url if how == "argument" else None)
+    assert "secret" not in str(raised.value)
+    assert url.removesuffix("/v1") in str(raised.value)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_key_that_is_given_goes_where_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Connection.find("http://there:1/v1", "key") == Connection("http://there:1", "key")
+    monkeypatch.setenv("ART_API_KEY", "env")
+    assert Connection.find("http://there:1").api_key == "env"
+
+
+def test_a_server_that_is_not_running_is_expected_at_the_default_address(home: Home) -> None:
+    home.server.unlink()
+    assert Connection.find() == Connection("http://127.0.0.1:8400", "secret")
+    assert Connection.find("http://localhost:8400/v1").api_key == "secret"
+    with pytest.raises(ConfigError, match="the trainer server at http"):
+        Connection.find("http://127.0.0.1:8411")
+
+
+def test_a_broken_server_file_is_named(home: Home) -> None:
+    home.server.write_text("{")
+    with pytest.raises(ConfigError, match=r"server\.json cannot be read"):
+        Connection.find()
+
+
+def test_a_private_file_is_readable_by_the_user_only(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    create_private(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    create_private(path)
+    assert path.stat().st_mode & 0o777 == 0o644

@@ -1,0 +1,263 @@
+"""Ends every job that was accepted: one after another, once the engines serve its version, whatever becomes of one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from trainer_server.engines.base import AdapterRefused
+from trainer_server.engines.pool import Engines
+from trainer_server.engines.slots import NoFreeSlot, Slots
+from trainer_server.jobs.board import JobBoard, Trained
+from trainer_server.jobs.cancellation import Cancellation, cancelled
+from trainer_server.jobs.open_jobs import OpenJobs
+from trainer_server.jobs.supervisor import TrainerProcess
+from trainer_server.jobs.warm_starts import WarmStarts
+from trainer_server.policies.names import PolicyNames
+from trainer_server.policies.retention import Retention
+from trainer_server.policies.store import AdapterStore
+from trainer_server.process import faults
+from trainer_server.process.files import may_pass
+from trainer_server.process.tasks import Rounds
+from trainer_server.wire import EngineError, Job, JobStatus, TrainingError
+
+log = logging.getLogger("trainer_server")
+
+_POLL = 0.02
+"""Seconds between two reads of the board while a job is open."""
+_RETRY = 1.0
+"""Seconds until a file that could not be written is tried again."""
+_HEALTH_CHECK_DELAY = 1.5
+"""Seconds to wait after an engine refused an adapter. Engines are checked every second, so a dead one is noticed."""
+_MAX_REFUSALS = 3
+"""Refusals by healthy engines after which a version is quarantined."""
+
+
+class Finisher:
+    """Waits for the trainer, puts the version into service, and writes how the job ended.
+
+    Args:
+        board: Where jobs are.
+        open_jobs: The jobs to end.
+        process: The trainer.
+        cancellation: Breaks off jobs that take too long.
+        warm_starts: Renders the conversations of warm starts.
+        store: Versions on disk.
+        names: The version that each policy's name currently means.
+        slots: The cache of adapters on the engines.
+        engines: They serve versions. Where they share GPUs with the trainer, they rest during steps.
+        retention: Deletes old versions after a job.
+        share_gpu: Whether engines and trainer use the same GPUs by turns.
+        engine_wait: Seconds to wait for an engine that is starting or restarting.
+        time_limit: Seconds that the trainer may take for a job. Its request may ask for less.
+    """
+
+    def __init__(
+        self,
+        board: JobBoard,
+        open_jobs: OpenJobs,
+        *,
+        process: TrainerProcess,
+        cancellation: Cancellation,
+        warm_starts: WarmStarts,
+        store: AdapterStore,
+        names: PolicyNames,
+        slots: Slots,
+        engines: Engines,
+        retention: Retention,
+        share_gpu: bool,
+        engine_wait: float,
+        time_limit: float,
+    ) -> None:
+        self._board, self._open = board, open_jobs
+        self._process, self._cancellation, self._warm_starts = process, cancellation, warm_starts
+        self._store, self._names, self._slots, self._engines = store, names, slots, engines
+        self._retention = retention
+        self._share_gpu, self._engine_wait, self._time_limit = share_gpu, engine_wait, time_limit
+        self._task = Rounds("the end of jobs", self.end_next)
+
+    @property
+    def failure(self) -> str | None:
+        """Why jobs cannot be ended; None where they can."""
+        return self._task.failure
+
+    def start(self) -> None:
+        """Starts the task that ends jobs."""
+        self._task.start()
+
+    async def stop(self) -> None:
+        """Ends the task. Jobs stay as they are on disk."""
+        await self._task.stop()
+
+    async def end_next(self) -> None:
+        """Ends the oldest open job; waits for one if there is none."""
+        job_id = await self._open.wait_for_first()
+        try:
+            job = await self.outcome(job_id)
+            if job:
+                await asyncio.to_thread(self._board.finish, job)
+        except OSError as error:
+            if may_pass(error):  # nothing is lost, and what is done stays done
+                log.error("%s cannot be ended now, and is tried again: %s", job_id, error)
+                await asyncio.sleep(_RETRY)
+                return
+            log.error("%s is left out: how it ended cannot be written down: %s", job_id, error)
+            job = None
+        await self._open.remove(job_id)
+        if job:
+            self._retention.later(job.policy)
+
+    async def outcome(self, job_id: str) -> Job | None:
+        """Brings a job to its end, and turns any error into a failed job, but for OSErrors that may pass.
+
+        Returns:
+            The job as it ended; None where its files are damaged or gone.
+
+        Raises:
+            OSError: A file cannot be written or read now, see `may_pass`. The job stays open.
+        """
+        try:
+            return await self._end(job_id)
+        except Exception as error:  # recorded in the job, which the client reads; later jobs go on
+            if isinstance(error, OSError) and may_pass(error):
+                raise
+            if not self._board.exists(job_id):
+                log.error("jobs/%s in the server's home was deleted: the job is left out", job_id)
+                return None
+            log.exception("%s could not be ended", job_id)
+            why = f"{type(error).__name__}: {error}"
+        if self._board.trained(job_id) is None:
+            await asyncio.to_thread(self._board.report, job_id, Trained(error=why))  # the trainer then skips it
+        if (job := self._board.job(job_id)) is None:
+            return None
+        if job.status == JobStatus.cancelled:
+            return cancelled(job, Trained(error=job.error))
+        job.status, job.error, job.finished = JobStatus.failed, why, time.time()
+        return job
+
+    async def _end(self, job_id: str) -> Job:
+        """Waits for the trainer, then for the engines to serve the version.
+
+        Returns:
+            How the job ended.
+
+        Raises:
+            TrainingError: The job's directory or record is gone.
+            OSError: A file cannot be written or read.
+        """
+        if not self._board.ready(job_id):
+            await self._warm_starts.render(job_id)
+        async with self._turn(job_id):
+            trained = await self._trained(job_id)
+        self._process.in_vain = 0
+        job = await asyncio.to_thread(self._board.job, job_id)
+        if job is None:
+            raise TrainingError(f"jobs/{job_id} in the server's home cannot be read any more")
+        if trained.cancelled:
+            return cancelled(job, trained)
+        rows = await asyncio.to_thread(self._board.rows, job_id)
+        job.seconds = {**({"render": rows.seconds} if rows else {}), "train": trained.seconds}
+        job.status, job.result, job.error = JobStatus.succeeded, trained.result, trained.error
+        if trained.result is not None:
+            if job.kind == "step":
+                trained.result.trajectories = await asyncio.to_thread(self._board.used, job_id)
+            faults.point("swapping")
+            try:
+                if job.kind == "create":
+                    self._names.forget(job.policy)
+                    await self._slots.drop(job.policy)
+                job.seconds["swap"] = await self._swap(job.policy, trained.result.version)
+            except TrainingError as error:
+                job.error = str(error)
+            faults.point("swapped")
+            await asyncio.to_thread(self._retention.credit, job.policy, job.id, trained.result.metrics)
+        if job.error or job.result is None:
+            job.status, job.result = JobStatus.failed, None
+            self._names.step_back(job.policy)
+        job.finished = time.time()
+        return job
+
+    async def _trained(self, job_id: str) -> Trained:
+        """How the trainer's part of a job ended, as soon as it has. Breaks a job off that takes too long."""
+        request = self._open.file(job_id).request
+        limit = min(self._time_limit, (request.time_limit if request else None) or self._time_limit)
+        deadline: float | None = None
+        while (trained := self._board.trained(job_id)) is None:
+            if not self._board.exists(job_id):
+                raise TrainingError(f"jobs/{job_id} in the server's home was deleted")
+            if deadline is None and (begun := self._begun(job_id)) is not None:
+                deadline = time.monotonic() + limit - max(0.0, time.time() - begun)
+            if deadline is not None and time.monotonic() > deadline:
+                why = (
+                    f"the trainer was at this job for more than {limit:g} s, and was broken off. The policy stays at "
+                    "the version it had: send smaller batches, or raise `time_limit` of the request or "
+                    "--job-time-limit of `serve`"
+                )
+                await self._cancellation.break_off(job_id, Trained(error=why, seconds=limit))
+                deadline = None
+            await asyncio.sleep(_POLL)
+        return trained
+
+    def _begun(self, job_id: str) -> float | None:
+        """Since when this trainer process has been at a job, its loading of the model not counted; None: it is not."""
+        ready, started = self._process.ready_since, self._board.started_at(job_id)
+        return None if ready is None or started is None else max(ready, started)
+
+    @asynccontextmanager
+    async def _turn(self, job_id: str) -> AsyncIterator[None]:
+        """Gives the trainer the GPUs while a job is computed, if it shares them with the engines.
+
+        The engines do not rest for a job that was computed already, nor for one that creates an untrained policy.
+        """
+        computes = self._open.file(job_id).kind != "create" and self._board.trained(job_id) is None
+        if not (self._share_gpu and computes):
+            yield
+            return
+        async with self._engines.rest():
+            try:
+                await asyncio.to_thread(self._board.give_turn, job_id)
+                yield
+            finally:
+                self._board.end_turn()
+        with suppress(EngineError):
+            await self._engines.wait_ready(self._engine_wait)
+
+    async def _swap(self, policy: str, version: int) -> float:
+        """Puts a version into service. Waits for the engines for as long as they take.
+
+        A version that healthy engines refuse several times is quarantined, and nowhere else: the version was made just
+        now, and the same engines serve the version before it. Refusals while an engine is down do not count.
+
+        Returns:
+            Seconds until the version was served.
+
+        Raises:
+            TrainingError: The engines refuse the version, or its files are damaged or gone.
+        """
+        started, refusals = time.monotonic(), 0
+        while self._names.newest.get(policy, -1) < version:
+            if reason := self._store.quarantined(policy).get(version):
+                raise TrainingError(reason)
+            if policy in self._names.unserved:  # made by an earlier server; a server on its base model will serve it
+                break
+            engines = self._engines.live
+            try:
+                async with self._slots.use((policy, version)):
+                    self._names.serve((policy, version))
+            except (EngineError, NoFreeSlot) as error:
+                log.warning("%s@%d waits for the engine: %s", policy, version, error)
+                restarts = [engine.restarts for engine in engines]
+                await asyncio.sleep(_HEALTH_CHECK_DELAY)
+                healthy = all(engine.ready for engine in engines)
+                restarted = restarts != [engine.restarts for engine in engines]
+                if isinstance(error, AdapterRefused) and healthy and not restarted:
+                    refusals += 1
+                why = await asyncio.to_thread(self._store.problem, policy, version)
+                if why is None and refusals == _MAX_REFUSALS:
+                    why = f"the engine does not take it ({error})"
+                if why:
+                    raise TrainingError(await asyncio.to_thread(self._store.quarantine, policy, version, why)) from None
+        return time.monotonic() - started

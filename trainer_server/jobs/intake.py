@@ -1,0 +1,126 @@
+"""Accepts jobs: each is on disk before its client is answered, and an idempotency key makes one job."""
+
+from __future__ import annotations
+
+import asyncio
+
+from trainer_server.jobs.board import JobBoard, digest
+from trainer_server.jobs.open_jobs import OpenJobs
+from trainer_server.jobs.supervisor import TrainerProcess
+from trainer_server.wire import (
+    ConfigError,
+    Conflict,
+    Job,
+    JobKind,
+    NotStored,
+    PolicySpec,
+    SFTRequest,
+    StepRequest,
+    Unprocessable,
+)
+
+
+class Intake:
+    """Takes requests for jobs.
+
+    Args:
+        board: Where jobs are written.
+        open_jobs: Where accepted jobs are added.
+        process: The trainer, which knows the names of its losses.
+    """
+
+    def __init__(self, board: JobBoard, open_jobs: OpenJobs, process: TrainerProcess) -> None:
+        self._board, self._open, self._process = board, open_jobs, process
+        self._accepting = asyncio.Lock()  # a key that is sent twice at the same time makes one job; see JobBoard.accept
+
+    def creation(self, policy: str) -> Job | None:
+        """The open job that creates a policy, or None."""
+        job_ids = (file.id for file in self._open.files() if file.kind == "create" and file.policy == policy)
+        return next(filter(None, map(self._board.job, job_ids)), None)
+
+    async def create(self, spec: PolicySpec) -> Job:
+        """Queues the job that makes a policy's version 0.
+
+        Raises:
+            Unprocessable: The specification cannot be written as JSON.
+            NotStored: The job could not be written to disk, for example because the disk is full.
+        """
+        async with self._accepting:
+            return await self._accept("create", spec.name, spec=spec)
+
+    async def train(self, policy: str, request: StepRequest | SFTRequest) -> Job:
+        """Queues a step or a warm start.
+
+        Args:
+            policy: Name of the policy to train.
+            request: The step or the warm start.
+
+        Returns:
+            The new job, or the job that an earlier request with the same idempotency key made.
+
+        Raises:
+            Conflict: The key was used for another request.
+            Unprocessable: The request holds a value that JSON cannot express, or its loss is unknown.
+            NotStored: The job could not be written to disk, for example because the disk is full.
+        """
+        async with self._accepting:
+            return await self._known(policy, request) or await self._train(policy, request)
+
+    def find(self, policy: str, idempotency_key: str) -> Job | None:
+        """The step or warm start that was accepted under an idempotency key, or None."""
+        known = self._board.keyed(policy, idempotency_key)
+        return self._board.job(known.job) if known else None
+
+    async def _known(self, policy: str, request: StepRequest | SFTRequest) -> Job | None:
+        """The job that an equal request with the same key made. Raises Conflict where that request was another."""
+        if not request.idempotency_key:
+            return None
+        known = await asyncio.to_thread(self._board.keyed, policy, request.idempotency_key)
+        if known is None:
+            return None
+        if known.request != digest(request):
+            raise Conflict(
+                f"idempotency key {request.idempotency_key!r} was used for another request ({known.job})",
+                code="idempotency_key_reused",
+                param="idempotency_key",
+            )
+        return await asyncio.to_thread(self._board.job, known.job)
+
+    async def _train(self, policy: str, request: StepRequest | SFTRequest) -> Job:
+        if isinstance(request, StepRequest):
+            self._check_loss(request.config.loss_type)
+        return await self._accept("sft" if isinstance(request, SFTRequest) else "step", policy, request=request)
+
+    def _check_loss(self, name: str) -> None:
+        """Raises Unprocessable for a `loss_type` that the trainer does not know.
+
+        While the trainer is still starting, its losses are not known here. It then checks the loss when it takes the
+        job up.
+        """
+        known = self._process.losses()
+        if known and name not in known:
+            raise Unprocessable(
+                f"loss_type={name!r} is not known to this server's trainer, which knows {', '.join(known)}; "
+                "`art-langgraph serve --loss NAME=MODULE:ATTRIBUTE` registers another",
+                code="unknown_loss",
+                param="config.loss_type",
+            )
+
+    async def _accept(
+        self,
+        kind: JobKind,
+        policy: str,
+        *,
+        spec: PolicySpec | None = None,
+        request: StepRequest | SFTRequest | None = None,
+    ) -> Job:
+        try:
+            file = await asyncio.to_thread(self._board.accept, kind, policy, spec=spec, request=request)
+        except OSError as error:
+            raise NotStored(f"the job could not be written down: {error}", code="disk") from None
+        except ConfigError as error:
+            raise Unprocessable(str(error), code="invalid_request") from None
+        self._open.add(file)
+        job = self._board.job(file.id)
+        assert job is not None
+        return job
