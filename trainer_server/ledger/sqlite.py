@@ -59,7 +59,6 @@ class SQLiteLedger:
         self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             create_private(path)
             with closing(sqlite3.connect(path, timeout=30)) as db:
                 db.execute("PRAGMA journal_mode=WAL")
