@@ -40,9 +40,11 @@ from trainer_server.wire import (
     StepResult,
     Version,
 )
-from trainer_server.wire.jsonl import explain
+from trainer_server.wire.jsonl import explain, to_json
 from trainer_server.wire.text import beginning
 
+_JSON = {"Content-Type": "application/json"}
+"""For what `to_json` writes: httpx's own `json=` fails on half surrogate pairs."""
 _WAIT = 20
 """Seconds of a long poll for a job."""
 _GLANCE = 1.0
@@ -205,7 +207,7 @@ class TrainerClient:
             idempotency_key=idempotency_key or uuid.uuid4().hex,
         )
         return Job.model_validate_json(
-            (await self._ask("POST", f"/api/policies/{policy}/steps", json=request.model_dump(mode="json"))).content
+            (await self._ask("POST", f"/api/policies/{policy}/steps", content=to_json(request), headers=_JSON)).content
         )
 
     async def find_step(self, policy: str, idempotency_key: str) -> Job | None:
@@ -346,7 +348,7 @@ class TrainerClient:
             JobFailed: The warm start failed; the policy stays at the version it had.
         """
         request = sft_request(demonstrations, config, nodes=nodes, idempotency_key=idempotency_key or uuid.uuid4().hex)
-        answer = await self._ask("POST", f"/api/policies/{policy}/sft", json=request.model_dump(mode="json"))
+        answer = await self._ask("POST", f"/api/policies/{policy}/sft", content=to_json(request), headers=_JSON)
         label = f"warm start of {policy}" if progress else None
         return await self.result(Job.model_validate_json(answer.content), progress=label)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from art_langgraph import ARTError, TrainerClient
-from trainer_server.wire import ConfigError
+from trainer_server.wire import ConfigError, GroupRef, ServerError
 
 pytestmark = pytest.mark.usefixtures("connected")
 
@@ -20,6 +20,12 @@ async def test_a_policy_is_created_by_named_parameters_and_found_again_by_the_sa
         assert await trainer.create_policy("named", **options) == made
         with pytest.raises(ARTError, match="exists with other values"):
             await trainer.create_policy("named", rank=8)
+
+
+async def test_the_server_says_what_it_cannot_take() -> None:
+    async with TrainerClient() as trainer:
+        with pytest.raises(ServerError, match="surrogates not allowed"):
+            await trainer.submit("agent", [GroupRef(scenario_id="\ud83d", trajectories=[])])
 
 
 @pytest.mark.parametrize(
