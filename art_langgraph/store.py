@@ -137,8 +137,9 @@ class TrajectoryStore:
 
         Raises:
             sqlite3.IntegrityError: The store has a run with this id.
+            ConfigError: The store cannot be used, as on a full disk. All methods that read or write raise it.
         """
-        with self.session() as session, session.batch() as batch:
+        with self._connected() as db, Session(db).batch() as batch:
             batch.add(trajectory)
 
     def score(
@@ -162,7 +163,7 @@ class TrajectoryStore:
         Raises:
             KeyError: The store has no finished run with this id.
         """
-        with closing(self._open()) as db, db:
+        with self._connected() as db, db:
             if not (stored := db.execute(_TRAINABLE, (trajectory_id,)).fetchone()):
                 raise KeyError(trajectory_id)
             if reward is not None and stored == (0,):
@@ -196,19 +197,19 @@ class TrajectoryStore:
             policy: Name of the trained policy.
             version: The version that the step made.
         """
-        with closing(self._open()) as db, db:
+        with self._connected() as db, db:
             rows = [(trajectory_id, policy, version) for trajectory_id in trajectory_ids]
             db.executemany("INSERT OR IGNORE INTO trained VALUES (?, ?, ?)", rows)
 
     def trained(self, policy: str) -> set[str]:
         """Ids of the runs that training steps of `policy` used; see `mark_trained`."""
-        with closing(self._open()) as db:
+        with self._connected() as db:
             rows = db.execute("SELECT trajectory FROM trained WHERE policy = ?", (policy,))
             return {trajectory_id for (trajectory_id,) in rows}
 
     def get(self, trajectory_id: str) -> Trajectory | None:
         """A run by its id, finished or not; None where the store has no such run."""
-        with closing(self._open()) as db:
+        with self._connected() as db:
             row = db.execute("SELECT record FROM trajectories WHERE id = ?", (trajectory_id,)).fetchone()
             if row:
                 return _read(db, row[0])
@@ -229,7 +230,7 @@ class TrajectoryStore:
             UNION SELECT id FROM begun WHERE id >= :low AND id < :high ORDER BY 1
         """
         bounds = {"low": prefix, "high": prefix + chr(0x10FFFF)}
-        with closing(self._open()) as db:
+        with self._connected() as db:
             return [known_id for (known_id,) in db.execute(query, bounds)]
 
     def list(self, *, limit: int | None = None, **filters: Any) -> list[Trajectory]:
@@ -252,14 +253,14 @@ class TrajectoryStore:
         Each has the completions that were recorded until now.
         """
         query = "SELECT record FROM begun WHERE id NOT IN (SELECT id FROM trajectories) ORDER BY started DESC"
-        with closing(self._open()) as db:
+        with self._connected() as db:
             return [_unfinished(db, record) for (record,) in db.execute(query).fetchall()]
 
     def __iter__(self) -> Iterator[Trajectory]:
         return self._select(Filter())
 
     def __len__(self) -> int:
-        with closing(self._open()) as db:
+        with self._connected() as db:
             return int(db.execute("SELECT count(*) FROM trajectories").fetchone()[0])
 
     def _select(self, wanted: Filter) -> Iterator[Trajectory]:
@@ -276,10 +277,20 @@ class TrajectoryStore:
         if wanted.error is not None:
             clauses.append("error IS NOT NULL" if wanted.error else "error IS NULL")
         query = f"SELECT record FROM trajectories WHERE {' AND '.join(clauses)} ORDER BY started DESC"
-        with closing(self._open()) as db:
+        with self._connected() as db:
             for (record,) in db.execute(query, values):
                 if wanted.admits(trajectory := _read(db, record)):
                     yield trajectory
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(self._open()) as db:
+                yield db
+        except sqlite3.Error as error:
+            if concerns_all(error):
+                raise ConfigError(f"the trajectory store {self.path} cannot be used: {error}") from error
+            raise
 
     def _open(self, patience: float = _PATIENCE) -> sqlite3.Connection:
         return sqlite3.connect(self.path, timeout=patience)
@@ -348,6 +359,11 @@ class Batch:
             "INSERT OR IGNORE INTO interrupted VALUES (?, ?, ?, ?)",
             [(thread, node.namespace, run.id, node.attempt) for node in run.nodes if node.interrupted],
         )
+
+
+def concerns_all(error: Exception) -> bool:
+    """Whether an error is one of the store, which every other record would meet as well: a full disk, a lock."""
+    return type(error) in (sqlite3.OperationalError, sqlite3.DatabaseError, sqlite3.InternalError)
 
 
 def _text(text: str | None) -> str | None:
