@@ -19,6 +19,7 @@ from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from art_langgraph.capture.answer import completion_id, from_cache, gateway_id, served_version, to_openai
 from art_langgraph.capture.graph_run import GraphRun
 from art_langgraph.capture.recorder import Recorder
+from art_langgraph.capture.release import release
 from art_langgraph.capture.runs import Runs
 from art_langgraph.capture.scope import Scope, enclosing_run
 from art_langgraph.notices import warn_once
@@ -46,6 +47,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
 
     def __init__(self, scope: Scope | None = None) -> None:
         self.scope = scope or Scope()
+        self._holds = scope is None
+        """Whether nobody else gives back the policy versions that the run holds."""
         self._graph = GraphRun(self.scope)
         self._runs = Runs()
         self._models: dict[UUID, CompletionCall] = {}
@@ -115,7 +118,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             self.recorder.supersede(attempts, why)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self._graph.ended(run_id, outputs, None)
+        self._ended(run_id, outputs, None)
         if node := self._runs.node(run_id):
             node.seconds = time.time() - node.started
             for message in _messages(outputs):
@@ -132,13 +135,21 @@ class ARTCallbackHandler(BaseCallbackHandler):
                     self.recorder.tool_refused(refused)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._graph.ended(run_id, None, f"{type(error).__name__}: {error}")
+        self._ended(run_id, None, f"{type(error).__name__}: {error}")
         if node := self._runs.node(run_id):
             node.seconds = time.time() - node.started
             if isinstance(error, GraphInterrupt):
                 node.interrupted = True
             elif not isinstance(error, GraphBubbleUp):  # how a node hands over to its parent graph
                 node.error = f"{type(error).__name__}: {error}"
+
+    def _ended(self, run_id: UUID, output: Any, error: str | None) -> None:
+        """A chain has ended. A run that waits to be resumed keeps its versions, until they expire."""
+        if not self._graph.ended(run_id, output, error) or not self._holds:
+            return
+        newest = {node.namespace: node for node in self.recorder.nodes}
+        if not any(node.interrupted for node in newest.values()):
+            release(self.scope.rollout_id, self.scope.servers)
 
     def on_chat_model_start(
         self,

@@ -152,7 +152,7 @@ class _ProcessHandler(BaseCallbackHandler):
         return root
 
     def _begin(self, run_id: UUID, inputs: Any, kwargs: dict[str, Any], writer: Writer) -> _Root:
-        handler = ARTCallbackHandler()
+        handler = ARTCallbackHandler(Scope())
         trajectory = Trajectory(
             scenario=Scenario(input=plain(inputs)),
             rollout_id=handler.scope.rollout_id,
