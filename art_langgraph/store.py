@@ -190,8 +190,9 @@ class TrajectoryStore:
 
         Raises:
             sqlite3.IntegrityError: The store has a run with this id.
+            ConfigError: The store cannot be used, as on a full disk. All methods that read or write raise it.
         """
-        with self.session() as session, session.batch() as batch:
+        with self._connected() as db, Session(db).batch() as batch:
             batch.add(trajectory)
 
     def score(
@@ -217,7 +218,7 @@ class TrajectoryStore:
             KeyError: The store has no finished run with this id.
         """
         score = _Score(reward=reward, reward_error=error, parts=dict(parts or {}), reward_source=source)
-        with closing(self._open()) as db, db:
+        with self._connected() as db, db:
             _add_score(db, trajectory_id, score)
 
     def score_run(self, run: Trajectory, source: str) -> None:
@@ -231,7 +232,7 @@ class TrajectoryStore:
             ConfigError: A reward is not finite.
             KeyError: The store has no finished run with this id.
         """
-        with closing(self._open()) as db, db:
+        with self._connected() as db, db:
             _add_score(db, run.id, _Score.of(run, source))
 
     def score_group(self, group: TrajectoryGroup, source: str = "group") -> None:
@@ -245,7 +246,7 @@ class TrajectoryStore:
             ConfigError: A reward is not finite.
             KeyError: The store lacks a trajectory of the group.
         """
-        with closing(self._open()) as db, db:
+        with self._connected() as db, db:
             for run in group.trajectories:
                 _add_score(db, run.id, _Score.of(run, source))
 
@@ -262,7 +263,7 @@ class TrajectoryStore:
             step: The idempotency key that the step is sent with.
             trajectory_ids: Ids of the runs.
         """
-        with closing(self._open()) as db, db:
+        with self._connected() as db, db:
             db.execute("DELETE FROM steps WHERE policy = ? AND step = ?", (policy, step))
             rows = [(policy, step, trajectory_id) for trajectory_id in trajectory_ids]
             db.executemany("INSERT OR IGNORE INTO steps (policy, step, trajectory) VALUES (?, ?, ?)", rows)
@@ -275,18 +276,18 @@ class TrajectoryStore:
             step: The step's idempotency key.
             version: The version that it made; None: it made none, so that its runs do not count as trained.
         """
-        with closing(self._open()) as db, db:
+        with self._connected() as db, db:
             db.execute("UPDATE steps SET ended = 1, version = ? WHERE policy = ? AND step = ?", (version, policy, step))
 
     def open_steps(self, policy: str) -> list[str]:
         """Idempotency keys of the policy's steps that were begun and not ended."""
-        with closing(self._open()) as db:
+        with self._connected() as db:
             query = "SELECT step FROM steps WHERE policy = ? AND NOT ended GROUP BY step ORDER BY min(rowid)"
             return [step for (step,) in db.execute(query, (policy,))]
 
     def trained(self, policy: str) -> set[str]:
         """Ids of the runs that steps of `policy` were given: steps that made a version, and open ones."""
-        with closing(self._open()) as db:
+        with self._connected() as db:
             query = "SELECT trajectory FROM steps WHERE policy = ? AND (version IS NOT NULL OR NOT ended)"
             rows = db.execute(query, (policy,))
             return {trajectory_id for (trajectory_id,) in rows}
@@ -297,7 +298,7 @@ class TrajectoryStore:
         A run that resumed another run is read with it.
         """
         first = "coalesce((SELECT first FROM resumed WHERE trajectory = :id), :id)"
-        with closing(self._open()) as db:
+        with self._connected() as db:
             row = db.execute(f"SELECT record FROM trajectories WHERE id = {first}", {"id": trajectory_id}).fetchone()
             if row:
                 return _read(db, row[0])
@@ -318,7 +319,7 @@ class TrajectoryStore:
             UNION SELECT id FROM begun WHERE id >= :low AND id < :high ORDER BY 1
         """
         bounds = {"low": prefix, "high": prefix + chr(0x10FFFF)}
-        with closing(self._open()) as db:
+        with self._connected() as db:
             return [known_id for (known_id,) in db.execute(query, bounds)]
 
     def list(self, *, limit: int | None = None, **filters: Any) -> list[Trajectory]:
@@ -341,14 +342,14 @@ class TrajectoryStore:
         Each has the completions that were recorded until now.
         """
         query = "SELECT record FROM begun WHERE id NOT IN (SELECT id FROM trajectories) ORDER BY started DESC"
-        with closing(self._open()) as db:
+        with self._connected() as db:
             return [_unfinished(db, record) for (record,) in db.execute(query).fetchall()]
 
     def __iter__(self) -> Iterator[Trajectory]:
         return self._select(Filter())
 
     def __len__(self) -> int:
-        with closing(self._open()) as db:
+        with self._connected() as db:
             return int(db.execute(f"SELECT count(*) FROM trajectories WHERE {_FIRST}").fetchone()[0])
 
     def _select(self, wanted: Filter) -> Iterator[Trajectory]:
@@ -367,10 +368,20 @@ class TrajectoryStore:
                 clauses.append(f"started {sign} ?")
                 values.append(bound)
         query = f"SELECT record FROM trajectories WHERE {' AND '.join(clauses)} ORDER BY started DESC"
-        with closing(self._open()) as db:
+        with self._connected() as db:
             for (record,) in db.execute(query, values):
                 if wanted.admits(trajectory := _read(db, record)):
                     yield trajectory
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(self._open()) as db:
+                yield db
+        except sqlite3.Error as error:
+            if concerns_all(error):
+                raise ConfigError(f"the trajectory store {self.path} cannot be used: {error}") from error
+            raise
 
     def _open(self, patience: float = _PATIENCE) -> sqlite3.Connection:
         return sqlite3.connect(self.path, timeout=patience)
@@ -440,6 +451,11 @@ def _goes_on(before: Trajectory, later: Trajectory) -> bool:
     if later.resumes == "checkpoint":
         return not before.waiting.isdisjoint(node.namespace for node in later.nodes)
     return bool(before.waiting) or before.error is None
+
+
+def concerns_all(error: Exception) -> bool:
+    """Whether an error is one of the store, which every other record would meet as well: a full disk, a lock."""
+    return type(error) in (sqlite3.OperationalError, sqlite3.DatabaseError, sqlite3.InternalError)
 
 
 def _text(text: str | None) -> str | None:

@@ -46,11 +46,13 @@ class GraphRun:
             update = {**_facts_of(run_id, inputs, name, metadata), **asked, "started": time.time()}
             self._header = self._header.model_copy(update=update)
 
-    def ended(self, run_id: UUID, output: Any, error: str | None) -> None:
-        """A run has ended; only those that nothing encloses matter here."""
-        if run_id in self._roots:
-            seconds = time.time() - self._header.started
-            self._header = self._header.model_copy(update={"output": output, "error": error, "seconds": seconds})
+    def ended(self, run_id: UUID, output: Any, error: str | None) -> bool:
+        """A run has ended. Returns whether nothing encloses it; only such runs matter here."""
+        if run_id not in self._roots:
+            return False
+        seconds = time.time() - self._header.started
+        self._header = self._header.model_copy(update={"output": output, "error": error, "seconds": seconds})
+        return True
 
     def trajectory(
         self, scenario: Scenario | Any, reward: float | Mapping[str, float] | RewardFunction | None, output: Any

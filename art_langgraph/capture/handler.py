@@ -27,6 +27,7 @@ from art_langgraph.capture.answer import (
 )
 from art_langgraph.capture.graph_run import GraphRun, error_text
 from art_langgraph.capture.recorder import Recorder
+from art_langgraph.capture.release import release
 from art_langgraph.capture.requests import attach
 from art_langgraph.capture.runs import Runs
 from art_langgraph.capture.scope import Scope, enclosing_run
@@ -58,6 +59,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
     def __init__(self, scope: Scope | None = None) -> None:
         attach()
         self.scope = scope or Scope()
+        self._holds = scope is None
+        """Whether nobody else gives back the policy versions that the run holds."""
         self.graph = GraphRun(self.scope)
         self._runs = Runs()
         self._models: dict[UUID, tuple[UUID | None, CompletionCall]] = {}
@@ -142,7 +145,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         self.recorder.node(node)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self.graph.ended(run_id, outputs, None)
+        self._chain_ended(run_id, outputs, None)
         if node := self._runs.node(run_id):
             node.seconds = time.time() - node.started
             for message in tool_messages(outputs):
@@ -159,13 +162,21 @@ class ARTCallbackHandler(BaseCallbackHandler):
                     self.recorder.tool_refused(refused)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self.graph.ended(run_id, None, error_text(error))
+        self._chain_ended(run_id, None, error_text(error))
         if node := self._runs.node(run_id):
             node.seconds = time.time() - node.started
             if isinstance(error, GraphInterrupt):
                 node.interrupted = True
             elif not isinstance(error, GraphBubbleUp):  # how a node hands over to its parent graph
                 node.error = error_text(error)
+
+    def _chain_ended(self, run_id: UUID, output: Any, error: str | None) -> None:
+        """A chain has ended. A run that waits to be resumed keeps its versions, until they expire."""
+        if not self.graph.ended(run_id, output, error) or not self._holds:
+            return
+        newest = {node.namespace: node for node in self.recorder.nodes}
+        if not any(node.interrupted for node in newest.values()):
+            release(self.scope.rollout_id, self.scope.servers)
 
     def on_chat_model_start(
         self,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from art_langgraph.capture.background import Background
-from art_langgraph.store import Batch, Session, TrajectoryStore
+from art_langgraph.store import Batch, Session, TrajectoryStore, concerns_all
 from art_langgraph.trajectory import CompletionCall, Trajectory
 from trainer_server.wire import ARTError
 from trainer_server.wire.jsonl import append_jsonl
@@ -172,7 +172,7 @@ def _all_at_once(session: Session, writes: Sequence[_Write]) -> bool:
             for write in writes:
                 write.into(batch)
     except Exception as error:
-        if _of_the_store(error):
+        if concerns_all(error):
             raise
         return False
     return True
@@ -183,11 +183,6 @@ def _alone(session: Session, write: _Write) -> None:
         with session.batch() as batch:
             write.into(batch)
     except Exception as error:  # of the user's data: the thread must live on
-        if _of_the_store(error):
+        if concerns_all(error):
             raise
         log.exception("a captured run is lost: it cannot be written: %s", error)
-
-
-def _of_the_store(error: Exception) -> bool:
-    """Whether every other record would fail as well."""
-    return type(error) in (sqlite3.OperationalError, sqlite3.DatabaseError, sqlite3.InternalError)

@@ -19,6 +19,7 @@ from art_langgraph.cli.options import (
     rubric_text,
 )
 from trainer_server.wire import ConfigError, GRPOConfig
+from trainer_server.wire.home import write_private
 
 if TYPE_CHECKING:
     from art_langgraph.auto_rl.autorl import AutoRLReport
@@ -87,7 +88,7 @@ def autorl_command(
     output.mkdir(parents=True, exist_ok=True)
     save_scenarios(output / "training.jsonl", report.training)
     save_scenarios(output / "validation.jsonl", report.validation)
-    (output / "report.md").write_text(report.markdown())
+    write_private(output / "report.md", report.markdown())
     print(report.comparison)
     print(f"use {report.model}; the report is {output / 'report.md'}")
 

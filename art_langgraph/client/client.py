@@ -45,11 +45,13 @@ from trainer_server.wire import (
     StepResult,
     Version,
 )
-from trainer_server.wire.jsonl import explain
+from trainer_server.wire.jsonl import explain, to_json
 from trainer_server.wire.text import beginning
 
 log = logging.getLogger("art_langgraph")
 
+_JSON = {"Content-Type": "application/json"}
+"""For what `to_json` writes: httpx's own `json=` fails on half surrogate pairs."""
 _WAIT = 20
 """Seconds of a long poll for a job."""
 _GLANCE = 1.0
@@ -234,7 +236,7 @@ class TrainerClient:
             time_limit=time_limit,
         )
         return Job.model_validate_json(
-            (await self._ask("POST", f"/api/policies/{policy}/steps", json=request.model_dump(mode="json"))).content
+            (await self._ask("POST", f"/api/policies/{policy}/steps", content=to_json(request), headers=_JSON)).content
         )
 
     async def find_step(self, policy: str, idempotency_key: str) -> Job | None:
@@ -416,7 +418,7 @@ class TrainerClient:
         """
         request = sft_request(demonstrations, config, nodes=nodes, idempotency_key=idempotency_key or uuid.uuid4().hex)
         request.time_limit = time_limit
-        answer = await self._ask("POST", f"/api/policies/{policy}/sft", json=request.model_dump(mode="json"))
+        answer = await self._ask("POST", f"/api/policies/{policy}/sft", content=to_json(request), headers=_JSON)
         label = f"warm start of {policy}" if progress else None
         return await self.result(Job.model_validate_json(answer.content), progress=label, timeout=timeout)
 

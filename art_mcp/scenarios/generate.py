@@ -24,6 +24,7 @@ from art_mcp.scenarios.templates import Templates, signature
 from art_mcp.scenarios.values import NoValue, Values
 from art_mcp.scenarios.writer import Writer
 from trainer_server.wire import ConfigError, LLMError
+from trainer_server.wire.jsonl import to_json
 
 log = logging.getLogger("art_mcp")
 
@@ -271,7 +272,7 @@ async def _look_around(
                     step = Step(tool=tool.name, arguments=values.arguments(tool, guess=False))
                 except NoValue:
                     break
-                if (key := step.model_dump_json()) in called or tool.name in slow:
+                if (key := to_json(step)) in called or tool.name in slow:
                     continue
                 called.add(key)
                 started = time.monotonic()

@@ -16,6 +16,7 @@ from art_mcp.canonical import canonical
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.verify import answer, solved
+from trainer_server.wire.home import write_private
 
 EXAMPLES = 3
 """Number of scenarios in the report that are shown with their runs before and after."""
@@ -80,7 +81,7 @@ def write_report(made: Specialization, output: Path) -> None:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        (output / name).write_text(environment.get_template(f"{name}.jinja").render(facts))
+        write_private(output / name, environment.get_template(f"{name}.jinja").render(facts))
 
 
 def _facts(made: Specialization) -> dict[str, Any]:

@@ -86,6 +86,14 @@ def test_a_store_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
         TrajectoryStore(tmp_path / "other")
 
 
+def test_a_store_that_breaks_is_named(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path / "s.sqlite")
+    store.path.write_bytes(b"this is no database" * 100)
+    for use in (lambda: store.add(run("a")), lambda: store.score("a", 1.0), store.list, lambda: len(store)):
+        with pytest.raises(ConfigError, match=r"s\.sqlite cannot be used: file is not a database"):
+            use()
+
+
 def test_an_id_is_written_once(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path / "s.sqlite")
     one = run("a")

@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from trainer_server.wire.errors import ConfigError
+from trainer_server.wire.text import writable
 
 DEFAULT_URL = "http://127.0.0.1:8400"
 """The address of a server with the default host and port."""
@@ -133,6 +134,15 @@ def create_private(path: Path) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_RDONLY, 0o600))
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a text that quotes people and models: in UTF-8 whatever it has in it, and readable by the user only.
+
+    A file that exists keeps its permissions.
+    """
+    create_private(path)
+    path.write_text(writable(text), encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

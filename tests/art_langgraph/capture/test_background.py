@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -104,25 +103,44 @@ def test_where_no_thread_can_be_started_close_does_the_work(monkeypatch: pytest.
 
 
 def test_a_fault_of_the_work_costs_its_items_and_not_the_thread(caplog: pytest.LogCaptureFixture) -> None:
-    work = Work()
-    background = Background("t", work, pause=0.0)
-    background.put(None)  # type: ignore[arg-type]
-    background.flush()
+    done: list[int] = []
 
-    class Broken(list[int]):
-        def __iadd__(self, other: Any) -> Any:
-            raise ValueError("broken")
+    @contextmanager
+    def opened() -> Iterator[Callable[[list[int]], int]]:
+        def work(items: list[int]) -> int:
+            if 0 in items:
+                raise ValueError("broken")
+            done.extend(items)
+            return len(items)
 
-    whole, work.done = work.done, Broken()
+        yield work
+
+    background = Background("t", opened, pause=0.0)
+    for item in (0, 1):
+        background.put(item)
+        assert background.flush()
+    assert "t: 1 items are lost" in caplog.text
+    assert done == [1]
+
+
+def test_what_cannot_be_opened_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    work, attempts = Work(), iter(range(3))
+
+    @contextmanager
+    def opened() -> Iterator[Callable[[list[int]], int]]:
+        if next(attempts) < 2:
+            raise OSError("no socket")
+        with work() as can:
+            yield can
+
+    background = Background("t", opened, pause=0.0, again=0.001)
     background.put(1)
     assert background.flush()
-    assert "1 items are lost" in caplog.text
-    work.done = whole
-    background.put(2)
-    assert background.flush()
-    assert work.done == [None, 2]
+    assert work.done == [1]
+    assert caplog.text.count("t cannot work, and tries again") == 2
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12
 def test_a_child_of_a_fork_begins_anew_and_the_parent_goes_on() -> None:
     work = Work()
     background = Background("t", work, pause=0.0, again=60.0)

@@ -7,8 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
 
-from art_langgraph import LLM, ChatART, Ruler, Scenario, Trajectory, TrajectoryGroup, rollout
+from art_langgraph import LLM, ARTCallbackHandler, ChatART, Ruler, Scenario, Trajectory, TrajectoryGroup, rollout
 from art_langgraph.capture.release import flush
 from art_langgraph.trajectory import CompletionCall
 from tests.support.graphs import counting
@@ -55,6 +59,32 @@ async def test_a_chat_model_as_judge_gives_it_back(held: Held) -> None:
     llm = LLM(ChatART(policy="agent", max_tokens=200), cache=None, retries=0)
     await Ruler(llm)(group())
     assert llm.usage.calls > 0
+    await asyncio.to_thread(flush, 10)
+    assert held() == []
+
+
+async def test_a_handler_gives_it_back_when_its_run_has_ended(held: Held) -> None:
+    handler = ARTCallbackHandler()
+    await counting().ainvoke({"messages": []}, {"callbacks": [handler]})
+    assert handler.trajectory().versions == {"agent": [0]}
+    await asyncio.to_thread(flush, 10)
+    assert held() == []
+
+
+async def test_a_handler_keeps_it_while_its_run_may_be_resumed(held: Held) -> None:
+    model, handler = ChatART(policy="agent", max_tokens=20), ARTCallbackHandler()
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        said = await model.ainvoke("say hello")
+        interrupt("and now?")
+        return {"messages": [said]}
+
+    graph = StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile(InMemorySaver())
+    config: RunnableConfig = {"callbacks": [handler], "configurable": {"thread_id": "1"}}
+    await graph.ainvoke({"messages": []}, config)
+    await asyncio.to_thread(flush, 10)
+    assert held() == ["agent"]
+    await graph.ainvoke(Command(resume="go on"), config)
     await asyncio.to_thread(flush, 10)
     assert held() == []
 

@@ -15,7 +15,16 @@ from starlette.routing import Route
 from art_langgraph import ARTError, Scenario, TrainerClient, Trajectory, TrajectoryGroup
 from tests.support.serving import serving
 from trainer_server.engines.vllm.command import free_port
-from trainer_server.wire import ConfigError, GroupRef, Job, JobStatus, ServerUnreachable, StepResult, TrajectoryRef
+from trainer_server.wire import (
+    ConfigError,
+    GroupRef,
+    Job,
+    JobStatus,
+    ServerError,
+    ServerUnreachable,
+    StepResult,
+    TrajectoryRef,
+)
 
 
 @pytest.mark.usefixtures("connected")
@@ -27,6 +36,13 @@ async def test_a_policy_is_created_by_named_parameters_and_found_again_by_the_sa
         assert await trainer.create_policy("named", **options) == made
         with pytest.raises(ARTError, match="exists with other values"):
             await trainer.create_policy("named", rank=8)
+
+
+@pytest.mark.usefixtures("connected")
+async def test_the_server_says_what_it_cannot_take() -> None:
+    async with TrainerClient() as trainer:
+        with pytest.raises(ServerError, match="surrogates not allowed"):
+            await trainer.submit("agent", [GroupRef(scenario_id="\ud83d", trajectories=[])])
 
 
 @pytest.mark.usefixtures("connected")

@@ -11,6 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -20,7 +22,7 @@ from art_langgraph import rollout
 from art_langgraph.client.transport import LoopTransport
 from tests.support.graphs import counting
 from tests.support.serving import serving
-from tests.support.trainer_server import TrainerServer
+from tests.support.trainer_server import TOKEN, TrainerServer
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +84,16 @@ def test_rollouts_in_several_threads_share_a_model(connected: TrainerServer) -> 
         runs = [run for part in pool.map(thread, range(4)) for run in part]
     assert [run.error for run in runs] == [None] * 16
     assert sorted(int(run.final_text) for run in runs) == list(range(16))
+
+
+def test_a_plain_chat_openai_may_be_shared_with_this_transport(connected: TrainerServer) -> None:
+    model = ChatOpenAI(
+        model="agent", base_url=f"{connected.url}/v1", api_key=SecretStr(TOKEN), max_retries=0, max_tokens=20,
+        http_async_client=httpx.AsyncClient(transport=LoopTransport()),
+    )  # fmt: skip
+
+    def thread(_: int) -> list[str]:
+        return [asyncio.run(model.ainvoke("say hello")).text for _ in range(4)]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [text for texts in pool.map(thread, range(4)) for text in texts] == ["hello"] * 16

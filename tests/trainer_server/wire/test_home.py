@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainer_server.wire import ConfigError, Connection, Home
-from trainer_server.wire.home import create_private
+from trainer_server.wire.home import create_private, write_private
 
 
 def mode(path: Path) -> int:
@@ -139,3 +139,11 @@ def test_a_private_file_is_readable_by_the_user_only(tmp_path: Path) -> None:
     path.chmod(0o644)
     create_private(path)
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_text_of_a_model_is_written_whatever_it_has_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "report.md"
+    for _ in range(2):
+        write_private(path, "half \ud83d, ö\u2028")
+        assert path.read_bytes() == "half \\ud83d, ö\u2028".encode()
+        assert path.stat().st_mode & 0o777 == 0o600
