@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from art_langgraph import ARTError, TrainerClient
+from art_langgraph import ARTError, Scenario, TrainerClient, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError, GroupRef, Job, JobStatus, TrajectoryRef
 
 pytestmark = pytest.mark.usefixtures("connected")
@@ -65,3 +65,15 @@ async def test_what_would_train_a_completion_twice_is_said(caplog: pytest.LogCap
         with pytest.raises(ConfigError, match=r"nodes=\['planner'\] cannot choose .* a GroupRef \('s/planner'\)"):
             await trainer.submit("twice", refs, nodes=["planner"])
     assert "1 completions are in several references of one step" in caplog.text
+
+
+async def test_a_group_of_rewards_that_cannot_be_compared_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    task = Scenario(id="sums", input="Two and two?")
+    runs = [Trajectory(scenario=task, reward=1.0, judgement=judgement) for judgement in ("jd-1", None)]
+    async with TrainerClient() as trainer:
+        await trainer.create_policy("mixed")
+        job = await trainer.wait(await trainer.submit("mixed", [TrajectoryGroup(scenario=task, trajectories=runs)]))
+    assert job.result is not None
+    assert job.result.metrics["groups"] == 2
+    assert "1 groups have rewards of several judgements" in caplog.text
+    assert "the first: sums" in caplog.text
