@@ -235,10 +235,7 @@ def compare(
     comparison.single = len(single - grouped)
     comparison.no_baseline = len(left - grouped - single)
     comparison.no_completions = len(scored) - len(grouped | single | left)
-    judgements: dict[str, set[str | None]] = {}
-    for run in scored:
-        judgements.setdefault(run.scenario.id, set()).add(run.judgement)
-    comparison.apart = sum(len(different) > 1 for different in judgements.values())
+    comparison.apart = sum(len(group.judgements) > 1 for group in TrajectoryGroup.by_scenario(scored))
     return comparison
 
 

@@ -430,3 +430,11 @@ class TrajectoryGroup(BaseModel):
     def rewards(self) -> list[float | None]:
         """The reward of each trajectory, in their order; None where it has none."""
         return [trajectory.reward for trajectory in self.trajectories]
+
+    @property
+    def judgements(self) -> set[str | None]:
+        """The judgements that scored the runs; None among them: a reward that stands for itself.
+
+        A training step compares rewards of one judgement, and rewards that stand for themselves, but never both.
+        """
+        return {run.judgement for run in self.trajectories if run.scored and not run.evaluation}

@@ -512,6 +512,13 @@ def _references(
             )
     refs = [group for group in groups if isinstance(group, GroupRef)]
     whole = [group for group in groups if isinstance(group, TrajectoryGroup)]
+    if mixed := [group.scenario.id for group in whole if len(group.judgements) > 1]:
+        log.warning(
+            "%d groups have rewards of several judgements, or of a judge beside others, which are compared apart: "
+            "score all runs of a group together; the first: %s",
+            len(mixed),
+            mixed[0],
+        )
     refs += group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit)
     if twice := repeated(refs):
         log.warning(

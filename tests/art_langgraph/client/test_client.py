@@ -92,6 +92,19 @@ async def test_what_would_train_a_completion_twice_is_said(caplog: pytest.LogCap
     assert "1 completions are in several references of one step" in caplog.text
 
 
+@pytest.mark.usefixtures("connected")
+async def test_a_group_of_rewards_that_cannot_be_compared_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    task = Scenario(id="sums", input="Two and two?")
+    runs = [Trajectory(scenario=task, reward=1.0, judgement=judgement) for judgement in ("jd-1", None)]
+    async with TrainerClient() as trainer:
+        await trainer.create_policy("mixed")
+        job = await trainer.wait(await trainer.submit("mixed", [TrajectoryGroup(scenario=task, trajectories=runs)]))
+    assert job.result is not None
+    assert job.result.metrics["groups"] == 2
+    assert "1 groups have rewards of several judgements" in caplog.text
+    assert "the first: sums" in caplog.text
+
+
 def job(status: JobStatus) -> Job:
     result = StepResult(version=3, metrics={}) if status == JobStatus.succeeded else None
     return Job(id="job-1", kind="step", policy="agent", status=status, created=time.time(), result=result)
