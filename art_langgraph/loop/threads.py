@@ -67,7 +67,7 @@ async def thread_scenario(
         config: Names the thread that goes on.
         store: Has the thread's earlier runs, if they were stored; None: what the checkpointer has is looked at.
     """
-    if given.id != Scenario(input=given.input).id:
+    if given.id != Scenario(input=given.input, metadata=given.metadata).id:
         return given
     thread = thread_of(config)
     if store is not None and (earlier := await asyncio.to_thread(store.list, thread=thread, limit=1)):
