@@ -37,6 +37,8 @@ class _Root:
 
     trajectory: Trajectory
     handler: ARTCallbackHandler
+    taken_up: bool
+    """Whether the run belongs to a rollout of another process, which may still call when this run has ended."""
     members: set[UUID] = field(default_factory=set)
 
 
@@ -161,7 +163,7 @@ class _ProcessHandler(BaseCallbackHandler):
             writer.completion(trajectory, call)
 
         handler.recorder.on_completion = keep
-        return _Root(trajectory, handler, {run_id})
+        return _Root(trajectory, handler, bool(asked), {run_id})
 
     def _root(self, run_id: UUID | None) -> _Root | None:
         with self._lock:
@@ -180,7 +182,8 @@ class _ProcessHandler(BaseCallbackHandler):
         trajectory.completions = recorder.completions
         trajectory.tool_calls, trajectory.nodes = recorder.tool_calls, recorder.nodes
         trajectory.seconds = time.time() - trajectory.started
-        release(root.handler.scope)
+        if not root.taken_up:
+            release(root.handler.scope)
         if trajectory.completions and self.writer:  # a chain that asked no model is no run of an agent
             self.writer.finished(trajectory)
 
