@@ -38,6 +38,8 @@ class _Root:
     """A run that nothing encloses, under way."""
 
     handler: ARTCallbackHandler
+    taken_up: bool
+    """Whether the run belongs to a rollout of another process, which may still call when this run has ended."""
     members: set[UUID] = field(default_factory=set)
 
 
@@ -162,7 +164,7 @@ class _ProcessHandler(BaseCallbackHandler):
             writer.completion(trajectory, call)
 
         handler.recorder.on_completion = keep
-        return _Root(handler, {run_id})
+        return _Root(handler, bool(asked), {run_id})
 
     def _root(self, run_id: UUID | None) -> _Root | None:
         with self._lock:
@@ -179,7 +181,8 @@ class _ProcessHandler(BaseCallbackHandler):
         root.handler.graph.ended(run_id, output, error)
         root.handler.close()
         trajectory = root.handler.trajectory()
-        release(root.handler.scope.rollout_id, root.handler.scope.servers)
+        if not root.taken_up:
+            release(root.handler.scope.rollout_id, root.handler.scope.servers)
         asked = trajectory.completions or trajectory.resumes or trajectory.waiting
         if asked and self.writer:  # a chain that asked no model, and no person, is no run of an agent
             self.writer.finished(trajectory)

@@ -22,7 +22,7 @@ def known_servers() -> list[Connection]:
         met = list(_met)
     try:
         found = Connection.find()
-    except ConfigError:
+    except (ConfigError, OSError, ValueError, KeyError):  # no server here, or a file of it that cannot be read
         return met
     return list(dict.fromkeys([found, *met]))
 

@@ -1,0 +1,62 @@
+"""Requests to the trainer server, and what becomes of those that fail."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from art_langgraph.client.outages import explain, retry_seconds
+from art_langgraph.client.servers import meet
+from art_langgraph.client.transport import PatientAsyncClient
+from trainer_server.wire import Connection, ServerError, ServerUnreachable
+from trainer_server.wire.text import beginning
+
+
+class ServerAPI:
+    """A connection to the trainer server. See `TrainerClient`."""
+
+    def __init__(
+        self, base_url: str | None = None, api_key: str | None = None, *, retry_for: float | None = None
+    ) -> None:
+        self.connection = Connection.find(base_url, api_key)
+        self.retry_for = retry_seconds(retry_for)
+        meet(self.connection)
+        self._http = PatientAsyncClient(
+            self.retry_for,
+            base_url=self.connection.url,
+            headers={"Authorization": f"Bearer {self.connection.api_key}"},
+            timeout=httpx.Timeout(60.0, connect=5.0),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Sends a request. Raises ServerError and ServerUnreachable, as the class says."""
+        try:
+            answer = await self._http.request(method, path, **options)
+        except httpx.TransportError as error:
+            raise ServerUnreachable(
+                f"no trainer server answers at {self.connection.url} ({explain(error)}). "
+                "Start one with `art-langgraph serve`, or set ART_BASE_URL and ART_API_KEY."
+            ) from error
+        if answer.is_success:
+            return answer
+        raise refused(answer)
+
+
+def refused(answer: httpx.Response) -> ServerError:
+    """An error response of the server as an exception."""
+    try:
+        problem = answer.json()["error"]
+        message, code = str(problem["message"]), problem.get("code")
+    except (ValueError, KeyError, TypeError):
+        message, code = beginning(answer.text, 500), None
+    return ServerError(f"{message} (HTTP {answer.status_code})", status=answer.status_code, code=code)

@@ -1,0 +1,316 @@
+"""Training steps and warm starts, as TrainerClient has them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from art_langgraph.client.api import ServerAPI
+from art_langgraph.client.demonstrations import Demonstration, sft_request
+from art_langgraph.credit import RetryCredit, group_refs, repeated
+from art_langgraph.progress import progress_bar
+from art_langgraph.trajectory import TrajectoryGroup
+from trainer_server.wire import (
+    ConfigError,
+    GroupRef,
+    GRPOConfig,
+    Job,
+    JobFailed,
+    JobList,
+    JobStatus,
+    ServerError,
+    SFTConfig,
+    StepRequest,
+    StepResult,
+)
+from trainer_server.wire.jsonl import to_json
+
+log = logging.getLogger("art_langgraph")
+
+_JSON = {"Content-Type": "application/json"}
+"""For what `to_json` writes: httpx's own `json=` fails on half surrogate pairs."""
+_WAIT = 20
+"""Seconds of a long poll for a job."""
+_GLANCE = 1.0
+"""Seconds of a long poll while a progress bar is shown."""
+
+
+class JobAPI(ServerAPI):
+    """Steps and warm starts are queued, waited for, listed and cancelled."""
+
+    async def submit(
+        self,
+        policy: str,
+        groups: Sequence[TrajectoryGroup | GroupRef],
+        config: GRPOConfig | None = None,
+        *,
+        nodes: Sequence[str] | None = None,
+        retry_credit: RetryCredit = "drop",
+        idempotency_key: str | None = None,
+        time_limit: float | None = None,
+    ) -> Job:
+        """Queues a training step and returns at once. Calling it again with the same key returns the same job.
+
+        Args:
+            policy: The policy to train.
+            groups: As those of `train_step`.
+            config: As that of `train_step`.
+            nodes: As those of `train_step`.
+            retry_credit: As that of `train_step`.
+            idempotency_key: Names the step. The server takes a step once, however often it is sent. None: a new key.
+            time_limit: Seconds that the trainer may take; a job that takes longer fails. None: the server's limit.
+
+        Raises:
+            ConfigError: As `train_step`.
+        """
+        request = StepRequest(
+            groups=_references(policy, groups, nodes, retry_credit),
+            config=config or GRPOConfig(),
+            idempotency_key=idempotency_key or uuid.uuid4().hex,
+            time_limit=time_limit,
+        )
+        return Job.model_validate_json(
+            (await self._ask("POST", f"/api/policies/{policy}/steps", content=to_json(request), headers=_JSON)).content
+        )
+
+    async def find_step(self, policy: str, idempotency_key: str) -> Job | None:
+        """The job of a step that the server has accepted: after a crash, tells whether the step must be sent again.
+
+        Args:
+            policy: Name of the policy.
+            idempotency_key: The key that the step was sent with.
+
+        Returns:
+            The job; None where no step was accepted under this key.
+        """
+        try:
+            params = {"idempotency_key": idempotency_key}
+            answer = await self._ask("GET", f"/api/policies/{policy}/steps", params=params)
+        except ServerError as error:
+            if error.status == 404:
+                return None
+            raise
+        return Job.model_validate_json(answer.content)
+
+    async def job(self, job_id: str, *, wait: float = 0.0) -> Job:
+        """A job by its id.
+
+        Args:
+            job_id: Id of the job.
+            wait: Seconds to wait for the job to end, 60 at most; 0 returns its present state at once.
+        """
+        answer = await self._ask("GET", f"/api/jobs/{job_id}", params={"wait": wait}, timeout=wait + 30)
+        return Job.model_validate_json(answer.content)
+
+    async def jobs(self, *, limit: int = 100, status: JobStatus | None = None) -> list[Job]:
+        """Jobs of all policies, newest first.
+
+        Args:
+            limit: How many at most, up to 1000.
+            status: Only jobs with this status; None: all.
+        """
+        params: dict[str, str | int] = {"limit": limit, **({"status": status.value} if status else {})}
+        return JobList.model_validate_json((await self._ask("GET", "/api/jobs", params=params)).content).jobs
+
+    async def cancel(self, job_id: str) -> Job:
+        """Cancels a queued or running step or warm start. Cancelling it again returns the same job.
+
+        The policy stays at the version that it had. To break off a running job, the server ends the trainer and starts
+        it again.
+
+        Returns:
+            The cancelled job.
+
+        Raises:
+            ServerError: 404 where there is no such job, 409 where it has ended or made its version.
+        """
+        return Job.model_validate_json((await self._ask("POST", f"/api/jobs/{job_id}/cancel")).content)
+
+    async def wait(self, job: Job, *, progress: str | None = None, timeout: float | None = None) -> Job:
+        """Waits until a job has ended. When the waiting is cancelled, the job goes on at the server; a warning says so.
+
+        Args:
+            job: The job.
+            progress: Label of a progress bar on the terminal; None: no bar.
+            timeout: Seconds to wait; None: as long as the job takes.
+
+        Returns:
+            The job in its final state.
+
+        Raises:
+            JobFailed: The job failed or was cancelled.
+            TimeoutError: The job has not ended in time. It goes on: wait for it again, or cancel it.
+        """
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with progress_bar(*columns, shown=progress is not None) as bar:
+            task = bar.add_task(progress or "", total=1.0)
+            try:
+                async with asyncio.timeout(timeout):
+                    while not job.status.final:
+                        job = await self.job(job.id, wait=_GLANCE if progress else _WAIT)
+                        bar.update(task, completed=job.progress or 0.0)
+            except TimeoutError:
+                raise TimeoutError(
+                    f"{job.id} on policy {job.policy!r} is {job.status.value} after {timeout:g} s and goes on: wait "
+                    f"for it by TrainerClient.result, or cancel it: `art-langgraph jobs cancel {job.id}`"
+                ) from None
+            except asyncio.CancelledError:  # Ctrl-C, or the caller's timeout
+                log.warning(
+                    "nobody waits for %s any more; it goes on at the server: `art-langgraph jobs list` shows it, "
+                    "`art-langgraph jobs cancel %s` cancels it",
+                    job.id,
+                    job.id,
+                )
+                raise
+        if job.status in (JobStatus.failed, JobStatus.cancelled):
+            how = "failed" if job.status == JobStatus.failed else "was cancelled"
+            raise JobFailed(f"{job.id} on policy {job.policy!r} {how}: {job.error}", job_id=job.id)
+        return job
+
+    async def train_step(
+        self,
+        policy: str,
+        groups: Sequence[TrajectoryGroup | GroupRef],
+        config: GRPOConfig | None = None,
+        *,
+        nodes: Sequence[str] | None = None,
+        retry_credit: RetryCredit = "drop",
+        idempotency_key: str | None = None,
+        time_limit: float | None = None,
+        timeout: float | None = None,
+    ) -> StepResult:
+        """Takes a training step on the policy's own completions. Returns when the gateway serves the new version.
+
+        Args:
+            policy: The policy to train.
+            groups: Runs to compare: groups of `gather`, or references to completions.
+            config: Learning rate, loss and other settings of the step; None: the defaults.
+            nodes: Patterns of the node paths to train ("planner", "worker/*"); None: all.
+            retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
+            idempotency_key: As that of `submit`.
+            time_limit: As that of `submit`.
+            timeout: As that of `wait`.
+
+        Returns:
+            The new version, the step's metrics, and in `trajectories` the ids of those that were trained, as `groups`
+            names them. When there was nothing to learn from, the version stays and `metrics["skipped"]` says why.
+            `metrics["job"]` has the job's id and its seconds by phase.
+
+        Raises:
+            ConfigError: An element of `groups` is no group; or `nodes` or `retry_credit` is given with a `GroupRef`,
+                whose completions do not say where they were made.
+            JobFailed: The step failed or was cancelled; the policy stays at the version it had.
+            TimeoutError: As `wait`.
+        """
+        job = await self.submit(
+            policy,
+            groups,
+            config,
+            nodes=nodes,
+            retry_credit=retry_credit,
+            idempotency_key=idempotency_key,
+            time_limit=time_limit,
+        )
+        return await self.result(job, timeout=timeout)
+
+    async def sft(
+        self,
+        policy: str,
+        demonstrations: str | Path | Iterable[Demonstration],
+        config: SFTConfig | None = None,
+        *,
+        nodes: Sequence[str] | None = None,
+        idempotency_key: str | None = None,
+        time_limit: float | None = None,
+        progress: bool = True,
+        timeout: float | None = None,
+    ) -> StepResult:
+        """Warm start: the next version of a policy imitates demonstrations, by supervised fine-tuning.
+
+        Only the assistants' messages are trained.
+
+        Args:
+            policy: The policy to train.
+            demonstrations: A JSONL file in OpenAI's fine-tuning format (`{"messages": […], "tools": […]}` a line),
+                conversations of that form, or trajectories. For trajectories, the sampled tokens are trained.
+            config: Learning rate, epochs and other settings. With `min_reward`, only runs with at least that reward
+                are used.
+            nodes: Patterns of the node paths whose completions are imitated; None: all.
+            idempotency_key: As that of `submit`.
+            time_limit: As that of `submit`.
+            progress: Shows a bar on a terminal.
+            timeout: As that of `wait`.
+
+        Returns:
+            As `train_step`.
+
+        Raises:
+            ConfigError: A demonstration is no conversation, or there are none, or `nodes` is given with
+                conversations.
+            JobFailed: The warm start failed; the policy stays at the version it had.
+            TimeoutError: As `wait`.
+        """
+        request = sft_request(demonstrations, config, nodes=nodes, idempotency_key=idempotency_key or uuid.uuid4().hex)
+        request.time_limit = time_limit
+        answer = await self._ask("POST", f"/api/policies/{policy}/sft", content=to_json(request), headers=_JSON)
+        label = f"warm start of {policy}" if progress else None
+        return await self.result(Job.model_validate_json(answer.content), progress=label, timeout=timeout)
+
+    async def result(self, job: Job, *, progress: str | None = None, timeout: float | None = None) -> StepResult:
+        """Waits for a submitted step or warm start.
+
+        Args:
+            job: The job.
+            progress: As that of `wait`.
+            timeout: As that of `wait`.
+
+        Returns:
+            As `train_step`.
+
+        Raises:
+            JobFailed: The step failed; the policy stays at the version it had.
+            TimeoutError: As `wait`.
+        """
+        job = await self.wait(job, progress=progress, timeout=timeout)
+        assert job.result is not None
+        job.result.metrics["job"] = {"id": job.id, "seconds": job.seconds}
+        return job.result
+
+
+def _references(
+    policy: str, groups: Sequence[TrajectoryGroup | GroupRef], nodes: Sequence[str] | None, retry_credit: RetryCredit
+) -> list[GroupRef]:
+    """The groups of a step, as completions and rewards. Raises ConfigError as `train_step`."""
+    for number, group in enumerate(groups):
+        if not isinstance(group, TrajectoryGroup | GroupRef):
+            raise ConfigError(
+                f"group {number} (counted from 0) is of type {type(group).__name__}: a step compares runs, so it takes "
+                "TrajectoryGroup(scenario=…, trajectories=[…]) or GroupRef"
+            )
+        if isinstance(group, GroupRef) and (nodes is not None or retry_credit != "drop"):
+            raise ConfigError(
+                f"group {number} (counted from 0) is a GroupRef, which does not say in which node a completion was "
+                "made: leave out nodes= and retry_credit=, or pass a TrajectoryGroup"
+            )
+    refs = [group for group in groups if isinstance(group, GroupRef)]
+    whole = [group for group in groups if isinstance(group, TrajectoryGroup)]
+    if mixed := [group.scenario.id for group in whole if len(group.judgements) > 1]:
+        log.warning(
+            "%d groups have rewards of several judgements, or of a judge beside others, which are compared apart: "
+            "score all runs of a group together; the first: %s",
+            len(mixed),
+            mixed[0],
+        )
+    refs += group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit)
+    if twice := repeated(refs):
+        log.warning(
+            "%d completions are in several references of one step, which trains them once for each; the first: %s",
+            len(twice),
+            twice[0],
+        )
+    return refs

@@ -1,0 +1,154 @@
+"""Policies and their versions, as TrainerClient has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from art_langgraph.client.api import ServerAPI, refused
+from art_langgraph.client.download import fetch
+from trainer_server.wire import ConfigError, ExportFormat, Fork, Policy, PolicySpec, Version
+from trainer_server.wire.jsonl import explain
+
+
+class PolicyAPI(ServerAPI):
+    """Policies are created, forked, listed and scored; versions are listed, exported and deleted."""
+
+    async def create_policy(
+        self,
+        name: str,
+        *,
+        rank: int | None = None,
+        alpha: float | None = None,
+        targets: Sequence[str] | None = None,
+        seed: int | None = None,
+        temperature: float | None = None,
+        fork_of: Fork | None = None,
+    ) -> Policy:
+        """Creates a policy, a LoRA on the server's base model, or returns the existing one of that name.
+
+        A value that is None takes its default, or in a fork the value of the source. An existing policy must have the
+        same values.
+
+        Args:
+            name: Letters, digits, `.`, `_` and `-`; not the base model's name.
+            rank: LoRA rank: 1, 8, 16, 32, 64, 128 or 256 (default 8).
+            alpha: LoRA scale; the adapter adds (alpha / rank)·B·A (default 16).
+            targets: Names of the linear layers that get an adapter (default: all of attention and MLP).
+            seed: Seeds the initial A matrices; B starts at 0 (default 0).
+            temperature: Sampling temperature of requests without a temperature header. It overrides what a graph
+                hard-codes.
+            fork_of: Start from a version of another policy, whose rank, alpha, targets and seed it takes; see `fork`.
+
+        Raises:
+            ConfigError: A value is out of its range.
+            ServerError: 409 when the policy exists with other values.
+        """
+        given = {
+            "rank": rank,
+            "alpha": alpha,
+            "targets": targets,
+            "seed": seed,
+            "temperature": temperature,
+            "fork_of": fork_of,
+        }
+        try:
+            spec = PolicySpec(name=name, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
+        except ValidationError as error:
+            raise ConfigError(f"create_policy({name!r}): {explain(error)}") from None
+        body = spec.model_dump(mode="json", exclude_unset=True)
+        return Policy.model_validate_json((await self._ask("POST", "/api/policies", json=body, timeout=600)).content)
+
+    async def fork(self, policy: str, version: int, name: str, *, optimizer: bool = True) -> Policy:
+        """Creates a policy whose version 0 is a version of another policy. Calling it again returns the same policy.
+
+        Args:
+            policy: The policy to start from.
+            version: Its version.
+            name: The policy to create.
+            optimizer: Whether its training goes on with that version's optimizer state.
+
+        Raises:
+            ServerError: 409 when `name` exists as something else.
+        """
+        return await self.create_policy(name, fork_of=Fork(policy=policy, version=version, optimizer=optimizer))
+
+    async def policies(self) -> list[Policy]:
+        """All policies of the server."""
+        records = (await self._ask("GET", "/api/policies")).json()["policies"]
+        return [Policy.model_validate(record) for record in records]
+
+    async def policy(self, name: str) -> Policy:
+        """A policy by its name. Raises ServerError 404 where there is none."""
+        return Policy.model_validate_json((await self._ask("GET", f"/api/policies/{name}")).content)
+
+    async def versions(self, policy: str) -> list[Version]:
+        """Versions of a policy, oldest first. Raises ServerError 404 where there is no such policy."""
+        records = (await self._ask("GET", f"/api/policies/{policy}/versions")).json()["versions"]
+        return [Version.model_validate(record) for record in records]
+
+    async def delete_version(self, policy: str, version: int) -> None:
+        """Deletes a version. Raises ServerError 409 for the newest version and for a version in use."""
+        await self._ask("DELETE", f"/api/policies/{policy}/versions/{version}")
+
+    async def score_version(self, policy: str, version: int, score: float) -> None:
+        """Records how good a version is, by an evaluation of your own.
+
+        A server with `--keep-versions` never deletes the best version. While no version has a score, the best version
+        is that whose rollouts had the highest mean reward.
+
+        Args:
+            policy: Name of the policy.
+            version: Its version.
+            score: Larger is better.
+
+        Raises:
+            ConfigError: The score is not finite.
+        """
+        if not math.isfinite(score):
+            raise ConfigError(
+                f"score={score} of {policy}@{version} is not finite: versions are compared by their scores"
+            )
+        await self._ask("PUT", f"/api/policies/{policy}/versions/{version}/score", json={"score": score})
+
+    async def export(
+        self,
+        policy: str,
+        version: int,
+        directory: str | Path,
+        format: ExportFormat = "peft",
+        *,
+        force: bool = False,
+        progress: bool = False,
+    ) -> Path:
+        """Writes a version into a directory, with a model card. The directory gets all the files or none.
+
+        Merging takes the server seconds to minutes, and the base model's size in memory and on disk.
+
+        Args:
+            policy: Name of the policy.
+            version: Its version.
+            directory: Where to write; made if it is missing.
+            format: `peft`: the adapter in PEFT's format. `merged`: merged into the base model, for transformers and
+                vLLM. `gguf`: the same as one file for llama.cpp.
+            force: Write into a directory that has files already. Files of the same names are replaced, and those of
+                an export in another format are removed.
+            progress: Show a bar on the terminal.
+
+        Returns:
+            The directory.
+
+        Raises:
+            ConfigError: The directory has files already, or cannot be written, or a folder has the name of a file.
+            ServerError: 404 where there is no such version, 422 for what a format cannot hold.
+        """
+        directory = Path(directory)
+        if not force and directory.is_dir() and any(directory.iterdir()):
+            raise ConfigError(
+                f"{directory} is not empty: give another directory, or force=True (`--force`) to write into it"
+            )
+        path = f"/api/policies/{policy}/versions/{version}/export"
+        return await fetch(self._http, path, {"format": format}, directory, refused=refused, progress=progress)
