@@ -130,7 +130,7 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     write_jsonl(path, [1])
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="Unable to serialize"):
         write_jsonl(path, [2, object()])
     assert path.read_text() == "1\n"
     assert [one.name for one in tmp_path.iterdir()] == ["s.jsonl"]

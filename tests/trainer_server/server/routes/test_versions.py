@@ -102,7 +102,9 @@ def test_what_happens_to_a_version_meanwhile_is_said(
         raise EngineError("the engine does not unload p@1")
 
     monkeypatch.setattr(server.slots, "forget", keeps)
-    http = TestClient(app, headers={"Authorization": "Bearer token"})  # no `with`: nothing is started
+    http = TestClient(
+        app, base_url="http://127.0.0.1", headers={"Authorization": "Bearer token"}
+    )  # no `with`: nothing is started
     kept = http.delete("/api/policies/p/versions/1")
     assert (kept.status_code, kept.json()["error"]["message"]) == (503, "the engine does not unload p@1")
 
