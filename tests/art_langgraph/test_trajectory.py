@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
@@ -104,6 +105,27 @@ async def test_langchains_retry_of_a_graph_or_of_a_chain_repeats_what_it_enclose
     found = await rollout(drafts(model, fails=1).with_retry(wait_exponential_jitter=False), {"said": []})
     assert found.error is None
     assert marks(found) == [("draft", "retry"), ("check", "retry"), ("draft", None), ("check", None)]
+
+
+async def test_langchains_retry_of_a_tool_repeats_what_it_encloses() -> None:
+    model, tries = Answering(), iter(range(100))
+
+    @tool
+    async def ask(question: str) -> str:
+        """Asks."""
+        answer = await model.ainvoke(question)
+        if next(tries) == 0:
+            raise ValueError("not parsed")
+        return str(answer.text)
+
+    repeated = ask.with_retry(wait_exponential_jitter=False)
+
+    async def node(state: Said) -> dict[str, list[str]]:
+        return {"said": [await repeated.ainvoke({"question": "x"})]}
+
+    found = await rollout(StateGraph(Said).add_node("n", node).add_edge(START, "n").compile(), {"said": []})
+    assert found.error is None
+    assert [call.superseded for call in found.completions] == ["retry", None]
 
 
 async def test_an_answer_that_comes_after_its_attempt_failed_does_not_count() -> None:
