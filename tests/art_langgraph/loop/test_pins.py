@@ -177,6 +177,16 @@ async def test_a_version_that_the_graph_names_is_kept(two_versions: TrainerServe
     assert (run.error, run.versions) == (None, {f"{POLICY}@1".partition("@")[0]: [1]})
 
 
+async def test_the_base_model_has_no_versions(two_versions: TrainerServer) -> None:
+    with two_versions.http() as http:
+        base = http.get("/v1/models").json()["data"][0]["id"]
+    options: dict[str, Any] = {"base_url": f"{two_versions.url}/v1", "api_key": TOKEN, "max_tokens": 9}
+    model = ChatOpenAI(model=base, http_async_client=httpx.AsyncClient(timeout=60), **options)
+    run = await rollout(asking(model), "say x", version=0, temperature=0.5)
+    assert run.error is None
+    assert await sampled(run) == [(None, 0.5, True)]
+
+
 async def test_a_rollout_inside_a_rollout_asks_for_its_own(two_versions: TrainerServer) -> None:
     inner, model = asking(ChatART(policy=POLICY, max_tokens=9)), ChatART(policy=POLICY, max_tokens=9)
 
