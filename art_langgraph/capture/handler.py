@@ -68,6 +68,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
         self._ended: list[tuple[UUID | None, CompletionCall]] = []
         """Those that have ended."""
         self._tools: dict[UUID, ToolCall] = {}
+        self._raised: dict[tuple[str | None, str], UUID] = {}
+        """Tools that raised, by the node's attempt and the model's tool call."""
         self._lock = threading.Lock()
 
     @property
@@ -144,9 +146,13 @@ class ARTCallbackHandler(BaseCallbackHandler):
         """A chain or tool starts. What it repeats, as LangChain's `with_retry` does, no longer counts."""
         if any(tag.startswith(_REPEATS) for tag in tags or ()):
             self._runs.repeat(run_id, parent_run_id)
-            for caller, call in self._ended:
-                if self._runs.repeated(caller):
-                    call.superseded = call.superseded or "retry"
+            self._drop_repeated()
+
+    def _drop_repeated(self) -> None:
+        """Completions inside of chains and tools that were repeated no longer count."""
+        for caller, call in self._ended:
+            if self._runs.repeated(caller):
+                call.superseded = call.superseded or "retry"
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         self._chain_ended(run_id, outputs, None)
@@ -270,6 +276,9 @@ class ARTCallbackHandler(BaseCallbackHandler):
             self._tools[run_id] = call
         self._runs.tool(run_id, parent_run_id)
         self._note_repeat(run_id, parent_run_id, tags)
+        if call.tool_call_id is not None and (raised := self._raised.pop((call.attempt, call.tool_call_id), None)):
+            self._runs.again(raised)  # as ToolRetryMiddleware does
+            self._drop_repeated()
         self.recorder.tool_started(call, run_id)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
@@ -292,4 +301,6 @@ class ARTCallbackHandler(BaseCallbackHandler):
         if call:
             call.seconds = time.time() - call.started
             call.is_error, call.result = True, error_text(error)
+            if call.tool_call_id is not None:
+                self._raised[call.attempt, call.tool_call_id] = run_id
             self.recorder.tool_ended(run_id)

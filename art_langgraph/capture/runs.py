@@ -28,7 +28,7 @@ class Runs:
         self._agents: dict[str, str | None] = {}
         """By checkpoint namespace: the agent that the node of that namespace belongs to."""
         self._repeated: set[UUID] = set()
-        """Chains and tools that LangChain's `with_retry` ran again."""
+        """Chains and tools that LangChain ran again: by `with_retry`, or a tool by a middleware."""
         self._lock = threading.Lock()
 
     def __contains__(self, run_id: UUID | None) -> bool:
@@ -51,6 +51,11 @@ class Runs:
         """A chain or tool is another attempt at what its parent tried before, which is repeated thereby."""
         with self._lock:
             self._repeated |= {known for known, run in self._runs.items() if run.parent == parent and known != run_id}
+
+    def again(self, run_id: UUID) -> None:
+        """A chain or tool was repeated."""
+        with self._lock:
+            self._repeated.add(run_id)
 
     def repeated(self, run_id: UUID | None) -> bool:
         """Whether a run is a chain or tool that was repeated, or lies inside one."""
