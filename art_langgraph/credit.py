@@ -122,14 +122,15 @@ def _credits(
         of: Literal["run", "node", "completion"], place: str, reward: float | None, calls: Sequence[CompletionCall]
     ) -> _Credit:
         part = {"run": "", "node": f"/{place}", "completion": f"/{calls[0].id}" if calls else ""}[of]
-        reference = TrajectoryRef(id=f"{trajectory.id}{part}", reward=reward, completions=_ids(calls))
+        run = trajectory.id if annotated or trajectory.node_rewards is not None else None
+        reference = TrajectoryRef(id=f"{trajectory.id}{part}", reward=reward, completions=_ids(calls), run=run)
         return _Credit(scenario, trajectory.id, of, place, trajectory.judgement, reference)
 
-    if trajectory.evaluation:
-        return [credit("run", "", None, [])]
     calls = [call for call in trajectory.completions if _counts(call, policy, nodes, retry_credit)]
     annotated = [call for call in calls if call.reward is not None]
     rest = [call for call in calls if call.reward is None]
+    if trajectory.evaluation:
+        return [credit("run", "", None, [])]
     credits = [credit("completion", "/".join(call.path), call.reward, [call]) for call in annotated]
     if trajectory.node_rewards is None:
         return [*credits, credit("run", "", trajectory.reward, rest)] if rest or not annotated else credits

@@ -85,6 +85,8 @@ async def score_group(group: TrajectoryGroup, reward: GroupReward) -> Trajectory
     reason in each `reward_error`. Rewards that the function gives are of one judgement: they are compared with one
     another only, because a score that compares runs says nothing beside the scores of other runs.
 
+    The function may set rewards in place: it gets a copy, so that the given runs keep the rewards that they have.
+
     Args:
         group: The runs of a scenario.
         reward: The group reward.
@@ -92,19 +94,44 @@ async def score_group(group: TrajectoryGroup, reward: GroupReward) -> Trajectory
     Returns:
         The scored group.
     """
-    before = group.rewards
+    given = _own_rewards(group)
     try:
-        scored = reward(group)
+        scored = reward(given)
         if inspect.isawaitable(scored):
             scored = await scored
         if [run.id for run in scored.trajectories] != [run.id for run in group.trajectories]:
             raise ValueError("the group reward did not return the trajectories that it was given, in their order")
-        if wrong := [value for value in scored.rewards if value is not None and not math.isfinite(value)]:
+        values = [value for rewards in _rewards_of(scored) for value in rewards]
+        if wrong := [value for value in values if value is not None and not math.isfinite(value)]:
             raise ValueError(f"the reward is {wrong[0]}, not a finite number")
     except Exception as error:  # the user's code, at the edge of a group: recorded, and the runs are kept
         log.warning("the scenario %s stays unscored: %s: %s", group.scenario.id, type(error).__name__, error)
         return unscored(group, f"{type(error).__name__}: {error}")
-    return scored if scored is group and group.rewards == before else judged_together(scored)
+    return scored if scored is given and _rewards_of(scored) == _rewards_of(group) else judged_together(scored)
+
+
+def _own_rewards(group: TrajectoryGroup) -> TrajectoryGroup:
+    """Copies a group, so that rewards, metrics and metadata that are set in the copy are not set in the group."""
+    copies = [
+        run.model_copy(
+            update={
+                "completions": [call.model_copy() for call in run.completions],
+                "node_rewards": None if run.node_rewards is None else dict(run.node_rewards),
+                "metrics": dict(run.metrics),
+                "metadata": dict(run.metadata),
+            }
+        )
+        for run in group.trajectories
+    ]
+    return group.model_copy(update={"trajectories": copies})
+
+
+def _rewards_of(group: TrajectoryGroup) -> list[list[float | None]]:
+    """All rewards of each run: its own, those by node, those of its completions."""
+    return [
+        [run.reward, *(run.node_rewards or {}).values(), *(call.reward for call in run.completions)]
+        for run in group.trajectories
+    ]
 
 
 def judged_together(group: TrajectoryGroup) -> TrajectoryGroup:

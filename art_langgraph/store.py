@@ -286,9 +286,16 @@ class TrajectoryStore:
             return [step for (step,) in db.execute(query, (policy,))]
 
     def trained(self, policy: str) -> set[str]:
-        """Ids of the runs that steps of `policy` were given: steps that made a version, and open ones."""
+        """Ids of the runs that steps of `policy` were given: steps that made a version, and open ones.
+
+        A run that resumed another run has the id of that one, as everywhere.
+        """
         with self._connected() as db:
-            query = "SELECT trajectory FROM steps WHERE policy = ? AND (version IS NOT NULL OR NOT ended)"
+            query = """
+                SELECT DISTINCT coalesce(first, steps.trajectory)
+                FROM steps LEFT JOIN resumed ON resumed.trajectory = steps.trajectory
+                WHERE policy = ? AND (version IS NOT NULL OR NOT ended)
+            """
             rows = db.execute(query, (policy,))
             return {trajectory_id for (trajectory_id,) in rows}
 
@@ -464,10 +471,13 @@ def _text(text: str | None) -> str | None:
 
 
 def _read(db: sqlite3.Connection, record: str) -> Trajectory:
-    trajectory = last = from_json(Trajectory, record)
+    trajectory = from_json(Trajectory, record)
+    rewarded = 0.0  # when the newest part with a reward began; a score of the first run is always newer than it
     query = "SELECT record FROM resumed JOIN trajectories ON id = trajectory WHERE first = ? ORDER BY started"
     for (later,) in db.execute(query, (trajectory.id,)):
         last = from_json(Trajectory, later)
+        if last.scored or last.reward_error:
+            rewarded = last.started
         trajectory = trajectory.resumed_by(last)
     query = """
         SELECT record, time FROM scores
@@ -475,7 +485,7 @@ def _read(db: sqlite3.Connection, record: str) -> Trajectory:
         ORDER BY rowid DESC LIMIT 1
     """
     score = db.execute(query, {"id": trajectory.id}).fetchone()
-    if score and (not last.scored or score[1] >= last.started):
+    if score and score[1] >= rewarded:
         from_json(_Score, score[0]).give(trajectory)
     return trajectory
 

@@ -36,14 +36,32 @@ class GraphRun:
         self._roots: set[UUID] = set()
         self._lock = threading.Lock()
 
-    def started(self, run_id: UUID, inputs: Any, name: str | None, metadata: Mapping[str, Any], **asked: Any) -> None:
-        """A run that nothing encloses has begun. asked: what a rollout of another process wants of it."""
+    def started(
+        self,
+        run_id: UUID,
+        inputs: Any,
+        name: str | None,
+        metadata: Mapping[str, Any],
+        *,
+        scenario: str | None = None,
+        **asked: Any,
+    ) -> None:
+        """A run that nothing encloses has begun.
+
+        Args:
+            run_id: LangChain's id of the run.
+            inputs: What the graph was invoked with.
+            name: Name of the run.
+            metadata: Of the run.
+            scenario: Id of its scenario, where a rollout of another process says so; None: by the input.
+            asked: What else such a rollout wants of the run.
+        """
         with self._lock:
             first = self.root is None
             self.root = self.root or run_id
             self._roots.add(run_id)
         if first:
-            update = {**_facts_of(run_id, inputs, name, metadata), **asked, "started": time.time()}
+            update = {**_facts_of(run_id, inputs, name, metadata, scenario), **asked, "started": time.time()}
             self._header = self._header.model_copy(update=update)
 
     def ended(self, run_id: UUID, output: Any, error: str | None) -> bool:
@@ -75,7 +93,9 @@ class GraphRun:
         return trajectory
 
 
-def _facts_of(run_id: UUID, inputs: Any, name: str | None, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _facts_of(
+    run_id: UUID, inputs: Any, name: str | None, metadata: Mapping[str, Any], scenario: str | None
+) -> dict[str, Any]:
     """What a root run says of itself, as fields of a `Trajectory`.
 
     Args:
@@ -83,6 +103,7 @@ def _facts_of(run_id: UUID, inputs: Any, name: str | None, metadata: Mapping[str
         inputs: What the graph was invoked with.
         name: Name of the run: the graph's, unless a LangGraph server knows a better one.
         metadata: Of the run. What is no identity is the user's.
+        scenario: Id of its scenario, where it is known. A run that goes on with its thread has the thread's.
     """
     identity = {"graph_id": name, "run_id": run_id, **metadata}
     resumes = resumed_state(inputs, metadata)
@@ -90,7 +111,7 @@ def _facts_of(run_id: UUID, inputs: Any, name: str | None, metadata: Mapping[str
         **{key: str(identity[key]) for key in _IDENTITY if identity.get(key) is not None},
         "metadata": {key: plain(value) for key, value in metadata.items() if key not in (*_IDENTITY, KEY)},
         "resumes": resumes,
-        "scenario": Scenario(input=plain(inputs), id=f"thread-{metadata['thread_id']}" if resumes else ""),
+        "scenario": Scenario(input=plain(inputs), id=f"thread-{metadata['thread_id']}" if resumes else scenario or ""),
     }
 
 

@@ -38,7 +38,7 @@ from art_langgraph.trajectory import CompletionCall, NodeRun, Place, Scenario, T
 _HIDDEN = "langsmith:hidden"
 """Tag of LangGraph's own bookkeeping nodes."""
 _REPEATS = "retry:attempt:"
-"""How the tag of a chain begins that LangChain's `with_retry` runs again."""
+"""How the tag of a chain or tool begins that LangChain's `with_retry` runs again."""
 
 
 class ARTCallbackHandler(BaseCallbackHandler):
@@ -68,6 +68,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
         self._ended: list[tuple[UUID | None, CompletionCall]] = []
         """Those that have ended."""
         self._tools: dict[UUID, ToolCall] = {}
+        self._raised: dict[tuple[str | None, str], UUID] = {}
+        """Tools that raised, by the node's attempt and the model's tool call."""
         self._lock = threading.Lock()
 
     @property
@@ -132,17 +134,25 @@ class ARTCallbackHandler(BaseCallbackHandler):
         if parent_run_id is None or parent_run_id not in self._runs:
             self.graph.started(run_id, inputs, kwargs.get("name"), metadata)
         opens = self._runs.chain(run_id, parent_run_id, metadata)
-        if any(tag.startswith(_REPEATS) for tag in tags or ()):
-            self._runs.repeat(run_id, parent_run_id)
-            for caller, call in self._ended:
-                if self._runs.repeated(caller):
-                    call.superseded = call.superseded or "retry"
+        self._note_repeat(run_id, parent_run_id, tags)
         if not opens or kwargs.get("name") != metadata.get("langgraph_node") or _HIDDEN in (tags or []):
             return
         node = NodeRun(**self._runs.place(parent_run_id, metadata), started=time.time())
         node.parent, node.attempt = node.attempt, str(run_id)
         self._runs.set_node(run_id, node)
         self.recorder.node(node)
+
+    def _note_repeat(self, run_id: UUID, parent_run_id: UUID | None, tags: list[str] | None) -> None:
+        """A chain or tool starts. What it repeats, as LangChain's `with_retry` does, no longer counts."""
+        if any(tag.startswith(_REPEATS) for tag in tags or ()):
+            self._runs.repeat(run_id, parent_run_id)
+            self._drop_repeated()
+
+    def _drop_repeated(self) -> None:
+        """Completions inside of chains and tools that were repeated no longer count."""
+        for caller, call in self._ended:
+            if self._runs.repeated(caller):
+                call.superseded = call.superseded or "retry"
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         self._chain_ended(run_id, outputs, None)
@@ -250,6 +260,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         inputs: dict[str, Any] | None = None,
         **kwargs: Any,
@@ -264,6 +275,10 @@ class ARTCallbackHandler(BaseCallbackHandler):
         with self._lock:
             self._tools[run_id] = call
         self._runs.tool(run_id, parent_run_id)
+        self._note_repeat(run_id, parent_run_id, tags)
+        if call.tool_call_id is not None and (raised := self._raised.pop((call.attempt, call.tool_call_id), None)):
+            self._runs.again(raised)  # as ToolRetryMiddleware does
+            self._drop_repeated()
         self.recorder.tool_started(call, run_id)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
@@ -286,4 +301,6 @@ class ARTCallbackHandler(BaseCallbackHandler):
         if call:
             call.seconds = time.time() - call.started
             call.is_error, call.result = True, error_text(error)
+            if call.tool_call_id is not None:
+                self._raised[call.attempt, call.tool_call_id] = run_id
             self.recorder.tool_ended(run_id)

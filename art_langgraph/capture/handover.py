@@ -65,7 +65,8 @@ def taken_up(metadata: Mapping[str, Any]) -> tuple[Scope, dict[str, Any]]:
         metadata: Of the run.
 
     Returns:
-        The scope, and what the run's `Trajectory` has to say of it; a new scope where nothing was handed over.
+        The scope, and what the run's `Trajectory` has to say of it, the scenario by its id; a new scope where nothing
+        was handed over.
     """
     if KEY not in metadata:
         return Scope(), {}
@@ -76,6 +77,7 @@ def taken_up(metadata: Mapping[str, Any]) -> tuple[Scope, dict[str, Any]]:
         return Scope(), {}
     scope = Scope(rollout_id=sent.id, temperature=sent.temperature, version=sent.version)
     return scope, {
+        "scenario": sent.scenario,
         "temperature": sent.temperature,
         "requested_version": sent.version,
         "evaluation": sent.evaluation,

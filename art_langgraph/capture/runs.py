@@ -28,7 +28,7 @@ class Runs:
         self._agents: dict[str, str | None] = {}
         """By checkpoint namespace: the agent that the node of that namespace belongs to."""
         self._repeated: set[UUID] = set()
-        """Chains that LangChain's `with_retry` ran again."""
+        """Chains and tools that LangChain ran again: by `with_retry`, or a tool by a middleware."""
         self._lock = threading.Lock()
 
     def __contains__(self, run_id: UUID | None) -> bool:
@@ -48,12 +48,17 @@ class Runs:
         return bool(namespace) and (above is None or above.namespace != namespace)
 
     def repeat(self, run_id: UUID, parent: UUID | None) -> None:
-        """A chain is another attempt at what its parent tried before, which is repeated thereby."""
+        """A chain or tool is another attempt at what its parent tried before, which is repeated thereby."""
         with self._lock:
             self._repeated |= {known for known, run in self._runs.items() if run.parent == parent and known != run_id}
 
+    def again(self, run_id: UUID) -> None:
+        """A chain or tool was repeated."""
+        with self._lock:
+            self._repeated.add(run_id)
+
     def repeated(self, run_id: UUID | None) -> bool:
-        """Whether a run is a chain that was repeated, or lies inside one."""
+        """Whether a run is a chain or tool that was repeated, or lies inside one."""
         with self._lock:
             while self._repeated and run_id is not None:
                 if run_id in self._repeated:

@@ -14,6 +14,7 @@ from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import CompletionCall, Trajectory
 from trainer_server.wire import Completion, RolloutCalls
+from trainer_server.wire.completions import effective_temperature
 
 _REMEDY = (
     "Let the graph ask the policy by ChatART, or by LangChain's ChatOpenAI with the trainer server's address and key"
@@ -55,7 +56,7 @@ async def ignored(scope: Scope, trajectory: Trajectory, *, remote: bool) -> str 
             continue  # a rollout inside this one
         if other:
             return f"version={scope.version!r} was asked for, and {call.policy}@{call.version} answered. {_REMEDY}"
-        if row is not None and row.sampling.temperature != scope.temperature:
+        if row is not None and row.sampling.temperature != _temperature(scope):
             return (
                 f"temperature={scope.temperature} was asked for, and {call.model} answered at "
                 f"{row.sampling.temperature}. {_REMEDY}"
@@ -78,6 +79,11 @@ def _asked(scope: Scope, policy: str | None) -> int | None:
     if isinstance(scope.version, Mapping):
         return scope.version.get(policy or "")
     return scope.version
+
+
+def _temperature(scope: Scope) -> float | None:
+    """The temperature of a rollout's answers, where it asked for one."""
+    return None if scope.temperature is None else effective_temperature(scope.temperature)
 
 
 def _all_marked(scope: Scope, trajectory: Trajectory, answers: Sequence[CompletionCall]) -> bool:
@@ -113,7 +119,7 @@ async def _ignored_remotely(scope: Scope) -> str | None:
     for policy, versions in calls.versions.items():
         if (version := _asked(scope, policy)) is not None and version not in versions:
             return f"{asked}, and the remote graph asked for versions {versions} of {policy!r}"
-    if scope.temperature is not None and calls.temperatures != [scope.temperature]:
+    if scope.temperature is not None and calls.temperatures != [_temperature(scope)]:
         return f"{asked}, and the remote graph's calls had temperatures {calls.temperatures}"
     return None
 

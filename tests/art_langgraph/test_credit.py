@@ -66,6 +66,15 @@ def test_single_completions_may_have_rewards_of_their_own() -> None:
     ]
 
 
+def test_the_parts_of_a_run_name_the_run() -> None:
+    whole = run("t", call("a", "planner"), call("b", "worker"), reward=0.5)
+    by_node = run("u", call("c", "planner"), call("d", "worker"), node_rewards={"planner": 1.0, "*": 0.0}, reward=1)
+    by_call = run("v", call("e", "planner", reward=1.0), call("f", "worker"), reward=0.5)
+    groups = group_refs([TrajectoryGroup(scenario=whole.scenario, trajectories=[whole, by_node, by_call])])
+    found = {reference.id: reference.run for group in groups for reference in group.trajectories}
+    assert found == {"t": None, "u/planner": "u", "u/*": "u", "v/e": "v", "v": "v"}
+
+
 def test_each_policy_takes_its_own_completions() -> None:
     one = run("t", call("a", "n", model="agent@3"), call("b", "n", model="judge"), reward=1.0)
     assert refs(one, policy="agent") == [("s", [("t", 1.0, ["a"])])]

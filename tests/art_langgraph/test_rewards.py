@@ -97,9 +97,50 @@ async def test_rewards_that_compare_runs_belong_to_one_judgement() -> None:
         found, again = await score_group(given, reward), await score_group(given, reward)
         (judgement,) = {one.judgement for one in found.trajectories}
         assert judgement is not None
-        assert judgement != again.trajectories[0].judgement or reward is in_place
+        assert judgement != again.trajectories[0].judgement
     unchanged = await score_group(group(run(reward=1.0)), lambda given: given)
     assert unchanged.trajectories[0].judgement is None
+
+
+async def test_a_group_reward_may_work_in_place() -> None:
+    def in_place(given: TrajectoryGroup) -> TrajectoryGroup:
+        for one in given.trajectories:
+            one.reward, one.metrics["kind"] = 0.5, 0.5
+        return given
+
+    given = group(run(reward=1.0), run(reward_error=UNDECIDED))
+    assert (await score_group(given, when_undecided(in_place))).rewards == [1.0, 0.5]
+    given = group(run(reward=1.0), run(reward=0.0))
+    assert (await score_group(given, group_sum(style=(0.5, in_place), tone=(1.0, in_place)))).rewards == [1.75, 0.75]
+    assert [(one.reward, one.metrics) for one in given.trajectories] == [(1.0, {}), (0.0, {})]
+
+    def then_raises(given: TrajectoryGroup) -> TrajectoryGroup:
+        raise ValueError(in_place(given).rewards)
+
+    failed = await score_group(given, then_raises)
+    assert [one.metrics["independent_reward"] for one in failed.trajectories] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("value", [0.5, math.nan])
+async def test_a_group_reward_may_reward_completions_and_nodes(value: float) -> None:
+    def each(given: TrajectoryGroup) -> TrajectoryGroup:
+        for one in given.trajectories:
+            one.completions[0].reward = value
+        return given
+
+    def by_node(given: TrajectoryGroup) -> TrajectoryGroup:
+        for one in given.trajectories:
+            one.node_rewards = {"planner": value, "worker": 1.0 - value}
+        return given
+
+    for reward in (each, by_node):
+        given = group(run(reward=1.0, completions=called(None)), run(reward=1.0, completions=called(None)))
+        found = await score_group(given, reward)
+        if math.isnan(value):
+            assert found.rewards == [None, None]
+            assert "the reward is nan" in str(found.trajectories[0].reward_error)
+        else:
+            assert len({one.judgement for one in found.trajectories} - {None}) == 1
 
 
 async def test_a_weighted_sum_keeps_its_parts_by_name() -> None:
@@ -166,7 +207,7 @@ async def test_only_what_the_verifier_left_open_is_judged() -> None:
 
     reward = when_undecided(Ruler(judge))
     decided = group(run(reward=1.0), run(reward=0.0))
-    assert (await score_group(decided, reward)) is decided
+    assert await score_group(decided, reward) == decided
     assert asked == []
     undecided, failed = run(), run(reward_error="KeyError: 'answer'")
     await score(undecided, lambda _run: None)

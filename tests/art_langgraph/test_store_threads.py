@@ -133,6 +133,28 @@ async def test_a_reward_of_the_later_run_is_newer_than_a_score_of_the_first(stor
     assert [found.reward for found in store] == [0.5]
 
 
+async def test_a_later_run_whose_reward_failed_is_not_trained_with_an_older_score(store: TrajectoryStore) -> None:
+    graph = person(questions=2)
+    begun = await rollout(graph, asks("x"), config=on("t"), store=store)
+    store.score(begun.id, 1.0)
+    parts = [begun, await rollout(graph, Command(resume="a"), lambda _: 1 / 0, config=on("t"), store=store)]
+    assert [(found.reward, found.reward_error) for found in store] == [(None, "ZeroDivisionError: division by zero")]
+    parts.append(await rollout(graph, Command(resume="b"), config=on("t"), store=store))
+    assert [found.reward for found in store] == [None], "nor is it when a third run has nothing to say"
+    assert parts[0].resumed_by(parts[1]).resumed_by(parts[2]).reward is None
+    store.score(begun.id, 0.5)
+    assert [found.reward for found in store] == [0.5]
+
+
+async def test_a_step_that_was_given_a_resumed_run_has_used_the_whole_run(store: TrajectoryStore) -> None:
+    graph = person()
+    begun = await rollout(graph, asks("x"), config=on("t"), store=store)
+    ended = await rollout(graph, Command(resume="yes"), lambda _: 1.0, config=on("t"), store=store)
+    store.begin_step("agent", "step-1", [ended.id])
+    store.end_step("agent", "step-1", 1)
+    assert store.trained("agent") == {begun.id} == {found.id for found in store}
+
+
 async def test_a_run_that_stopped_at_a_breakpoint_goes_on_too(store: TrajectoryStore) -> None:
     graph = person(interrupt_after=["node"])
     await rollout(graph, asks("x"), config=on("t"), store=store)

@@ -11,7 +11,10 @@ import sys
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import ToolRetryMiddleware
 from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
@@ -104,6 +107,55 @@ async def test_langchains_retry_of_a_graph_or_of_a_chain_repeats_what_it_enclose
     found = await rollout(drafts(model, fails=1).with_retry(wait_exponential_jitter=False), {"said": []})
     assert found.error is None
     assert marks(found) == [("draft", "retry"), ("check", "retry"), ("draft", None), ("check", None)]
+
+
+async def test_langchains_retry_of_a_tool_repeats_what_it_encloses() -> None:
+    model, tries = Answering(), iter(range(100))
+
+    @tool
+    async def ask(question: str) -> str:
+        """Asks."""
+        answer = await model.ainvoke(question)
+        if next(tries) == 0:
+            raise ValueError("not parsed")
+        return str(answer.text)
+
+    repeated = ask.with_retry(wait_exponential_jitter=False)
+
+    async def node(state: Said) -> dict[str, list[str]]:
+        return {"said": [await repeated.ainvoke({"question": "x"})]}
+
+    found = await rollout(StateGraph(Said).add_node("n", node).add_edge(START, "n").compile(), {"said": []})
+    assert found.error is None
+    assert [call.superseded for call in found.completions] == ["retry", None]
+
+
+async def test_a_middleware_that_calls_a_tool_again_repeats_what_it_encloses() -> None:
+    model, tries = Answering(), iter(range(100))
+
+    class Calling(Answering):
+        def bind_tools(self, tools: Any, **options: Any) -> Any:
+            return self
+
+        def _generate(self, messages: Any, *rest: Any, **options: Any) -> Any:
+            result = super()._generate(messages, *rest, **options)
+            if len(messages) == 1:
+                call = {"name": "ask", "args": {"question": "x"}, "id": "call-1", "type": "tool_call"}
+                result.generations[0].message = result.generations[0].message.model_copy(update={"tool_calls": [call]})
+            return result
+
+    @tool
+    async def ask(question: str) -> str:
+        """Asks."""
+        answer = await model.ainvoke(question)
+        if next(tries) == 0:
+            raise ValueError("not parsed")
+        return str(answer.text)
+
+    again = ToolRetryMiddleware(max_retries=2, initial_delay=0.001, jitter=False)
+    found = await rollout(create_agent(Calling(), [ask], middleware=[again]), "go")
+    assert found.error is None
+    assert marks(found) == [("model", None), ("tools", "retry"), ("tools", None), ("model", None)]
 
 
 async def test_an_answer_that_comes_after_its_attempt_failed_does_not_count() -> None:

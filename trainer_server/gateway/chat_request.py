@@ -12,10 +12,7 @@ from trainer_server.gateway.chat_body import ChatBody, check_media
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import check_parameters, forwarded
 from trainer_server.wire import Sampling
-
-MIN_TEMPERATURE = 0.01
-"""The lowest temperature at which is sampled, but for 0. vLLM raises lower ones to this one, because they overflow; so
-the gateway does it, for all engines: ledger and trainer must know the temperature that was used."""
+from trainer_server.wire.completions import effective_temperature
 
 _PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 
@@ -121,7 +118,7 @@ def parse(
     temperature = asked.temperature if temperature is None else temperature
     limit = asked.max_completion_tokens or asked.max_tokens or default_max_tokens
     sampling = Sampling(
-        temperature=max(temperature, MIN_TEMPERATURE) if temperature else 0.0,
+        temperature=effective_temperature(temperature),
         top_p=asked.top_p,
         top_k=max(asked.top_k, 0),
         min_p=asked.min_p,

@@ -7,6 +7,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+MIN_TEMPERATURE = 0.01
+"""The lowest temperature at which is sampled, but for 0. vLLM raises lower ones to this one, because they overflow; so
+the gateway does it, for all engines: ledger and trainer must know the temperature that was used."""
+
+
+def effective_temperature(asked: float) -> float:
+    """The temperature at which the gateway samples where a request asks for this one."""
+    return max(asked, MIN_TEMPERATURE) if asked else 0.0
+
 
 class CompletionStatus(StrEnum):
     """How a completion ended. Only completions with status `complete` are trained, unless they are `untrainable`."""

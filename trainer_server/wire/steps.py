@@ -189,6 +189,9 @@ class TrajectoryRef(BaseModel):
     reward: float | None
     """None or not finite: the trajectory is not trained, but counted as skipped."""
     completions: list[str]
+    run: str | None = None
+    """Id of the whole trajectory, where the reference has a part of it: the completions of a node, or a single one.
+    With `loss_aggregation="trajectory"`, all parts of a trajectory count as one. None: the reference is the whole."""
 
     @field_validator("reward")
     @classmethod

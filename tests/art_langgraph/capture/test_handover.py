@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
-from art_langgraph import ChatART, TrainerClient, TrajectoryStore
+from art_langgraph import ChatART, Scenario, TrainerClient, TrajectoryStore
 from art_langgraph.capture import flush, install, uninstall
 from art_langgraph.capture.handover import KEY, handed_over, taken_up
 from art_langgraph.capture.scope import Scope
+from tests.support.chat_models import Answering
 from tests.support.trainer_server import TrainerServer
 
 
@@ -29,7 +31,7 @@ def test_what_is_handed_over_is_taken_up(version: Any) -> None:
     sent = Scope(temperature=0.5, version=version)
     scope, facts = taken_up({"who": "me", **handed_over(sent, "sc-1", evaluation=True)})
     assert (scope.rollout_id, scope.temperature, scope.version) == (sent.rollout_id, 0.5, version)
-    assert facts == {"temperature": 0.5, "requested_version": version, "evaluation": True}
+    assert facts == {"scenario": "sc-1", "temperature": 0.5, "requested_version": version, "evaluation": True}
 
 
 def test_a_run_of_no_rollout_has_a_scope_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
@@ -37,6 +39,21 @@ def test_a_run_of_no_rollout_has_a_scope_of_its_own(caplog: pytest.LogCaptureFix
     assert caplog.messages == []
     assert taken_up({KEY: "broken"})[1] == {}
     assert "the metadata 'art_rollout' of a run is no rollout" in caplog.text
+
+
+async def test_scenarios_that_differ_in_their_metadata_alone_stay_apart(store: TrajectoryStore) -> None:
+    model = Answering()
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState).add_node("model", node).add_edge(START, "model")
+    ids = [Scenario(input="x", metadata={"seed": seed}).id for seed in range(2)]
+    for scenario in ids:
+        metadata = handed_over(Scope(), scenario, evaluation=False)
+        await graph.compile().ainvoke({"messages": [("user", "x")]}, {"metadata": metadata})
+    await asyncio.to_thread(flush)
+    assert {run.scenario.id for run in store} == set(ids)
 
 
 async def test_the_capture_of_a_process_takes_it_up(connected: TrainerServer, store: TrajectoryStore) -> None:

@@ -157,6 +157,8 @@ async def test_a_model_that_answers_as_asked_though_it_is_not_reached_is_fine(tw
     graph = asking(Foreign(url=two_versions.url, temperature=0.5))
     run = await rollout(graph, "say x", version=1, temperature=0.5)
     assert (run.error, run.versions) == (None, {POLICY: [1]})
+    cold = await rollout(asking(Foreign(url=two_versions.url, temperature=0.004)), "say x", temperature=0.004)
+    assert cold.error is None, "the gateway raises it to 0.01"
 
 
 async def test_in_a_training_such_a_run_counts_as_failed(two_versions: TrainerServer) -> None:
@@ -173,6 +175,16 @@ async def test_in_a_training_such_a_run_counts_as_failed(two_versions: TrainerSe
 async def test_a_version_that_the_graph_names_is_kept(two_versions: TrainerServer) -> None:
     run = await rollout(asking(ChatART(policy=f"{POLICY}@1", max_tokens=9)), "say x", version=0)
     assert (run.error, run.versions) == (None, {f"{POLICY}@1".partition("@")[0]: [1]})
+
+
+async def test_the_base_model_has_no_versions(two_versions: TrainerServer) -> None:
+    with two_versions.http() as http:
+        base = http.get("/v1/models").json()["data"][0]["id"]
+    options: dict[str, Any] = {"base_url": f"{two_versions.url}/v1", "api_key": TOKEN, "max_tokens": 9}
+    model = ChatOpenAI(model=base, http_async_client=httpx.AsyncClient(timeout=60), **options)
+    run = await rollout(asking(model), "say x", version=0, temperature=0.5)
+    assert run.error is None
+    assert await sampled(run) == [(None, 0.5, True)]
 
 
 async def test_a_rollout_inside_a_rollout_asks_for_its_own(two_versions: TrainerServer) -> None:
@@ -214,3 +226,6 @@ async def test_the_calls_of_a_remote_graph_are_checked_at_the_server(two_version
     scope = Scope(version=0)
     ask(POLICY, 0.25)
     assert "the remote graph asked for versions [1] of 'pinned'" in str(await ignored(scope, record, remote=True))
+    scope = Scope(temperature=0.005)
+    ask(POLICY, 0.005)
+    assert await ignored(scope, record, remote=True) is None, "the gateway raises it to 0.01"

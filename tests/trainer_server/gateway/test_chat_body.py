@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from tests.support.trainer_server import TrainerServer
 from trainer_server.gateway.chat_body import ChatBody
-from trainer_server.gateway.chat_request import MIN_TEMPERATURE, ChatRequest, parse
+from trainer_server.gateway.chat_request import ChatRequest, parse
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import PARAMETERS, Handling
+from trainer_server.wire.completions import MIN_TEMPERATURE
 
 MESSAGES = [{"role": "user", "content": "say hi"}]
 TOOL = {"type": "function", "function": {"name": "add"}}

@@ -27,7 +27,8 @@ class Sample:
     group: int = 0
     """Samples of one group stay together in a minibatch, where there are enough groups."""
     trajectory: int = 0
-    """Number of its trajectory in the batch. `loss_aggregation="trajectory"` averages over these."""
+    """Number of its trajectory in the batch, the same for all parts of one. `loss_aggregation="trajectory"` averages
+    over these."""
     trajectory_id: str = ""
     """Id of its trajectory, as the request has it."""
     old_logprobs: Sequence[float] | None = None
@@ -138,6 +139,7 @@ def gather_batch(
     values = advantages(rewards_by_group, config.scale_rewards, baselines, config.group_baseline)
     scored_groups = zip(scored_by_group, rewards_by_group, baselines, strict=True)
     places = itertools.count()
+    place_of: dict[str, int] = {}
     for number, (scored, rewards, baseline) in enumerate(scored_groups):
         if zero_variance(rewards, baseline):
             alone = len(rewards) == 1 and baseline is None
@@ -145,6 +147,8 @@ def gather_batch(
             continue
         for trajectory, advantage in zip(scored, values[number], strict=True):
             place = next(places)
+            if trajectory.run is not None:
+                place = place_of.setdefault(trajectory.run, place)
             for completion_id in dict.fromkeys(trajectory.completions):
                 completion = completions.get(completion_id)
                 reason = _why_skipped(
@@ -171,10 +175,13 @@ def minibatches(
         samples: Of the batch.
         count: How many minibatches.
         rng: Source of randomness.
-        whole_trajectories: Whether the samples of a trajectory stay together where groups do not. Fewer trajectories
-            make fewer minibatches.
+        whole_trajectories: Whether the samples of a trajectory stay together where groups do not, or where it has
+            parts in several groups. Fewer trajectories make fewer minibatches.
     """
     by_group = len({sample.group for sample in samples}) >= count
+    if whole_trajectories:
+        in_parts = len({(sample.trajectory, sample.group) for sample in samples})
+        by_group = by_group and in_parts == len({sample.trajectory for sample in samples})
     by_unit: dict[int, list[int]] = {}
     for index, sample in enumerate(samples):
         together = sample.group if by_group else sample.trajectory if whole_trajectories else index

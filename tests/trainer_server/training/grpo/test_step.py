@@ -430,6 +430,22 @@ def test_by_trajectory_each_minibatch_has_whole_runs_and_its_own_mean(worker: Wo
     assert trained.result.metrics["loss"] == pytest.approx((-1.0 + 0.5) / 2, abs=1e-5)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_by_trajectory_a_run_of_several_rewards_counts_as_one(worker: Worker, count: int) -> None:
+    """Each call of run a has a reward of its own, and a group of its own; together they weigh what run b does."""
+    options = {"scale_rewards": "none", "importance_sampling_cap": None, "lr": 1e-12, "num_minibatches": count}
+    parts = [TrajectoryRef(id=f"a/{one}", reward=1.0, completions=[one], run="a") for one in RUNS["a"][1]]
+    split = [GroupRef(scenario_id=part.id, trajectories=[part], baseline=0.0) for part in parts]
+    trained = step(worker, [*split, runs("b")], loss_aggregation="trajectory", **options)
+    assert trained.result.metrics["loss"] == pytest.approx((-1.0 + 0.5) / 2, abs=1e-5)
+    assert trained.result.metrics["updates"] == count
+
+
+def test_minibatches_keep_the_parts_of_a_trajectory_together() -> None:
+    samples = [Sample(completion(f"c{i}", [1, 2]), 0.0, (True, True), i, i // 2) for i in range(4)]
+    assert sorted(minibatches(samples, 3, random.Random(0), whole_trajectories=True)) == [[0, 1], [2, 3]]
+
+
 def test_minibatches_keep_trajectories_whole_where_that_is_asked_for() -> None:
     samples = [Sample(completion(f"c{i}", [1, 2]), 0.0, (True, True), 0, i // 3) for i in range(6)]
     divided = minibatches(samples, 4, random.Random(0), whole_trajectories=True)
