@@ -234,19 +234,20 @@ def headers_of(options: list[str] | None) -> dict[str, str] | None:
             `Name: value` a line. Blank lines and lines that begin with # are left out.
 
     Raises:
-        ConfigError: An option or a line has another form, or a file cannot be read. The message leaves out what was
-            given, which may have a secret.
+        ConfigError: An option or a line has another form, a value is no header's, or a file cannot be read. The message
+            leaves out what was given, which may have a secret.
     """
     headers: dict[str, str] = {}
     for option in options or ():
         if not option.startswith("@"):
             name, value = _header(option, "--header takes 'Name: value', 'Name: @FILE' or @FILE")
-            headers[name] = _value(value, "--header")
+            headers[name] = _sendable(name, _value(value, "--header"), "--header")
             continue
         for number, line in enumerate(_read(option[1:], "--header").splitlines(), start=1):
             if line.strip() and not line.startswith("#"):
-                name, value = _header(line, f"{option[1:]}, line {number}: a header is 'Name: value'")
-                headers[name] = value
+                where = f"{option[1:]}, line {number}"
+                name, value = _header(line, f"{where}: a header is 'Name: value'")
+                headers[name] = _sendable(name, value, where)
     return headers or None
 
 
@@ -276,6 +277,13 @@ def _header(text: str, otherwise: str) -> tuple[str, str]:
     if not colon or not name.strip():
         raise ConfigError(otherwise)
     return name.strip(), value.strip()
+
+
+def _sendable(name: str, value: str, where: str) -> str:
+    """The value of a header. Raises ConfigError if HTTP cannot carry it; the HTTP client's own error would quote it."""
+    if not (value.isascii() and value.isprintable()):
+        raise ConfigError(f"{where}: the value of {name} must be one line of ASCII characters")
+    return value
 
 
 def _value(text: str, option: str) -> str:

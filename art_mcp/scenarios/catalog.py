@@ -21,14 +21,15 @@ SAMPLE = 2_000
 
 
 def words(name: str) -> list[str]:
-    """The words and numbers in a name, in lower case: `getUser_id` → get, user, id."""
-    return re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower())
+    """The words and numbers in a name, in lower case: `getUser_id` → get, user, id; `getURLText` → get, url, text."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})", " ", name)
+    return re.findall(r"[a-z]+|\d+", apart.lower())
 
 
 READING_VERBS = frozenset(
     words(
         "analyze analyse calculate check compare compute convert count describe detect diff echo estimate explain "
-        "fetch find get has help inspect is list lookup parse ping preview read resolve retrieve search show "
+        "fetch find get has help inspect is list lookup parse ping preview read retrieve search show "
         "summarize summarise translate validate verify view"
     )
 )
@@ -36,14 +37,15 @@ READING_VERBS = frozenset(
 
 CHANGING_VERBS = frozenset(
     words(
-        "add append apply cancel clear create delete deploy destroy disable drop edit enable erase exec execute insert "
-        "install kill modify move overwrite publish purge put remove rename replace reset restart restore revert rm "
-        "send stop submit terminate truncate uninstall update upload upsert wipe write"
+        "add append apply cancel clear create delete deploy destroy disable drop edit enable erase exec "
+        "execute expunge flush insert install kill modify move overwrite prune publish purge put reboot "
+        "remove rename replace reset restart restore revert revoke rm rollback send shutdown stop submit "
+        "terminate truncate uninstall unlink update upload upsert wipe write"
     )
 )
 """Words that say, anywhere in a name, that a tool without annotations does more than read: `get_or_create_user`."""
 
-_CHANGING_PHRASES = frozenset({("check", "in"), ("check", "out")})
+_CHANGING_PHRASES = frozenset({("check", "in"), ("check", "off"), ("check", "out")})
 """First words that say something else together than the first of them."""
 
 

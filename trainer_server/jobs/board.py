@@ -190,7 +190,8 @@ class JobBoard:
         )
         try:
             text = file.model_dump_json()
-            JobFile.model_validate_json(text)
+            if JobFile.model_validate_json(text) != file:
+                raise ValueError("it holds NaN or infinity, which are no numbers of JSON: send finite numbers")
         except ValueError as error:  # half a surrogate pair or an infinite number: JSON cannot express them
             raise ConfigError(f"the request cannot be written down and read again: {error}") from None
         faults.point("accepting")

@@ -34,7 +34,7 @@ from pydantic import BaseModel
 from safetensors import SafetensorError, safe_open
 
 from trainer_server.process import faults
-from trainer_server.process.files import FileReader, publish_directory, write_atomic
+from trainer_server.process.files import FileReader, may_pass, publish_directory, write_atomic
 from trainer_server.wire import MAX_VERSION, NAME_PATTERN, ConfigError, Policy, PolicySpec, Version, version_number
 
 log = logging.getLogger("trainer_server")
@@ -275,7 +275,8 @@ class AdapterStore:
         self._write_score(policy, version, scored)
 
     def problem(self, policy: str, version: int) -> str | None:
-        """Why a version cannot be used, judged by its files; None if it can."""
+        """Why a version cannot be used, judged by its files; None if it can, or if they cannot be read now: see
+        `may_pass`."""
         directory = self.directory(policy, version)
         if (reason := self._reason(policy, version)) is not None:
             return reason
@@ -289,9 +290,13 @@ class AdapterStore:
             if (record.policy, record.version) != (policy, version):
                 return f"its version.json is that of {record.policy}@{record.version}"
             json.loads((directory / "adapter_config.json").read_text())
-            with safe_open(directory / "adapter_model.safetensors", framework="numpy"):
+            weights = directory / "adapter_model.safetensors"
+            weights.open("rb").close()  # safetensors calls every file missing that it cannot open, without an errno
+            with safe_open(weights, framework="numpy"):
                 pass
         except (OSError, ValueError, SafetensorError) as error:
+            if isinstance(error, OSError) and (error.errno is None or may_pass(error)):
+                return None
             return f"its files are damaged: {error}"
         return None
 

@@ -30,7 +30,7 @@ INHERITED = (
     "ART_CPU_LORA", "ART_PRECISION", "ART_FAULT",
 )  # fmt: skip
 """Names that every child gets, as patterns of fnmatch."""
-SECRET = ("HF_TOKEN", "*_API_KEY")
+SECRET = ("*_TOKEN", "*_KEY", "*_SECRET", "*_PASSWORD")
 """Names that no child gets by a pattern. Children need no token of the hub: the model is on this machine."""
 
 

@@ -82,18 +82,24 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
     """uvicorn's HTTP protocol with bounds for clients that connect and say nothing.
 
     uvicorn by itself waits for ever for the headers of a request. The protocol closes a connection that has no request
-    under way for HEADER_TIMEOUT seconds. When there are too many connections, it closes the one that has been without
-    a request for longest, or, if all have one, the new one.
+    under way for HEADER_TIMEOUT seconds, if its client takes nothing of an earlier answer meanwhile. When there are too
+    many connections, it closes the one that has been without a request, or has taken nothing of its answer, for
+    longest; if there is none, the new one.
 
     Args:
         most: Connections at once.
     """
     idle: dict[Any, float] = {}
-    """Connections without a request under way, the longest one first: since when."""
+    """Connections without a request under way, and those whose client does not take its answer, the longest one first:
+    since when."""
     warned = -60.0
 
     class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         _timer: asyncio.TimerHandle | None = None
+        _unsent = math.inf
+        """Bytes of answers that were not sent when the timer ran out last."""
+        _full = False
+        """Whether so many bytes are not sent that the answer is held up."""
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             super().connection_made(transport)
@@ -113,19 +119,45 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
             super().on_response_complete()
             self._look()
 
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._full = True
+            self._look()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._full = False
+            self._look()
+
         def connection_lost(self, error: Exception | None) -> None:
             self._busy()
             super().connection_lost(error)
 
         def _look(self) -> None:
-            if self.transport.is_closing() or not (self.cycle is None or self.cycle.response_complete):
+            asks_nothing = self.cycle is None or self.cycle.response_complete
+            if self.transport.is_closing() or not (asks_nothing or self._full):
                 self._busy()
+                return
+            idle.setdefault(self, time.monotonic())
+            if not asks_nothing:
+                self._stop_timer()
             elif self._timer is None:
-                idle[self] = time.monotonic()
-                self._timer = self.loop.call_later(HEADER_TIMEOUT, self.transport.abort)
+                self._unsent = math.inf
+                self._timer = self.loop.call_later(HEADER_TIMEOUT, self._run_out)
+
+        def _run_out(self) -> None:
+            unsent = self.transport.get_write_buffer_size()
+            if not 0 < unsent < self._unsent:
+                self.transport.abort()
+            else:  # an answer on its way to a slow client
+                self._unsent = unsent
+                self._timer = self.loop.call_later(HEADER_TIMEOUT, self._run_out)
 
         def _busy(self) -> None:
             idle.pop(self, None)
+            self._stop_timer()
+
+        def _stop_timer(self) -> None:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
@@ -134,7 +166,7 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
             nonlocal warned
             if time.monotonic() - warned >= 60:
                 warned = time.monotonic()
-                log.warning("there are more than %d connections: those without a request are closed", most)
+                log.warning("there are more than %d connections: those that ask or take nothing are closed", most)
 
     return PatientProtocol
 

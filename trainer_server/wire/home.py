@@ -171,7 +171,7 @@ class Connection:
             home: Home directory of the server; None: see Home.find.
 
         Raises:
-            ConfigError: There is no token for the address.
+            ConfigError: There is no token for the address, or it is empty.
         """
         paths, url = Home.find(home), cls.find_url(base_url, home)
         if key := api_key or os.environ.get("ART_API_KEY"):
@@ -188,7 +188,9 @@ class Connection:
                 f"no token for the trainer server at {url}: {paths.token} has the token of the server at {own}. Give "
                 "the key of the server that you name, as api_key=… or ART_API_KEY"
             )
-        return cls(url, paths.token.read_text().strip())
+        if not (token := paths.token.read_text().strip()):
+            raise ConfigError(f"{paths.token} is empty: delete it and start the server again, which makes a new token")
+        return cls(url, token)
 
     @staticmethod
     def find_url(base_url: str | None = None, home: str | Path | None = None) -> str:

@@ -47,7 +47,7 @@ class PolicySpec(BaseModel):
     """Names of the linear layers that get an adapter."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of the initial A matrices (B = 0)."""
-    temperature: float | None = Field(default=None, ge=0)
+    temperature: float | None = Field(default=None, ge=0, le=10)
     """Sampling temperature that overrides the one in requests without the header `X-ART-Temperature`; None: no
     override. Many graphs hard-code temperature 0."""
     fork_of: Fork | None = None

@@ -246,6 +246,12 @@ def test_secrets_come_from_files_and_the_environment(tmp_path: Path, monkeypatch
     with pytest.raises(ConfigError, match="bad, line 1: ") as wrong:
         headers_of([f"@{tmp_path / 'bad'}"])
     assert "hunter2" not in str(wrong.value)
+    (tmp_path / "long").write_text("Bearer hunter2\nand more\n")
+    (tmp_path / "umlaut").write_text("X-Key: hünter2\n")
+    for option, where in ((f"Authorization: @{tmp_path / 'long'}", "--header"), (f"@{tmp_path / 'umlaut'}", "line 1")):
+        with pytest.raises(ConfigError, match=f"{where}: the value of .* must be one line of ASCII") as wrong:
+            headers_of([option])
+        assert "nter2" not in str(wrong.value)
     assert variables_of(None) is None
     assert variables_of(["SHOP_KEY", f"TOKEN=@{tmp_path / 'key'}", "LEVEL=3=4"]) == {
         "SHOP_KEY": "456",

@@ -50,6 +50,12 @@ def test_ids_are_in_the_order_of_acceptance_wherever_the_clock_was_set(tmp_path:
         SFTRequest(conversations=[
             Conversation(messages=[{"role": "user", "content": "?"}, {"role": "assistant", "content": "\ud83d"}])
         ]),
+        SFTRequest(conversations=[
+            Conversation(
+                messages=[{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}],
+                tools=[{"type": "function", "function": {"name": "f", "parameters": {"maximum": float("inf")}}}],
+            )
+        ]),
     ],
 )  # fmt: skip
 def test_what_could_not_be_read_again_is_not_accepted(tmp_path: Path, request_: StepRequest | SFTRequest) -> None:

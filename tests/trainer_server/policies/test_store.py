@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from pathlib import Path
 
@@ -145,3 +146,22 @@ def test_files_are_parsed_once_and_again_when_they_change(store: AdapterStore, m
     assert scored is not None
     assert scored.score == 0.75
     assert json.loads((folder(store, "1") / "score.json").read_text())["scored_by"] == "evaluation"
+
+
+def test_files_that_cannot_be_opened_now_are_not_damaged(store: AdapterStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway asks when an engine could not be reached, which is just when the server has no file left."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        problem = store.problem("p", 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert problem is None
+
+    def no_file_left(*_: object, **__: object) -> None:
+        raise FileNotFoundError("No such file or directory")  # as safetensors says it
+
+    monkeypatch.setattr("trainer_server.policies.store.safe_open", no_file_left)
+    assert store.problem("p", 2) is None
+    (folder(store, "2") / "adapter_model.safetensors").unlink()
+    assert store.problem("p", 2) == "adapter_model.safetensors is missing"

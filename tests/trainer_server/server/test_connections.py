@@ -45,6 +45,10 @@ def test_the_soft_limit_of_files_is_raised_to_the_hard_one() -> None:
     assert "few files may be open (ulimit -n): 32 chat requests are answered at once" in done.stderr
 
 
+LARGE = 32 * 2**20
+"""Bytes of an answer that no socket's buffers hold."""
+
+
 async def slow(request: Request) -> Response:
     await asyncio.sleep(600)
     return Response()
@@ -61,12 +65,26 @@ async def drip(_request: Request) -> Response:
     return StreamingResponse(drops(), media_type="text/event-stream")
 
 
+async def pour(_request: Request) -> Response:
+    async def floods() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * 2**20
+            await asyncio.sleep(0)
+
+    return StreamingResponse(floods())
+
+
+async def large(_request: Request) -> Response:
+    return Response(b"x" * LARGE)
+
+
 async def hello(_request: Request) -> Response:
     return PlainTextResponse("hello")
 
 
 def application() -> Starlette:
-    app = Starlette(routes=[Route("/slow", slow), Route("/drip", drip), Route("/", hello, methods=["GET", "POST"])])
+    routes = [Route("/slow", slow), Route("/drip", drip), Route("/pour", pour), Route("/large", large)]
+    app = Starlette(routes=[*routes, Route("/", hello, methods=["GET", "POST"])])
     app.add_middleware(Stopped)
     app.state.stopped = asyncio.Event()
     return app
@@ -137,6 +155,32 @@ async def test_idle_connections_lock_nobody_out(monkeypatch: pytest.MonkeyPatch)
             assert (await http.get("/")).text == "hello"
         for _, writer in idle:
             writer.close()
+
+
+async def test_clients_that_do_not_take_their_answers_lock_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_YOUNG", 0.0)
+    async with served(most=2) as (server, port):
+        clients = [await asyncio.open_connection("127.0.0.1", port, limit=1) for _ in range(2)]
+        for _, writer in clients:
+            writer.write(b"GET /pour HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: all(one.flow.write_paused for one in server.server_state.connections))
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+            assert (await http.get("/")).text == "hello"
+        for _, writer in clients:
+            writer.transport.abort()
+        await until(lambda: not server.server_state.connections)
+
+
+async def test_an_answer_reaches_a_slow_client_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT", 0.1)
+    async with served() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**16)
+        writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        for _ in range(LARGE // 2**16):
+            await reader.readexactly(2**16)
+            await asyncio.sleep(0.001)
+        writer.close()
 
 
 async def test_requests_under_way_are_not_closed_for_new_connections(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ def test_a_policy_is_created_once(server: TrainerServer) -> None:
         assert http.post("/api/policies", json={"name": "big", "rank": 64}).status_code == 400
         assert http.post("/api/policies", json={"name": "../x"}).status_code == 422
         assert http.post("/api/policies", json={"name": "base"}).status_code == 400
+        assert http.post("/api/policies", json={"name": "hot", "temperature": 11}).status_code == 422
         names = [one["name"] for one in http.get("/api/policies").json()["policies"]]
         assert "once" in names
 

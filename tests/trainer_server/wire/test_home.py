@@ -147,3 +147,11 @@ def test_a_text_of_a_model_is_written_whatever_it_has_in_it(tmp_path: Path) -> N
         write_private(path, "half \ud83d, ö\u2028")
         assert path.read_bytes() == "half \\ud83d, ö\u2028".encode()
         assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_empty_token_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ART_API_KEY", raising=False)
+    monkeypatch.delenv("ART_BASE_URL", raising=False)
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(ConfigError, match="token is empty: delete it"):
+        Connection.find(home=tmp_path)
