@@ -17,11 +17,10 @@ log = logging.getLogger("art_langgraph")
 
 REPEATS = 3
 """How often a run is repeated."""
-_LOST = {"APIConnectionError", "NetworkError", "RemoteProtocolError", "ConnectTimeout"}
+_LOST = {"NetworkError", "RemoteProtocolError", "ConnectTimeout"}
 """Classes of errors that say that a connection was refused or cut, by name: OpenAI's client is made with httpx or with
-httpx2, and an error of the first is none of the second."""
-_SLOW = "APITimeoutError"
-"""A subclass of APIConnectionError: the connection was there, and the answer took too long."""
+httpx2, and an error of the first is none of the second. OpenAI's own APIConnectionError says nothing: it comes from
+these errors, and from any other error of a request."""
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 
 
@@ -59,7 +58,7 @@ def _lost_server(error: Exception) -> tuple[Connection, Exception] | None:
         names = {kind.__name__ for kind in type(cause).__mro__}
         request = _request(cause)
         stopped = getattr(cause, "code", None) == SERVER_STOPPING
-        if request is None or not (names & _LOST or stopped) or _SLOW in names:
+        if request is None or not (names & _LOST or stopped):
             continue
         key = str(request.headers.get("Authorization", "")).removeprefix("Bearer ")
         url = str(request.url)

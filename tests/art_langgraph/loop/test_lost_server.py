@@ -145,6 +145,23 @@ async def test_an_answer_that_a_stopping_server_broke_off_repeats_the_run(
     assert "it is repeated when" in caplog.text
 
 
+async def test_a_request_that_failed_of_something_else_lost_no_server(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Closed(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            raise RuntimeError("Event loop is closed")  # as a model does that several event loops share
+
+    model = ChatOpenAI(
+        model="agent", base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY, max_retries=0,
+        http_async_client=httpx.AsyncClient(transport=Closed()),
+    )  # fmt: skip
+    with serving(gateway(), port):
+        run = await rollout(asking(model), "x")
+    assert "Connection error" in str(run.error)
+    assert "repeated" not in caplog.text
+
+
 async def test_time_that_ran_out_while_the_server_was_gone_is_given_again(
     port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
