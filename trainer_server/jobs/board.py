@@ -156,6 +156,7 @@ class JobBoard:
         """Directories that hold a job."""
         self._ended: dict[str, JobStatus | None] = {}
         """Jobs with a done.json; their final status, once it was read."""
+        self._told: dict[str, Job] = {}
         self._last: int | None = None
 
     def accept(
@@ -382,8 +383,14 @@ class JobBoard:
         write_atomic(self.root / job.id / "done.json", job.model_dump_json())
         faults.point("done")
 
+    def tell(self, job: Job) -> None:
+        """Keeps in memory how a job ended whose done.json cannot be written: clients that wait must learn it."""
+        self._told[job.id] = job
+
     def job(self, job_id: str) -> Job | None:
         """The job as clients see it; None when there is no such job, or it is damaged."""
+        if job_id in self._told:
+            return self._told[job_id].model_copy()
         directory = self.root / job_id
         progress = directory / "progress.json"
         try:
