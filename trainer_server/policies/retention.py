@@ -171,7 +171,11 @@ class Retention:
             await self._wake.wait()
         policy = next(iter(self._asked))
         del self._asked[policy]
-        await self.sweep(policy)
+        try:
+            await self.sweep(policy)
+        except Exception:  # of the ledger or the disk: the next round tries again
+            self.later(policy)
+            raise
 
     def _delete_states(self, policy: str, best: int | None, named: set[Key]) -> None:
         assert self._keep is not None

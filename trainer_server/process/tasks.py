@@ -57,6 +57,8 @@ class Rounds:
         return task is not None and task.cancelling() > 0
 
     async def _failed(self, error: BaseException) -> None:
-        self.failure = f"{self._name}: {type(error).__name__}: {error}"
-        log.error("%s failed; it is tried again in %g s", self._name, self._pause, exc_info=error)
+        failure = f"{self._name}: {type(error).__name__}: {error}"
+        if failure != self.failure:  # the same failure, round after round, is logged once
+            log.error("%s failed; it is tried again every %g s", self._name, self._pause, exc_info=error)
+        self.failure = failure
         await asyncio.sleep(self._pause)

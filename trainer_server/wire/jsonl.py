@@ -72,6 +72,9 @@ def read_jsonl(
         try:
             try:
                 value = json.loads(line.decode())
+            except RecursionError:
+                wrong = "is not JSON"
+                raise ValueError("it is nested too deeply to be read") from None
             except ValueError:
                 wrong = "is not JSON"
                 raise

@@ -45,7 +45,7 @@ async def test_the_same_failure_is_logged_once(caplog: pytest.LogCaptureFixture)
     task.start()
     await asyncio.wait_for(enough.wait(), 10)
     await task.stop()
-    assert len(caplog.messages) == 1
+    assert [text for text in caplog.messages if "the work" in text] == ["the work failed; it is tried again every 0 s"]
 
 
 async def test_a_round_whose_work_is_cancelled_by_others_does_not_end_the_task() -> None:
