@@ -179,7 +179,7 @@ class Background(Generic[T]):
     def _go_on(self) -> None:
         """After a fork, in the parent."""
         with self._changed:
-            self._halts -= 1
+            self._halts = max(0, self._halts - 1)  # one that was made during the fork was not halted
             self._start()
 
 

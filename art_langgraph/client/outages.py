@@ -64,7 +64,7 @@ class Outages:
         """When the last outage of a server ended."""
         self._lock = threading.Lock()
 
-    def pause(self, url: httpx.URL, error: Exception, *, attempt: int, patience: float) -> float | None:
+    def pause(self, url: httpx.URL, error: Exception, *, attempt: int, since: float, patience: float) -> float | None:
         """A request failed because its server is gone.
 
         Args:
@@ -72,6 +72,8 @@ class Outages:
             error: What it raised.
             attempt: How often this request was sent until now. The first failure may be a connection that was idle
                 for too long, so that the outage is told of from the second on.
+            since: When this request failed first, by `time.monotonic`. A server that answers others, and cuts this one
+                off each time, is not asked for ever.
             patience: Seconds from the beginning of the outage for which requests are repeated.
 
         Returns:
@@ -83,7 +85,7 @@ class Outages:
             if outage is None or now - outage.failed > _OVER:
                 outage = self._outages[server] = _Outage(began=now, failed=now)
             outage.failed = now
-            age = now - outage.began
+            age = now - min(outage.began, since)
             if age >= patience:
                 return None
             tell, outage.told = attempt > 1 and not outage.told, outage.told or attempt > 1

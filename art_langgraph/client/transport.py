@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import AsyncGenerator
@@ -29,13 +30,14 @@ class PatientAsyncClient(httpx.AsyncClient):
         self.retry_for = retry_for
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        attempt = 0
+        attempt, since = 0, math.inf
         while True:
             attempt += 1
             try:
                 answer = await super().send(request, **options)
             except LOST as error:
-                pause = outages.pause(request.url, error, attempt=attempt, patience=self.retry_for)
+                since = min(since, time.monotonic())
+                pause = outages.pause(request.url, error, attempt=attempt, since=since, patience=self.retry_for)
                 if pause is None:
                     raise
                 await asyncio.sleep(pause)
@@ -57,13 +59,14 @@ class PatientClient(httpx.Client):
         self.retry_for = retry_for
 
     def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        attempt = 0
+        attempt, since = 0, math.inf
         while True:
             attempt += 1
             try:
                 answer = super().send(request, **options)
             except LOST as error:
-                pause = outages.pause(request.url, error, attempt=attempt, patience=self.retry_for)
+                since = min(since, time.monotonic())
+                pause = outages.pause(request.url, error, attempt=attempt, since=since, patience=self.retry_for)
                 if pause is None:
                     raise
                 time.sleep(pause)

@@ -11,17 +11,16 @@ import httpx
 from art_langgraph.client.outages import explain, outages, retry_seconds
 from art_langgraph.client.servers import known_servers
 from art_langgraph.client.transport import PatientAsyncClient
-from trainer_server.wire import Connection
+from trainer_server.wire import SERVER_STOPPING, Connection
 
 log = logging.getLogger("art_langgraph")
 
 REPEATS = 3
 """How often a run is repeated."""
-_LOST = {"APIConnectionError", "NetworkError", "RemoteProtocolError", "ConnectTimeout"}
+_LOST = {"NetworkError", "RemoteProtocolError", "ConnectTimeout"}
 """Classes of errors that say that a connection was refused or cut, by name: OpenAI's client is made with httpx or with
-httpx2, and an error of the first is none of the second."""
-_SLOW = "APITimeoutError"
-"""A subclass of APIConnectionError: the connection was there, and the answer took too long."""
+httpx2, and an error of the first is none of the second. OpenAI's own APIConnectionError says nothing: it comes from
+these errors, and from any other error of a request."""
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 
 
@@ -52,12 +51,14 @@ async def server_is_back(error: Exception, began: float) -> bool:
 
 
 def _lost_server(error: Exception) -> tuple[Connection, Exception] | None:
-    """The trainer server to which a connection was lost, and the error that says so."""
+    """The trainer server to which a connection was lost, or which broke an answer off because it was told to stop, and
+    the error that says so."""
     keys = {server.api_key for server in known_servers()}
     for cause in _causes(error):
         names = {kind.__name__ for kind in type(cause).__mro__}
         request = _request(cause)
-        if request is None or not names & _LOST or _SLOW in names:
+        stopped = getattr(cause, "code", None) == SERVER_STOPPING
+        if request is None or not (names & _LOST or stopped):
             continue
         key = str(request.headers.get("Authorization", "")).removeprefix("Bearer ")
         url = str(request.url)

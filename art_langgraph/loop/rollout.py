@@ -60,10 +60,11 @@ async def rollout(
     checkpointer gets a new thread unless `config` names a thread. A rollout inside a node of another rollout is a run
     of its own.
 
-    When the graph raises because a model call lost its connection to the trainer server, or its time is over because
-    the server was gone, the run is repeated from its beginning as soon as the server is back, three times at most, and
-    a warning says so. It is not repeated when the server stays away for two minutes (`ART_RETRY_FOR`), nor when
-    `config` names a thread, which has the first attempt.
+    When the graph raises because a model call lost its connection to the trainer server, or the server was told to stop
+    in the middle of an answer, or the run's time is over because the server was gone, the run is repeated from its
+    beginning as soon as the server is back, three times at most, and a warning says so. It is not repeated
+    when the server stays away for two minutes (`ART_RETRY_FOR`), nor when `config` names a thread, which has the first
+    attempt.
 
     Args:
         graph: A compiled graph, or a factory that makes a graph for a scenario; see `Graph`.

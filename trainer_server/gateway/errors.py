@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from starlette.responses import JSONResponse
 
+from trainer_server.wire import SERVER_STOPPING
+
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
@@ -46,7 +48,7 @@ class APIError(Exception):
 def stopping() -> APIError:
     """The error of requests that are under way when the server stops. Clients try again, perhaps at its successor."""
     message = "the server was stopped before the answer was complete: ask again once it is back"
-    return APIError(503, message, code="server_stopping", retry_after=5)
+    return APIError(503, message, code=SERVER_STOPPING, retry_after=5)
 
 
 def _printable(text: str) -> str:

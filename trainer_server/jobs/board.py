@@ -32,6 +32,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -155,6 +156,7 @@ class JobBoard:
         """Directories that hold a job."""
         self._ended: dict[str, JobStatus | None] = {}
         """Jobs with a done.json; their final status, once it was read."""
+        self._told: dict[str, Job] = {}
         self._last: int | None = None
 
     def accept(
@@ -318,19 +320,23 @@ class JobBoard:
 
     def started_at(self, job_id: str) -> float | None:
         """When the trainer first started the job, Unix time; None: it has not, or the file does not say."""
+        claim = self._claim(job_id)
         try:
-            claim = json.loads((self.root / job_id / "started.json").read_text())
             return None if claim.get("cancelled") else float(claim["time"])
-        except (FileNotFoundError, ValueError, KeyError):
+        except (TypeError, ValueError, KeyError):
             return None
 
     def cancelled(self, job_id: str) -> bool:
         """Whether the job was cancelled before the trainer started it."""
-        path = self.root / job_id / "started.json"
+        return bool(self._claim(job_id).get("cancelled"))
+
+    def _claim(self, job_id: str) -> dict[str, Any]:
+        """What started.json says; nothing where there is none, or a damaged one, which counts as started."""
         try:
-            return bool(json.loads(path.read_text()).get("cancelled"))
-        except (FileNotFoundError, ValueError):  # not started; or damaged, which counts as started
-            return False
+            claim = json.loads((self.root / job_id / "started.json").read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return claim if isinstance(claim, dict) else {}
 
     def progress(self, job_id: str, share: float) -> None:
         """Records how much of a running job is done: `share`, 0 to 1."""
@@ -378,8 +384,14 @@ class JobBoard:
         write_atomic(self.root / job.id / "done.json", job.model_dump_json())
         faults.point("done")
 
+    def tell(self, job: Job) -> None:
+        """Keeps in memory how a job ended whose done.json cannot be written: clients that wait must learn it."""
+        self._told[job.id] = job
+
     def job(self, job_id: str) -> Job | None:
         """The job as clients see it; None when there is no such job, or it is damaged."""
+        if job_id in self._told:
+            return self._told[job_id].model_copy()
         directory = self.root / job_id
         progress = directory / "progress.json"
         try:
@@ -388,13 +400,13 @@ class JobBoard:
                 self._ended[job_id] = job.status
                 return job
             file = self.file(job_id)
-            share = json.loads(progress.read_text())["share"] if progress.exists() else None
+            share = float(json.loads(progress.read_text())["share"]) if progress.exists() else None
             trained = self.trained(job_id)
         except OSError as error:
             if may_pass(error):
                 raise
             return None
-        except (ValueError, TrainingError):
+        except (ValueError, TypeError, KeyError, TrainingError):
             return None
         status: JobStatus = JobStatus.queued
         why: str | None = None
@@ -449,6 +461,9 @@ class JobBoard:
                 line = self._line(done)
             except FileNotFoundError:  # it has not ended
                 continue
+            except OSError as error:
+                log.error("jobs/%s in the server's home is left there, it cannot be read: %s", job_id, error)
+                continue
             with (self.root / _ENDED).open("a", encoding="utf-8") as ended:
                 ended.write(line)
                 ended.flush()
@@ -473,7 +488,7 @@ class JobBoard:
     @staticmethod
     def _line(done: Path) -> str:
         """The line of ended.jsonl for a job; of a damaged done.json, its text."""
-        text = done.read_text()
+        text = done.read_text(encoding="utf-8", errors="replace")
         try:
             return Job.model_validate_json(text).without_trajectories().model_dump_json() + "\n"
         except ValueError:

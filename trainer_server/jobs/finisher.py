@@ -95,6 +95,7 @@ class Finisher:
     async def end_next(self) -> None:
         """Ends the oldest open job; waits for one if there is none."""
         job_id = await self._open.wait_for_first()
+        job: Job | None = None
         try:
             job = await self.outcome(job_id)
             if job:
@@ -105,7 +106,8 @@ class Finisher:
                 await asyncio.sleep(_RETRY)
                 return
             log.error("%s is left out: how it ended cannot be written down: %s", job_id, error)
-            job = None
+            if job:
+                self._board.tell(job)
         await self._open.remove(job_id)
         if job:
             self._retention.later(job.policy)

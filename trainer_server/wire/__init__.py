@@ -5,6 +5,7 @@ Imports the standard library and pydantic only."""
 
 from trainer_server.wire.completions import Completion, CompletionStatus, RolloutCalls, Sampling
 from trainer_server.wire.errors import (
+    SERVER_STOPPING,
     ARTError,
     ConfigError,
     Conflict,
@@ -51,6 +52,7 @@ __all__ = [
     "DEFAULT_URL",
     "MAX_VERSION",
     "NAME_PATTERN",
+    "SERVER_STOPPING",
     "TARGETS",
     "ARTError",
     "Completion",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+SERVER_STOPPING = "server_stopping"
+"""Code of the error with which a server that was told to stop breaks an answer off."""
+
 
 class ARTError(Exception):
     """Base class of all errors that this project raises on purpose.

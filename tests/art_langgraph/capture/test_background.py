@@ -140,6 +140,15 @@ def test_what_cannot_be_opened_is_tried_again(caplog: pytest.LogCaptureFixture) 
     assert caplog.text.count("t cannot work, and tries again") == 2
 
 
+def test_one_that_is_made_while_another_thread_forks_works() -> None:
+    work = Work()
+    background = Background("t", work, pause=0.0)
+    background._go_on()  # the end of a fork that had begun before
+    background.put(1)
+    assert background.flush(10)
+    assert background.close() == []
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12
 def test_a_child_of_a_fork_begins_anew_and_the_parent_goes_on() -> None:
     work = Work()

@@ -82,6 +82,24 @@ async def test_after_the_time_the_error_is_the_callers(clock: Clock) -> None:
         assert len(asked) > sent + 2
 
 
+async def test_a_request_that_is_always_cut_off_is_given_up_though_others_are_answered(clock: Clock) -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/bad":
+            clock.now += 40  # as a proxy that cuts long answers off
+            raise httpx.ReadError("cut", request=request)
+        return httpx.Response(200, text="here")
+
+    began = clock.now
+    async with patient(handle) as http:
+        asking = asyncio.create_task(http.get("/bad"))
+        while not asking.done() and clock.now - began < 1000:
+            await http.get("/good")
+            await asyncio.sleep(0)
+        asking.cancel()
+        assert isinstance((await asyncio.gather(asking, return_exceptions=True))[0], httpx.ReadError)
+    assert 120 <= clock.now - began <= 240
+
+
 async def test_requests_at_the_same_time_tell_of_one_outage(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     handle, _ = lost(40)
     async with patient(handle) as http:

@@ -23,6 +23,7 @@ from art_langgraph.client import outages
 from art_langgraph.loop.lost_server import REPEATS
 from tests.support.serving import serving
 from trainer_server.engines.vllm.command import free_port
+from trainer_server.gateway.errors import stopping
 
 KEY = "the key"
 
@@ -38,8 +39,8 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
     return chosen
 
 
-def gateway(cut: int = 0) -> Starlette:
-    """Answers as the gateway does, but cuts the first so many streams off."""
+def gateway(cut: int = 0, *, told: bool = False) -> Starlette:
+    """Answers as the gateway does, but cuts the first so many streams off; told: as one that was told to stop."""
     left = [cut]
 
     async def chunks(broken: bool) -> AsyncIterator[str]:
@@ -47,6 +48,9 @@ def gateway(cut: int = 0) -> Starlette:
             choice = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": reason}
             facts = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "agent@0"}
             yield f"data: {json.dumps({**facts, 'system_fingerprint': 'chatcmpl-1', 'choices': [choice]})}\n\n"
+            if broken and told:
+                yield f"data: {json.dumps(stopping().body())}\n\n"
+                return
             if broken:
                 raise ConnectionResetError
         yield "data: [DONE]\n\n"
@@ -130,6 +134,32 @@ async def test_an_answer_that_was_cut_off_repeats_the_run(port: int, caplog: pyt
         caplog.clear()
         assert "RemoteProtocolError" in str((await rollout(graph, "x")).error)
     assert caplog.text.count("it is repeated when") == REPEATS
+
+
+async def test_an_answer_that_a_stopping_server_broke_off_repeats_the_run(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(gateway(cut=1, told=True), port):
+        run = await rollout(asking(ChatART(policy="agent", streaming=True)), "x")
+    assert (run.error, run.output["messages"][-1].text) == (None, "ok")
+    assert "it is repeated when" in caplog.text
+
+
+async def test_a_request_that_failed_of_something_else_lost_no_server(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Closed(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            raise RuntimeError("Event loop is closed")  # as a model does that several event loops share
+
+    model = ChatOpenAI(
+        model="agent", base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY, max_retries=0,
+        http_async_client=httpx.AsyncClient(transport=Closed()),
+    )  # fmt: skip
+    with serving(gateway(), port):
+        run = await rollout(asking(model), "x")
+    assert "Connection error" in str(run.error)
+    assert "repeated" not in caplog.text
 
 
 async def test_time_that_ran_out_while_the_server_was_gone_is_given_again(

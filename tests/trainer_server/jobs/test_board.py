@@ -264,3 +264,28 @@ def test_a_job_that_was_broken_off_is_cancelled(tmp_path: Path) -> None:
     job = board.job(job_id)
     assert job is not None
     assert (job.status, job.error) == (JobStatus.cancelled, BROKEN_OFF.error)
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '{"time": null, "share": "x"}', "{", ""])
+def test_a_damaged_file_of_a_job_breaks_no_list(tmp_path: Path, text: str) -> None:
+    board = JobBoard(tmp_path)
+    job = board.accept("create", "p", spec=SPEC)
+    (tmp_path / job.id / "started.json").write_text(text)
+    assert board.started_at(job.id) is None
+    assert board.start(job.id)
+    assert board.job(job.id).status == JobStatus.running
+    (tmp_path / job.id / "progress.json").write_text(text)
+    assert board.job(job.id) is None
+
+
+def test_an_unreadable_job_keeps_no_other_from_being_pruned(tmp_path: Path) -> None:
+    board = JobBoard(tmp_path)
+    binary, unreadable = ended(board, 31), ended(board, 31)
+    ended(board, 31)
+    (tmp_path / binary / "done.json").write_bytes(b"\xff")
+    (tmp_path / unreadable / "done.json").unlink()
+    (tmp_path / unreadable / "done.json").mkdir()
+    for job_id in (binary, unreadable):
+        os.utime(tmp_path / job_id / "done.json", (0, 0))
+    assert board.prune(30) == 2
+    assert board.ids() == [unreadable]

@@ -227,3 +227,22 @@ async def test_the_rewards_of_a_step_are_credited_to_the_versions_that_sampled(
     scores = [record.score for number in range(3) if (record := store.version("p", number))]
     assert scores == [pytest.approx(0.9), pytest.approx(0.1), None]
     assert service.retention.best("p") == 0
+
+
+async def test_clients_learn_of_an_end_that_cannot_be_written(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = JobBoard(tmp_path / "home" / "jobs")
+    file = board.accept("step", "p", request=STEP)
+    board.report(file.id, Trained(error="no good"))
+    service = service_of(board, Home(tmp_path / "home"), base_model)
+
+    def broken(_: Job) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(board, "finish", broken)
+    service.finisher.start()
+    job = await service.status.wait(file.id, 10)
+    await service.finisher.stop()
+    assert job is not None
+    assert (job.status, job.error) == (JobStatus.failed, "no good")

@@ -188,6 +188,25 @@ async def test_many_jobs_of_one_policy_ask_once(tmp_path: Path, monkeypatch: pyt
     assert swept == ["p", "p", "q"]
 
 
+async def test_a_deletion_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house, asked, done = House(tmp_path, 1, 1), [0], asyncio.Event()
+
+    async def sweep(policy: str) -> list[int]:
+        asked[0] += 1
+        if asked[0] == 1:
+            raise OSError("the disk is away")
+        done.set()
+        return []
+
+    monkeypatch.setattr(house.retention, "sweep", sweep)
+    house.retention.start()
+    house.retention.later("p")
+    await asyncio.wait_for(done.wait(), 10)
+    await asyncio.sleep(0)
+    assert house.retention.failure is None
+    await house.retention.stop()
+
+
 async def test_two_clients_that_delete_one_version_are_both_answered(tmp_path: Path) -> None:
     house = House(tmp_path, 4, None)
     results = await asyncio.gather(*(house.retention.delete("p", 1) for _ in range(2)), return_exceptions=True)

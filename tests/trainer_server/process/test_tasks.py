@@ -31,6 +31,23 @@ async def test_a_round_that_fails_is_logged_shown_and_tried_again(caplog: pytest
     assert len(rounds) == 4
 
 
+async def test_the_same_failure_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    rounds: list[int] = []
+    enough = asyncio.Event()
+
+    async def work() -> None:
+        rounds.append(len(rounds))
+        if len(rounds) == 5:
+            enough.set()
+        raise RuntimeError("no disk")
+
+    task = Rounds("the work", work, pause=0.0)
+    task.start()
+    await asyncio.wait_for(enough.wait(), 10)
+    await task.stop()
+    assert [text for text in caplog.messages if "the work" in text] == ["the work failed; it is tried again every 0 s"]
+
+
 async def test_a_round_whose_work_is_cancelled_by_others_does_not_end_the_task() -> None:
     rounds: list[int] = []
     enough = asyncio.Event()

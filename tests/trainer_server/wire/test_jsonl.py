@@ -111,6 +111,7 @@ def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
     [
         (b"{", "line 2 is not JSON"),
         (b"\xff", "line 2 is not JSON: 'utf-8' codec"),
+        (b"[" * 100_000 + b"]" * 100_000, "line 2 is not JSON: it is nested too deeply"),
         (b"{}", "line 2 is no scenario: input: Field required"),
     ],
 )
