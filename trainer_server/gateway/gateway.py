@@ -136,9 +136,11 @@ class Gateway:
         """
         if not isinstance(model, str) or not model:
             raise APIError(400, "`model` is missing: name a policy (see /v1/models)", param="model")
+        name, at, number = model.partition("@")
         if model == self._base:
             return None, None
-        name, at, number = model.partition("@")
+        if rollout and name == self._base and version_number(number) is not None:
+            return None, None  # a rollout's version is that of the policies; it does not know which model is none
         newest = self._names.newest.get(name)
         if newest is not None:
             if not at:
