@@ -11,6 +11,7 @@ import functools
 import threading
 from typing import Any
 
+import httpx
 from langchain_core.language_models import LanguageModelInput
 from langchain_openai.chat_models.base import BaseChatOpenAI
 from pydantic import SecretStr
@@ -18,6 +19,7 @@ from pydantic import SecretStr
 from art_langgraph.capture.release import Server
 from art_langgraph.capture.scope import Scope, current
 from art_langgraph.client.servers import server_of
+from art_langgraph.client.transport import LoopTransport
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
 
 _lock = threading.Lock()
@@ -37,6 +39,7 @@ def attach() -> None:
             payload: dict[str, Any] = plain(self, input_, stop=stop, **kwargs)
             if (scope := current()) is not None and (server := _server_of(self)) is not None:
                 _mark(payload, scope, server)
+                _keep_loops_apart(self)
             return payload
 
         payload_in_rollout._says_rollout = True  # type: ignore[attr-defined]
@@ -52,6 +55,18 @@ def _server_of(model: BaseChatOpenAI) -> Server | None:
     if key is None or model._llm_type != "art-chat" or not model.openai_api_base:
         return None
     return model.openai_api_base.rstrip("/").removesuffix("/v1"), key  # a ChatART, whose key a function gives
+
+
+def _keep_loops_apart(model: BaseChatOpenAI) -> None:
+    """Gives each event loop connections of its own.
+
+    langchain-openai has a single HTTP client for all models of an address, and httpx one pool of connections for a
+    client. A connection belongs to the event loop that opened it, and fails in others with "Event loop is closed". A
+    client that the user gave to the model is left alone.
+    """
+    client = model.root_async_client._client
+    if model.http_async_client is None and type(client._transport) is httpx.AsyncHTTPTransport:
+        client._transport = LoopTransport()
 
 
 def _mark(payload: dict[str, Any], scope: Scope, server: Server) -> None:

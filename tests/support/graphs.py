@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable
+from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
+from pydantic import SecretStr
 
 from art_langgraph import ChatART
+from trainer_server.wire import Connection
 
 
-def counting(policy: str = "agent", **options: Any) -> Runnable[Any, Any]:
-    """A graph that says another number each time it runs. options: of ChatART."""
-    model, told = ChatART(policy=policy, max_tokens=50, **options), iter(range(100))
+def counting(policy: str = "agent", *, plain: bool = False, **options: Any) -> Runnable[Any, Any]:
+    """A graph that says another number each time it runs. plain: by ChatOpenAI. options: of the model, besides."""
+    told = iter(range(100))
+    model: BaseChatModel = ChatART(policy=policy, max_tokens=50, **options)
+    if plain:
+        server = Connection.find()
+        key = SecretStr(server.api_key)
+        model = ChatOpenAI(model=policy, base_url=f"{server.url}/v1", api_key=key, max_completion_tokens=50, **options)
 
     async def node(state: MessagesState) -> dict[str, Any]:
         return {"messages": [await model.ainvoke([("user", f"say {next(told)}")])]}

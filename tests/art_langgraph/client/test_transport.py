@@ -73,8 +73,10 @@ def test_a_loop_that_nobody_shut_down_is_forgotten(ports: str) -> None:
     gc.collect()
 
 
-def test_rollouts_in_several_threads_share_a_model(connected: TrainerServer) -> None:
-    graph, begin = counting(), threading.Barrier(4)
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.usefixtures("connected")
+def test_rollouts_in_several_threads_share_a_model(plain: bool) -> None:
+    graph, begin = counting(plain=plain), threading.Barrier(4)
 
     def thread(_: int) -> list[Any]:
         begin.wait(30)

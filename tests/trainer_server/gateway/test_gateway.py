@@ -200,10 +200,12 @@ def test_an_answer_whose_tokens_did_not_all_arrive_is_not_trained(
     server: TrainerServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Some versions of vLLM leave chunks of a stream out, and the token ids in them."""
-    whole = row(server, chat(server, "gap hello").json()["id"])
+    with server.http() as http:
+        assert http.post("/api/policies", json={"name": "gaps"}).status_code == 201
+    whole = row(server, chat(server, "gap hello", model="gaps").json()["id"])
     assert whole["untrainable"] is None
     with caplog.at_level(logging.WARNING, "trainer_server"):
-        chunks = events(chat(server, "gap hello", stream=True).text)
+        chunks = events(chat(server, "gap hello", model="gaps", stream=True).text)
     cut = row(server, chunks[0]["id"])
     assert (cut["status"], len(cut["token_ids"]), len(cut["logprobs"])) == ("complete", 4, 4)
     assert cut["untrainable"] == "the engine sampled 5 tokens, and sent 4 token ids"
@@ -215,7 +217,7 @@ def test_an_answer_whose_tokens_did_not_all_arrive_is_not_trained(
             for reward, one in ((0.0, whole), (1.0, cut))
         ]
         body = {"groups": [{"scenario_id": "s", "trajectories": refs}]}
-        job = finish(http, http.post("/api/policies/agent/steps", json=body))
+        job = finish(http, http.post("/api/policies/gaps/steps", json=body))
     assert job["result"]["metrics"]["completions_skipped"] == {"incomplete": 1}
 
 
