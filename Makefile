@@ -9,7 +9,7 @@ CONSTRAINTS := $(if $(HAS_GPU),,-c constraints.txt)
 export PYTHONDONTWRITEBYTECODE :=
 
 # What computes gains nothing from more processes than cores; what waits for processes, downloads and time limits does.
-# Threads of one process that wait for a displaced thread of theirs burn a core: each process of the slow lane has one.
+# Threads of one process that wait for a displaced thread of theirs burn a core: where processes share cores, each has one.
 FAST := -m "not vllm and not servers and not slow" -n 2 --dist loadfile
 SLOW := -m "(slow or servers) and not vllm" -n 3 --dist loadfile --no-loadscope-reorder --durations=20
 VLLM := tests/full -m vllm --durations=20
@@ -39,14 +39,14 @@ quickstart: engine ## Train the example agent and show that it got better; ARGS=
 
 test: engine ## All tests, the real vLLM included
 	@echo "==> the fast tests"
-	@$(BIN)/python -m pytest $(FAST)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(FAST)
 	@echo "==> the slow tests, three at a time: processes that are killed, other people's servers and versions"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SLOW)
 	@echo "==> the tests on the real vLLM"
 	@$(BIN)/python -m pytest $(VLLM)
 
 test-fast: setup ## The tests that take no minutes: without vLLM, `langgraph dev`, other people's MCP servers, kills
-	@$(BIN)/python -m pytest $(FAST)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(FAST)
 
 check: setup ## Lint, types, import layers
 	@$(BIN)/ruff check .

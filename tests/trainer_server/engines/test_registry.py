@@ -75,6 +75,7 @@ async def test_what_an_engine_says_of_a_load_is_not_said_of_the_request_that_wai
     assert engine.wanted == {}
 
 
+@pytest.mark.slow
 async def test_rollouts_of_an_engine_from_elsewhere_are_trained_on(
     tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

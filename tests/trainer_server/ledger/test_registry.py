@@ -18,6 +18,7 @@ from trainer_server.wire import ConfigError, Home
 OTHER = "tests.support.other_ledger:open_lines"
 
 
+@pytest.mark.slow
 def test_a_step_is_trained_through_a_ledger_that_is_defined_elsewhere(tmp_path: Path, base_model: Path) -> None:
     with trainer_server_on(tmp_path, base_model, ledger=OTHER) as server, server.http() as http:
         assert isinstance(server.app.state.server.ledger, LinesLedger)

@@ -49,6 +49,7 @@ def test_its_gradient_by_the_log_probs_is_the_closed_form() -> None:
     assert result.low_R.tolist() == result.high_R.tolist() == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_a_real_step_has_its_gradient(tmp_path: Path, base_model: Path) -> None:
     """Against −1/S · Σ A · log π of the stock model with PEFT's LoRA, one sequence at a time.
 
