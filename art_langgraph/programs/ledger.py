@@ -30,6 +30,8 @@ from trainer_server.wire.jsonl import to_json
 log = logging.getLogger("art_langgraph")
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+_BRIEFLY = 0.3
+"""Seconds for which a server is asked again that a run may not need. A connection that was kept may have been cut."""
 
 
 @lru_cache
@@ -96,7 +98,7 @@ async def register(run: Run, *, evaluation: bool, metadata: Mapping[str, Any], c
         run: The run, before it begins.
         evaluation: As that of `rollout`.
         metadata: As that of `rollout`.
-        certain: Whether the run is known to be a program. Otherwise nothing is waited for.
+        certain: Whether the run is known to be a program. Otherwise a server that is away is not waited for.
 
     Raises:
         ServerError: The server refuses.
@@ -104,7 +106,7 @@ async def register(run: Run, *, evaluation: bool, metadata: Mapping[str, Any], c
     if run.server is None:
         return
     pinned = run.scope.version is not None or run.scope.temperature is not None
-    ledger = LedgerClient(run.server, retry_seconds() if certain and pinned else 0.0)
+    ledger = LedgerClient(run.server, retry_seconds() if certain and pinned else _BRIEFLY)
     body = _registration(run, evaluation=evaluation, metadata=metadata)
     try:
         _registered(run, await ledger.ask("PUT", run.rollout_id, body))
@@ -117,7 +119,7 @@ def register_now(run: Run, *, evaluation: bool, metadata: Mapping[str, Any]) -> 
     if run.server is None:
         return
     pinned = run.scope.version is not None or run.scope.temperature is not None
-    ledger = LedgerClient(run.server, retry_seconds() if pinned else 0.0)
+    ledger = LedgerClient(run.server, retry_seconds() if pinned else _BRIEFLY)
     try:
         _registered(
             run, ledger.ask_now("PUT", run.rollout_id, _registration(run, evaluation=evaluation, metadata=metadata))

@@ -140,9 +140,9 @@ async def test_a_step_from_rewarded_rollouts(
 
 def test_one_source_of_runs_is_named() -> None:
     for options in ((), ("--from-store", "--from-ledger")):
-        assert "say where the runs come from" in art("train", "--policy", "agent", *options).output
-    refused = art("train", "--policy", "agent", "--from-ledger", "--replay", "2", "--thread", "t").output
-    assert "--replay, --thread cannot be combined with --from-ledger" in refused
+        assert "say where the runs come from" in str(art("train", "--policy", "agent", *options).exception)
+    refused = art("train", "--policy", "agent", "--from-ledger", "--replay", "2", "--thread", "t").exception
+    assert "--replay, --thread cannot be combined with --from-ledger" in str(refused)
 
 
 def _train(*options: str) -> Any:
