@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from art_langgraph.capture.release import Server
 from art_langgraph.capture.scope import Scope, current
-from art_langgraph.client.servers import server_of
+from art_langgraph.client.servers import server_of, server_url
 from art_langgraph.client.transport import LoopTransport
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
 
@@ -61,7 +61,7 @@ def _server_of(model: BaseChatOpenAI) -> Server | None:
         return None if server is None else (server.url, server.api_key)
     if key is None or model._llm_type != "art-chat" or not model.openai_api_base:
         return None
-    return model.openai_api_base.rstrip("/").removesuffix("/v1"), key  # a ChatART, whose key a function gives
+    return server_url(model.openai_api_base), key  # a ChatART, whose key a function gives
 
 
 def _keep_loops_apart(model: BaseChatOpenAI) -> None:

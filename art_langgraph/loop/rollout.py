@@ -111,6 +111,8 @@ async def rollout(
     """
     scenario, source = Scenario.of(scenario), GraphSource.of(graph)
     source.check([scenario])
+    if source.answers and (config is not None or resume is not None):
+        raise ConfigError(f"{source.name} is a function: config= and resume= are for graphs")
 
     async def attempt() -> _Attempt:
         return await _run(
@@ -138,7 +140,7 @@ async def rollout(
     if problem is not None:
         trajectory.error = f"{PinIgnored.__name__}: {problem}"
     if reward is None and (own := last.run.reward) is not None:
-        await score(trajectory, lambda _: own)
+        reward = lambda _: own  # noqa: E731
     if reward is not None:
         await score(trajectory, reward)
         warn_unheard(trajectory, source.kind)
@@ -221,6 +223,7 @@ async def _run(
     finally:
         scope.exits = None  # a task that outlives the run must not wait for an end that has passed
     handler.close()
+    run.ended = True
     trajectory.seconds = time.monotonic() - started
     if handler.root:
         trajectory.run_id = str(handler.root)

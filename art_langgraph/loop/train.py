@@ -118,7 +118,8 @@ async def train(
         graph: As that of `rollout`.
         scenarios: The tasks to learn from.
         policy: The policy to train; the graph asks it through ChatART.
-        reward: Scores single runs. Either `reward` or `group_reward` is needed.
+        reward: Scores single runs. Either `reward` or `group_reward` is needed, unless a function sets the reward of
+            its runs (`current_run().reward`).
         group_reward: Scores the runs of a scenario together (`Ruler`).
         steps: Number of the last step.
         client: The trainer server.
