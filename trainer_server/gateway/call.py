@@ -227,6 +227,8 @@ class Call:
         """
         async with self._loaded_engine() as (engine, name):
             self._engine = engine
+            if self._chat.wants_tools and (hindrance := engine.no_tools):
+                raise APIError(400, f"`tools`: {hindrance}", code="tools_not_parsed", param="tools")
             request = self._chat.upstream(name)
             while True:
                 try:

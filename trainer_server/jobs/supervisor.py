@@ -261,6 +261,7 @@ def command(settings: TrainerSettings) -> list[str]:
         *(word for option in options.items() for word in option),
         *(["--shard"] if settings.shard else []),
         *(["--take-turns"] if settings.share_gpu else []),
+        *(["--trust-remote-code"] if settings.base.trust_remote_code else []),
         *(word for definition in settings.losses for word in ("--loss", definition)),
         *(["--revision", settings.base.revision] if settings.base.revision else []),
         *settings.args,
