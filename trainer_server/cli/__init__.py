@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from trainer_server.cli.parser_options import ReasoningOption, ToolOption
 from trainer_server.cli.plan import plan_command
 from trainer_server.process.extras import SERVER, require
 from trainer_server.wire import Home
@@ -17,19 +18,6 @@ from trainer_server.wire import Home
 _MediaOption = Annotated[
     list[str] | None,
     typer.Option(help="A domain from which images and other media may be fetched; repeatable. Default: none."),
-]
-_ToolOption = Annotated[
-    str,
-    typer.Option(
-        help="vLLM's parser of tool calls. `auto` chooses by the model's chat template and family; `none`: requests "
-        "with tools are refused. An unknown name is answered with the list."
-    ),
-]
-_ReasoningOption = Annotated[
-    str,
-    typer.Option(
-        help="vLLM's parser of thoughts, `auto`, `none` or a name. Without one, thoughts stay in the text of an answer."
-    ),
 ]
 _TrustOption = Annotated[
     bool,
@@ -85,8 +73,8 @@ def serve_command(
     ledger: Annotated[
         str, typer.Option(help="Where completions are recorded: `sqlite`, or `module:factory` of your own.")
     ] = "sqlite",
-    tool_call_parser: _ToolOption = "auto",
-    reasoning_parser: _ReasoningOption = "auto",
+    tool_call_parser: ToolOption = "auto",
+    reasoning_parser: ReasoningOption = "auto",
     trust_remote_code: _TrustOption = False,
     engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
     allowed_media_domain: _MediaOption = None,
@@ -223,8 +211,8 @@ def command_command(
     gpus: Annotated[str | None, typer.Option(help="GPUs of this engine, `0` or `2,3`. Default: all.")] = None,
     adapter_slots: Annotated[int, typer.Option(help="As `serve` has it.", min=2)] = 6,
     max_rank: Annotated[int, typer.Option(help="As `serve` has it.")] = 16,
-    tool_call_parser: _ToolOption = "auto",
-    reasoning_parser: _ReasoningOption = "auto",
+    tool_call_parser: ToolOption = "auto",
+    reasoning_parser: ReasoningOption = "auto",
     trust_remote_code: _TrustOption = False,
     engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
     allowed_media_domain: _MediaOption = None,

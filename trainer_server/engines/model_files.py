@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -77,6 +78,11 @@ class ModelFiles:
                 return _chosen(found)
         return ""
 
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the chat template uses the tools of a request, so that the model sees them."""
+        return bool(re.search(r"\btools\b", self.template))
+
     @cached_property
     def context(self) -> int | None:
         """The longest context that the configuration allows, in tokens: prompt and answer; None if it names none."""
@@ -90,6 +96,18 @@ class ModelFiles:
             return int(config["original_max_position_embeddings"])  # longer contexts make short ones worse
         factor = rope.get("factor") if kind not in _SCALED_ALREADY and "gemma3" not in self.model_type else None
         return int(min(lengths) * float(factor or 1))
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Ids of the tokens with which the model ends an answer."""
+        named = [self._json(name).get("eos_token_id") for name in ("generation_config.json", "config.json")]
+        named.append(self.text_config.get("eos_token_id"))
+        return frozenset(
+            int(one)
+            for value in named
+            for one in (value if isinstance(value, list) else [value])
+            if isinstance(one, int)
+        )
 
     @property
     def text_config(self) -> dict[str, Any]:

