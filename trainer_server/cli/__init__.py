@@ -1,4 +1,4 @@
-"""Commands of the server side: `art-langgraph serve`, `plan`, `engine install | command | status`."""
+"""Commands of the server side: `art-langgraph serve`, `plan`, `doctor`, `engine install | command | status`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from trainer_server.cli.doctor import doctor_command
 from trainer_server.cli.parser_options import ReasoningOption, ToolOption
 from trainer_server.cli.plan import plan_command
 from trainer_server.process.extras import SERVER, require
@@ -273,4 +274,5 @@ def register(app: typer.Typer) -> None:
     """Adds this package's commands to `art-langgraph`."""
     app.command("serve")(serve_command)
     app.command("plan")(plan_command)
+    app.command("doctor")(doctor_command)
     app.add_typer(engine_app, name="engine")

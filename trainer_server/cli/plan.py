@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from trainer_server.cli.parser_options import ReasoningOption, ToolOption
-from trainer_server.engines.served_model import embedded_directory
 from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, check_parser_names, parsers_of
 from trainer_server.planning.model_shape import ModelShape
 from trainer_server.planning.plan import ENGINE_OVERHEAD, GIB, Item, Plan, Workload, make_plan, remedies
@@ -64,6 +63,8 @@ def plan_command(
 
 def _parser_lines(model: str, tools: str, reasoning: str) -> list[str]:
     """Which parsers the server will choose, and why."""
+    from trainer_server.engines.served_model import embedded_directory
+
     cache = Home.find().cache
     path = embedded_directory(cache) if model == "embedded" else Path(model).expanduser()
     directory = path.parent if path.is_file() else path
