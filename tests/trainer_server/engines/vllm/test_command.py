@@ -60,7 +60,7 @@ def test_it_listens_on_a_port_or_on_a_socket(tmp_path: Path, cache: Path) -> Non
 def test_the_printed_line_starts_nothing_without_a_key(
     tmp_path: Path, base_model: Path, cache: Path, key: str | None
 ) -> None:
-    printed = CliRunner().invoke(build(), ["engine", "command", "--model", str(base_model)]).output
+    printed = CliRunner().invoke(build(), ["engine", "command", "--model", str(base_model)]).stdout
     env = {"PATH": os.environ["PATH"], **({"ART_ENGINE_API_KEY": key} if key is not None else {})}
     done = subprocess.run(["sh", "-c", f"eval {shlex.quote(printed)}"], capture_output=True, text=True, env=env)
     if key:
