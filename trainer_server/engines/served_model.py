@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,19 @@ class ServedModel:
             "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
             **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),
         }
+
+    def code_hint(self, words: str) -> str:
+        """What to add to the last words of a process that could not load the model because its code may not run.
+
+        Args:
+            words: The end of the process's log.
+        """
+        if self.trust_remote_code or not re.search("trust[_-]remote[_-]code", words):
+            return ""
+        return (
+            f". The model needs the Python code in {self.path}: read it, and if you trust it, serve with "
+            "--trust-remote-code"
+        )
 
     def tokenizer_fingerprint(self) -> str:
         """sha256, hex, of the files that decide how text becomes tokens."""

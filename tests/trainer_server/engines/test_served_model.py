@@ -73,6 +73,14 @@ def test_the_embedded_model_is_made_again_when_its_recipe_makes_other_files() ->
     assert (served_model._RECIPE, hashlib.sha256(code.encode()).hexdigest()[:12]) == (1, "9b988cdfcb8c")
 
 
+def test_code_of_the_model_that_may_not_run_is_named_with_the_flag(tmp_path: Path) -> None:
+    words = "ValueError: … Please pass the argument `trust_remote_code=True` to allow custom code to be run."
+    base = ServedModel("base", str(tmp_path))
+    assert f"needs the Python code in {tmp_path}: read it" in base.code_hint(words)
+    assert base.code_hint("CUDA out of memory") == ""
+    assert ServedModel("base", str(tmp_path), trust_remote_code=True).code_hint(words) == ""
+
+
 def test_telemetry_and_the_hub_are_off_in_processes_that_load_the_model(tmp_path: Path) -> None:
     variables = ServedModel("base", str(tmp_path)).process_environment("0")
     assert variables.items() >= {"HF_HUB_DISABLE_TELEMETRY": "1", "CUDA_VISIBLE_DEVICES": "0"}.items()

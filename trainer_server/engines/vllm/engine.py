@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainer_server.engines.base import AdapterRefused, EngineLost, EngineSettings, Reply, readable
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import child_environment, command, environment
 from trainer_server.engines.vllm.dialect import Health, VLLMClient
 from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, Choice, Parsers, parsers_of
@@ -141,6 +142,7 @@ class VLLMEngine:
 
     Args:
         client: Client of the server.
+        base: The base model that it serves.
         child: The server's process, if it is started here; None: it runs elsewhere.
         socket: Where the child listens.
         shares: Whether the trainer uses the same GPUs, by turns; see `rest`.
@@ -150,13 +152,14 @@ class VLLMEngine:
     def __init__(
         self,
         client: VLLMClient,
+        base: ServedModel,
         *,
         child: Child | None = None,
         socket: Path | None = None,
         shares: bool = False,
         parsers: Parsers | None = None,
     ) -> None:
-        self.client = client
+        self.client, self._base = client, base
         self.url = client.url
         self.resting = False
         self._shares = shares
@@ -182,7 +185,7 @@ class VLLMEngine:
         """An engine for a vLLM that runs elsewhere."""
         base = settings.base
         client = VLLMClient(url, settings.api_key, base=base.name, cpu=settings.cpu, revision=base.revision)
-        return cls(client, shares=settings.share_gpu)
+        return cls(client, base, shares=settings.share_gpu)
 
     @classmethod
     def launched(cls, settings: EngineSettings, *, name: str = "engine", gpus: str | None = None) -> VLLMEngine:
@@ -217,7 +220,7 @@ class VLLMEngine:
         own = environment(base, key, kv_cache_gib=settings.kv_cache_gib, gpus=gpus, sleeps=sleeps)
         child = Child(name, line, settings.home.logs, {**child_environment(settings.env), **own})
         client = VLLMClient(f"unix:{socket}", key, base=base.name, cpu=settings.cpu, revision=base.revision)
-        return cls(client, child=child, socket=socket, shares=sleeps, parsers=parsers)
+        return cls(client, base, child=child, socket=socket, shares=sleeps, parsers=parsers)
 
     @property
     def ready(self) -> bool:
@@ -449,7 +452,9 @@ class VLLMEngine:
             if not self._child:
                 raise EngineError(f"the engine at {self.url} does not answer")
             if not self._child.running:
-                raise EngineError(f"vLLM ended while starting. The end of {self._child.log}:\n{self._child.tail()}")
+                tail = self._child.tail()
+                hint = self._base.code_hint(tail)
+                raise EngineError(f"vLLM ended while starting{hint}. The end of {self._child.log}:\n{tail}")
             if time.monotonic() > deadline:
                 raise EngineError(f"vLLM at {self.url} does not answer; look into {self._child.log}")
             await asyncio.sleep(0.1)

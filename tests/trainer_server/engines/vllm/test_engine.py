@@ -236,7 +236,7 @@ async def engine(
     app = make_app()
     with serving(app) as url:
         child = Child("engine", PROCESS, tmp_path, dict(os.environ))
-        engine = VLLMEngine(VLLMClient(url, None, base="base", cpu=True), child=child)
+        engine = VLLMEngine(VLLMClient(url, None, base="base", cpu=True), ServedModel("base", ""), child=child)
         monkeypatch.setattr("trainer_server.engines.vllm.dialect._HEALTH_TIMEOUT", 5.0)
         await engine.start()
         monkeypatch.setattr("trainer_server.engines.vllm.dialect._HEALTH_TIMEOUT", 0.02)
