@@ -51,6 +51,11 @@ class ChatRequest:
         return self.asked.stream_options is not None and bool(self.asked.stream_options.include_usage)
 
     @property
+    def wants_tools(self) -> bool:
+        """Whether the answer may be a tool call."""
+        return bool(self.asked.tools) and self.asked.tool_choice != "none"
+
+    @property
     def constrained(self) -> list[str]:
         """See Completion.constrained."""
         sampling, reasons = self.sampling, ["grammar"] * self.asked.grammar
