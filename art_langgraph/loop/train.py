@@ -171,7 +171,9 @@ async def train(
     if max_staleness < 0 or dynamic_sampling < 0:
         raise ConfigError(f"max_staleness={max_staleness} and dynamic_sampling={dynamic_sampling} must be 0 or more")
     source.check(tasks)
-    source.server, source.policy = client.connection, policy
+    source.policy = policy
+    if source.function is not None:
+        source.server = client.connection
     check = StepCheck(policy, nodes, retry_credit)
 
     async def run_scenario(scenario: Scenario) -> Trajectory:
