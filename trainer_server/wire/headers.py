@@ -8,3 +8,6 @@ ROLLOUT = "X-ART-Rollout"
 TEMPERATURE = "X-ART-Temperature"
 """Sampling temperature that overrides the one in the request, which a graph may hard-code. The ledger records the
 effective temperature."""
+
+COMPLETION = "X-ART-Completion"
+"""Of an answer: the id of its completion in the ledger, whichever API was asked."""
