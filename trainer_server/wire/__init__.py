@@ -3,7 +3,15 @@ child processes; and what every part of the server may need: JSON Lines (jsonl.p
 code from outside that an option names (plugins.py).
 Imports the standard library and pydantic only."""
 
-from trainer_server.wire.completions import Completion, CompletionStatus, RolloutCalls, Sampling
+from trainer_server.wire.completions import (
+    Completion,
+    CompletionStatus,
+    Continuation,
+    PrefixDrift,
+    RolloutCalls,
+    Sampling,
+    prefix_drift,
+)
 from trainer_server.wire.errors import (
     SERVER_STOPPING,
     ARTError,
@@ -60,6 +68,7 @@ __all__ = [
     "ConfigError",
     "Conflict",
     "Connection",
+    "Continuation",
     "Conversation",
     "EngineError",
     "ExportFormat",
@@ -78,6 +87,7 @@ __all__ = [
     "NotStored",
     "Policy",
     "PolicySpec",
+    "PrefixDrift",
     "Refusal",
     "RolloutCalls",
     "SFTConfig",
@@ -93,5 +103,6 @@ __all__ = [
     "Unprocessable",
     "Version",
     "VersionNumber",
+    "prefix_drift",
     "version_number",
 ]

@@ -202,6 +202,9 @@ class VLLMClient:
     async def chat(self, request: Mapping[str, Any]) -> AsyncIterator[VLLMReply]:
         """See Engine.chat."""
         body = dict(request)
+        if (spliced := body.pop("prompt_token_ids", None)) is not None:
+            # vLLM then renders nothing; parsers, grammar and streaming stay as they are. Older ones ignore the field.
+            body["kv_transfer_params"] = {"prompt_token_ids": spliced}
         if self._cpu:
             body.pop("seed", None)  # vLLM on CPUs can crash when requests have seeds
         sent = self.http.build_request("POST", "/v1/chat/completions", json=body)
