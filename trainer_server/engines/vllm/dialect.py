@@ -235,6 +235,9 @@ class VLLMClient:
     async def _generation(self, path: str, request: Mapping[str, Any]) -> AsyncIterator[httpx.Response]:
         """An accepted request. Leaving the context early aborts the generation."""
         body = dict(request)
+        if (spliced := body.pop("prompt_token_ids", None)) is not None:
+            # vLLM then renders nothing; parsers, grammar and streaming stay as they are. Older ones ignore the field.
+            body["kv_transfer_params"] = {"prompt_token_ids": spliced}
         if self._cpu:
             body.pop("seed", None)  # vLLM on CPUs can crash when requests have seeds
         sent = self.http.build_request("POST", path, json=body)

@@ -7,7 +7,8 @@ import asyncio
 from fastapi import APIRouter
 
 from trainer_server.server.dependencies import ServerDep
-from trainer_server.wire import Completion, NotFound, answer_ids
+from trainer_server.wire import Completion, NotFound
+from trainer_server.wire.completions import ledger_id
 
 router = APIRouter(prefix="/api/completions", tags=["completions"])
 
@@ -18,7 +19,7 @@ async def show_completion(completion_id: str, server: ServerDep) -> Completion:
 
     `completion_id` may also be the id of an answer in another API: `resp_…`, `msg_…` or `cmpl-…`.
     """
-    key = answer_ids.completion_id(completion_id) or completion_id
+    key = ledger_id(completion_id) or completion_id
     completions = await asyncio.to_thread(server.ledger.read, [key])
     if key not in completions:
         raise NotFound(f"the ledger has no completion {completion_id!r}", code="not_found")
