@@ -55,6 +55,12 @@ class StepRecord:
         return mean
 
     @property
+    def prefix_drift(self) -> float | None:
+        """Share of the sampled tokens that the next prompt of their run does not have; None where no run has turns."""
+        share: float | None = self.result.metrics.get("prefix_drift")
+        return share
+
+    @property
     def skipped(self) -> str | None:
         """Why the step made no new version; None where it made a version."""
         reason: str | None = self.result.metrics.get("skipped")
@@ -72,7 +78,10 @@ class StepRecord:
 
     def __str__(self) -> str:
         reward = "no reward" if self.reward is None else f"mean reward {self.reward:.3f}"
-        parts = [f"step {self.step}: version {self.result.version}, {reward}", self.skipped, self.failures]
+        head = f"step {self.step}: version {self.result.version}, {reward}"
+        if (drift := self.prefix_drift) is not None:
+            head += f", prefix drift {drift:.1%}"
+        parts = [head, self.skipped, self.failures]
         return "; ".join(filter(None, parts))
 
 

@@ -19,6 +19,7 @@ from trainer_server.gateway.admission import Admission
 from trainer_server.gateway.gateway import Gateway
 from trainer_server.gateway.recorder import Identity, Recorder
 from trainer_server.gateway.rollout_pins import RolloutPins
+from trainer_server.gateway.splice.splicer import SpliceMode, Splicer
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.service import JobService
 from trainer_server.jobs.supervisor import TrainerSettings
@@ -87,6 +88,7 @@ class Server:
             max_tokens=config.max_tokens,
             engine_wait=config.engine_wait,
             media_domains=config.media_domains,
+            splicer=Splicer(SpliceMode(config.splice)),
         )
         self.jobs = JobService(
             TrainerSettings(
