@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -50,6 +51,14 @@ class ServedModel:
     def hub_id(self) -> str:
         """The model's hub id, for model cards; its name if it has none."""
         return _HUB_ID if self.name == EMBEDDED else self.name
+
+    @property
+    def model_type(self) -> str:
+        """The architecture's name in transformers, such as `qwen3`; empty where no configuration says it."""
+        try:
+            return str(json.loads((Path(self.path) / "config.json").read_text()).get("model_type", ""))
+        except FileNotFoundError:
+            return ""
 
     def process_environment(self, gpus: str | None = None) -> dict[str, str]:
         """Environment variables of a process that loads the model with transformers.

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainer_server.engines.base import AdapterRefused, EngineLost, EngineSettings, Reply, readable
+from trainer_server.engines.vllm import harmony
 from trainer_server.engines.vllm.command import child_environment, command, environment
 from trainer_server.engines.vllm.dialect import Health, VLLMClient
 from trainer_server.process.child import Child
@@ -163,7 +164,14 @@ class VLLMEngine:
     def at(cls, url: str, settings: EngineSettings) -> VLLMEngine:
         """An engine for a vLLM that runs elsewhere."""
         base = settings.base
-        client = VLLMClient(url, settings.api_key, base=base.name, cpu=settings.cpu, revision=base.revision)
+        client = VLLMClient(
+            url,
+            settings.api_key,
+            base=base.name,
+            cpu=settings.cpu,
+            revision=base.revision,
+            harmony=base.model_type == harmony.MODEL_TYPE,
+        )
         return cls(client, shares=settings.share_gpu)
 
     @classmethod
@@ -190,7 +198,14 @@ class VLLMEngine:
         )
         own = environment(base, key, kv_cache_gib=settings.kv_cache_gib, gpus=gpus, sleeps=sleeps)
         child = Child(name, line, settings.home.logs, {**child_environment(settings.env), **own})
-        client = VLLMClient(f"unix:{socket}", key, base=base.name, cpu=settings.cpu, revision=base.revision)
+        client = VLLMClient(
+            f"unix:{socket}",
+            key,
+            base=base.name,
+            cpu=settings.cpu,
+            revision=base.revision,
+            harmony=base.model_type == harmony.MODEL_TYPE,
+        )
         return cls(client, child=child, socket=socket, shares=sleeps)
 
     @property
