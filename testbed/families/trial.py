@@ -35,7 +35,7 @@ _MAX_TOKENS = 80
 _RUNS = 8
 _POLICY = "agent"
 _RANK = 16
-_ENGINE_ARGS = "--max-model-len 2048 --enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3"
+_ENGINE_ARGS = "--max-model-len 2048"
 _WARM_START = SFTConfig(lr=1e-2, num_train_epochs=40, per_device_train_batch_size=8)
 _STEP = GRPOConfig(lr=1e-3)
 
@@ -72,6 +72,7 @@ def family_server(family: Family, home: Path, progress: Callable[[str], None]) -
     """
     model, started = family_model(family), time.monotonic()
     options = ["--model", str(model), "--max-rank", str(_RANK), "--engine-args", _ENGINE_ARGS]
+    options += ["--tool-call-parser", family.tool_parser] if family.tool_parser else []
     with trainer_server(home, home / "server.log", progress, *options) as connection:
         headers = {"Authorization": f"Bearer {connection.api_key}"}
         (engine,) = httpx.get(f"{connection.url}/api/engines", headers=headers, timeout=30).json()["engines"]
