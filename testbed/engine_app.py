@@ -48,6 +48,8 @@ from trainer_server.wire.jsonl import to_json
 CONTEXT = 2_000
 END = "\x03"
 PARAGRAPH = 256
+UNSEEN = "unseen"
+"""A function whose calls the chat template leaves out."""
 UNIFORM = -math.log(300)
 """Log-probability of every token: about that of the tiny base model, which knows nothing yet."""
 
@@ -276,6 +278,7 @@ def _render(messages: list[dict[str, Any]]) -> str:
         if content.startswith("(hint) ") and at < len(messages) - 1:
             continue
         functions = [call["function"] for call in message.get("tool_calls") or ()]
+        functions = [function for function in functions if function["name"] != UNSEEN]
         text += content + "".join(f"call {one['name']} {one['arguments']}" for one in functions)
         text += END if message["role"] == "assistant" else ""
     return text

@@ -47,6 +47,14 @@ with unconfirmed bytes. A read timeout cannot detect it: vLLM may send nothing u
 platform lacks are left out."""
 
 
+def _renamed(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message with its thought in the field `reasoning`, the only one that vLLM's /tokenize knows."""
+    renamed = dict(message)
+    if (thought := renamed.pop("reasoning_content", None)) is not None:
+        renamed.setdefault("reasoning", thought)
+    return renamed
+
+
 def _keepalive() -> list[tuple[int, int, int]]:
     options = {getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)}
     return [
@@ -79,11 +87,21 @@ class VLLMClient:
         base: The name under which it serves the base model.
         cpu: Whether it computes on the CPU.
         revision: The commit of a base model from the hub; None: not known.
+        harmony: Whether it renders chat requests in Harmony's format (gpt-oss).
     """
 
-    def __init__(self, url: str, api_key: str | None, *, base: str, cpu: bool, revision: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None,
+        *,
+        base: str,
+        cpu: bool,
+        revision: str | None = None,
+        harmony: bool = False,
+    ) -> None:
         self.url = url
-        self._base, self._cpu, self._revision = base, cpu, revision
+        self._base, self._cpu, self._revision, self._harmony = base, cpu, revision, harmony
         path = url.removeprefix("unix:") if url.startswith("unix:") else None
         self.http = httpx.AsyncClient(
             base_url="http://vllm" if path else url,
@@ -259,7 +277,11 @@ class VLLMClient:
 
     async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
         """See Engine.render."""
-        return list((await self._ask("/tokenize", {**chat, "add_generation_prompt": generation}))["tokens"])
+        body = {**chat, "messages": [_renamed(message) for message in chat["messages"]]}
+        if self._harmony and generation:  # /tokenize renders with the chat template, which chat requests do not use
+            prompted = await self._ask("/v1/chat/completions", {**body, "max_tokens": 1, "return_token_ids": True})
+            return list(prompted["prompt_token_ids"])
+        return list((await self._ask("/tokenize", {**body, "add_generation_prompt": generation}))["tokens"])
 
     async def tokenize(self, text: str) -> list[int]:
         """See Engine.tokenize."""
