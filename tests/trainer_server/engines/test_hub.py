@@ -28,7 +28,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """huggingface_hub tries again without waiting."""
+    """huggingface_hub tries again without waiting, and keeps each byte that it has received."""
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1)
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _seconds: None)
 
 
