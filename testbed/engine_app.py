@@ -1,14 +1,19 @@
-"""A small engine that answers chat completions with exact tokens, as vLLM does: for the lane without vLLM.
+"""A small engine that answers chat and text completions with exact tokens, as vLLM does: for the lane without vLLM.
 
 A token is a character of the text, but two newlines in a row are one. Its chat template puts END after what the
-assistant said, and drops `(hint) …` messages once they are answered. What it answers follows from the last message:
-`think THOUGHT|TEXT` thinks first, `call NAME {json}` makes a tool call, `calls [[NAME, {json}], …]` several,
-`say TEXT` says TEXT, `who` names the weights of the adapter that answers, `where` the engine, `slow` streams slowly,
-`die` breaks the connection, `no tokens` leaves the token ids out, `gap TEXT` says TEXT and leaves the second chunk of a
-stream out; `after SECONDS …` does the rest later; anything else is echoed. A forced tool is called with what would have
-been said. More than 2,000 characters are over the context. While a test leaves texts in `state["answers"]`, these are
-said instead (of `call …`, done), to prompts of any length. Adapters whose names are in `state["refused"]` are not
-loaded, nor are those that are no whole safetensors files. While `state["deaf"]`, health checks are not answered.
+assistant said, and drops `(hint) …` messages once they are answered. It takes `kv_transfer_params.prompt_token_ids` in
+place of the rendered prompt, unless `state["splices"]` is false (`"garbled"`: it reports another prompt).
+
+What it answers follows from the last message: `think THOUGHT|TEXT` thinks first, `call NAME {json}` makes a tool call,
+`calls [[NAME, {json}], …]` several, `say TEXT` says TEXT, `who` names the weights of the adapter that answers, `where`
+the engine, `slow` streams slowly, `die` breaks the connection, `no tokens` leaves the token ids out, `gap TEXT` says
+TEXT and leaves the second chunk of a stream out; `after SECONDS …` does the rest later, `turn …` does the rest and
+samples END; anything else is echoed. A forced tool is called with what would have been said. More than 2,000 characters
+are over the context. While a test leaves texts in `state["answers"]`, these are said instead (of `call …`, done), to
+prompts of any length. Adapters whose names are in `state["refused"]` are not loaded, nor are those that are no whole
+safetensors files. While `state["deaf"]`, health checks are not answered.
+
+`cut TEXT` says TEXT, and that the limit of tokens cut it.
 
 With `sleeps` it can be told to rest, and answers nothing while it does.
 
@@ -60,6 +65,7 @@ def make_app(
     state: dict[str, Any] = {
         "loaded": {}, "most_loaded": 0, "loads": 0, "load_seconds": 0.0, "requests": [], "tokenized": [], "aborted": 0,
         "blind": False, "unready": 0, "answers": [], "refused": [], "unloadable": 0,
+        "splices": True,
         "deaf": False, "looks": 0, "asleep": False, "naps": 0, "disturbed": 0, "sleepless": 0, "under_way": 0,
     }  # fmt: skip
 
@@ -104,8 +110,10 @@ def make_app(
             scripted = f"say {scripted}"
         if scripted:
             prompt = ""
-        limit = body.get("max_tokens") or CONTEXT - len(prompt)
-        if len(prompt) + limit > CONTEXT or limit < 1:
+        given = (body.get("kv_transfer_params") or {}).get("prompt_token_ids") if state["splices"] else None
+        length = len(given or prompt)
+        limit = body.get("max_tokens") or CONTEXT - length
+        if length + limit > CONTEXT or limit < 1:
             message = f"This model's maximum context length is {CONTEXT} tokens."
             return JSONResponse({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
         said = scripted or str(body["messages"][-1].get("content") or "")
@@ -115,15 +123,20 @@ def make_app(
                 state["aborted"] += 1
                 return Response()
         said = {"who": f"say {weights(state['loaded'].get(body['model']))}", "where": f"say {name}"}.get(said, said)
+        said, ends = said.removeprefix("turn "), END * said.startswith("turn ")
         text, calls = _answer(said, body)
-        tokens = [ord(char) for char in text][:limit]
+        tokens = [ord(char) for char in text + ends][:limit]
         choices = [_choice(i, text[:limit], calls, tokens) for i in range(body.get("n") or 1)]
         if said.startswith("think "):
             thought, answer = said.removeprefix("think ").split("|")
             for choice in choices:
                 choice["message"] |= {"reasoning": thought, "content": answer}
-        prompt_ids = _tokens(prompt) or [0]
+        prompt_ids = given or _tokens(prompt) or [0]
+        if given and state["splices"] == "garbled":
+            prompt_ids = prompt_ids[1:]
         head = {"id": "chatcmpl-engine", "object": "chat.completion", "created": 1, "model": body["model"]}
+        for choice in choices if said.startswith("cut ") else ():
+            choice["finish_reason"] = "length"
         if said == "no tokens":
             for choice in choices:
                 choice["token_ids"] = None
@@ -134,8 +147,29 @@ def make_app(
                 await asyncio.sleep(0.01)
             state["aborted"] += 1
             return Response()
-        usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(tokens), "total_tokens": 0}
+        counted = len(tokens) * len(choices)
+        usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": counted, "total_tokens": 0}
         return JSONResponse({**head, "choices": choices, "usage": usage, "prompt_token_ids": prompt_ids})
+
+    async def complete(request: Request) -> Response:
+        body = await request.json()
+        state["requests"].append(body)
+        if body["model"] != base and body["model"] not in state["loaded"]:
+            return JSONResponse({"error": {"message": f"model {body['model']} does not exist", "code": 404}}, 404)
+        prompt_ids = _tokens(body["prompt"]) if isinstance(body["prompt"], str) else body["prompt"]
+        text, _ = _answer(_text(prompt_ids), body)
+        tokens = _tokens(text)[: body.get("max_tokens") or CONTEXT]
+        head = {"id": "cmpl-engine", "object": "text_completion", "created": 1, "model": body["model"]}
+        count = len(tokens) * (body.get("n") or 1)
+        usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": count, "total_tokens": len(prompt_ids) + count}
+        if body.get("stream"):
+            events = [
+                {**head, "choices": [_text_choice(0, [token], prompt_ids if at == 0 else None, at == len(tokens) - 1)]}
+                for at, token in enumerate(tokens)
+            ]
+            return StreamingResponse(_events([*events, {**head, "choices": [], "usage": usage}]))
+        choices = [_text_choice(index, tokens, prompt_ids, True) for index in range(body.get("n") or 1)]
+        return JSONResponse({**head, "choices": choices, "usage": usage})
 
     async def tokenize(request: Request) -> Response:
         body = await request.json()
@@ -202,6 +236,7 @@ def make_app(
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/completions", complete, methods=["POST"]),
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
             *([Route("/v1/load_lora_adapter", load, methods=["POST"])] if lora else []),
@@ -255,7 +290,7 @@ def _text(tokens: list[int]) -> str:
 
 
 def _answer(said: str, body: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
-    text = said.removeprefix("say ").removeprefix("gap ") or "?"
+    text = said.removeprefix("say ").removeprefix("gap ").removeprefix("cut ") or "?"
     if said.startswith("think "):
         return said.removeprefix("think ").replace("|", ""), []
     if said.startswith("call "):
@@ -285,6 +320,25 @@ def _choice(index: int, text: str, calls: list[dict[str, Any]], tokens: list[int
     }  # fmt: skip
 
 
+def _text_choice(index: int, tokens: list[int], prompt_ids: list[int] | None, ended: bool) -> dict[str, Any]:
+    """A choice of a text completion, or of a chunk of it."""
+    texts = [_text([token]) for token in tokens]
+    logprobs = {
+        "tokens": texts, "token_logprobs": [UNIFORM] * len(tokens), "text_offset": list(range(len(tokens))),
+        "top_logprobs": [{text: UNIFORM} for text in texts],
+    }  # fmt: skip
+    return {
+        "index": index, "text": "".join(texts), "logprobs": logprobs, "finish_reason": "stop" if ended else None,
+        "stop_reason": None, "token_ids": tokens, "prompt_token_ids": prompt_ids,
+    }  # fmt: skip
+
+
+async def _events(bodies: list[dict[str, Any]]) -> AsyncIterator[bytes]:
+    for body in bodies:
+        yield b"data: " + to_json(body).encode() + b"\n\n"
+    yield b"data: [DONE]\n\n"
+
+
 async def _stream(
     head: dict[str, Any], choice: dict[str, Any], prompt_ids: list[int], said: str, state: dict[str, Any]
 ) -> AsyncIterator[bytes]:
@@ -306,7 +360,7 @@ async def _stream(
             elif at < len(thought := message.get("reasoning", "")):
                 delta = {"reasoning": thought[at]}
             else:
-                delta = {"content": message["content"][at - len(thought)]}
+                delta = {"content": message["content"][at - len(thought) :][:1]}
             if not (said.startswith("gap ") and at == 1):
                 yield event(delta, at, choice["finish_reason"] if last else None)
             if said == "slow":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import sys
 from collections import Counter
@@ -34,6 +35,7 @@ from trainer_server.wire.text import writable
 
 if TYPE_CHECKING:
     from art_langgraph.trajectory import Trajectory
+    from trainer_server.wire import Completion
 
 app = typer.Typer(help="Recorded runs: list, show, export, import, stats.", no_args_is_help=True)
 
@@ -101,12 +103,45 @@ def _facts(trajectory: Trajectory) -> dict[str, Any]:
 def show_command(run: RunArgument, store: StoreOption = None) -> None:
     """Show a run as a tree: question, policy versions, nodes, messages, tools, rewards.
 
+    For a run of several turns it asks the server, which has their tokens, for the prefix drift: how much of what was
+    sampled the next prompts do not have.
+
     Example: art-langgraph trajectories show tr-4f2a
     """
     from art_langgraph.cli.tree import tree
     from art_langgraph.store import TrajectoryStore
 
-    Console().print(tree(find_trajectory(TrajectoryStore(store), run)))
+    trajectory = find_trajectory(TrajectoryStore(store), run)
+    Console().print(tree(trajectory, drift=asyncio.run(_drift(trajectory))))
+
+
+async def _drift(trajectory: Trajectory) -> str | None:
+    """The prefix drift of a run, in words; None for a run of less than two completions of ours."""
+    from art_langgraph.client.client import TrainerClient
+    from trainer_server.wire import ServerError, ServerUnreachable, prefix_drift
+
+    ids = [call.id for call in trajectory.completions if call.id]
+    if len(ids) < 2:
+        return None
+    completions: list[Completion] = []
+    try:
+        async with TrainerClient(retry_for=0.0) as trainer:
+            for id_ in ids:
+                try:
+                    completions.append(await trainer.completion(id_))
+                except ServerError as error:
+                    if error.status != 404:
+                        raise
+    except (ConfigError, ServerError, ServerUnreachable) as error:
+        return f"not known, the server has the tokens: {error}"
+    if not completions:
+        return "not known, the server's ledger has no completion of this run"
+    drift = prefix_drift(completions)
+    if drift.share is None:
+        return "none, no completion continues another one"
+    ways = Counter(str(completion.continuation) for completion in completions if completion.continuation)
+    prompts = ", ".join(f"{count} {way}" for way, count in ways.items())
+    return f"{drift.share:.1%}, {drift.missing} of {drift.sampled} sampled tokens; next prompts: {prompts}"
 
 
 @app.command("export")

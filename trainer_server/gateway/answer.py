@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,8 @@ class Answer:
     """Log-probabilities of the sampled tokens."""
     finish_reason: str | None = None
     """Why the answer ended; None until it has ended."""
+    stop_reason: int | str | None = None
+    """What ended it, where that is not the model's own end of a turn: a text or a token of the request, for example."""
     message: dict[str, Any] | None = None
     """The assistant message; None until the first part of it was received."""
 
@@ -36,6 +38,7 @@ class Answer:
         self.token_ids += choice.get("token_ids") or []
         self.logprobs += [entry["logprob"] for entry in (choice.get("logprobs") or {}).get("content") or []]
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        self.stop_reason = choice.get("stop_reason") or self.stop_reason
         if delta := choice.get("delta"):
             self.message = merge_delta(self.message or {"role": "assistant", "content": None}, delta)
         elif message := choice.get("message"):
@@ -109,10 +112,7 @@ def as_text(choice: dict[str, Any], sampled: str | None) -> None:
     if sampled is not None and not good:
         message["content"] = _without_thought(sampled, message.get("reasoning") or message.get("reasoning_content"))
     else:
-        written = [
-            f'{{"name": {json.dumps(call["function"]["name"])}, "arguments": {call["function"]["arguments"]}}}'
-            for call in bad
-        ]
+        written = map(written_call, bad)
         message["content"] = "\n".join([*([message["content"]] if message.get("content") else []), *written])
     message["tool_calls"] = good
     if not good:
@@ -127,6 +127,12 @@ def _without_thought(sampled: str, thought: str | None) -> str:
 
 _END_OF_THOUGHT = re.compile(r"^\s*(</[^<>]*>|\[/[^\[\]]*\]|<channel\|>)?\s*")
 """The mark that ends a thought in the formats of vLLM's parsers, such as `</think>`, and the space around it."""
+
+
+def written_call(call: Mapping[str, Any]) -> str:
+    """A tool call as text."""
+    function = call["function"]
+    return f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'
 
 
 def _is_object(arguments: str) -> bool:

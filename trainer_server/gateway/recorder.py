@@ -12,7 +12,7 @@ from trainer_server.gateway.answer import Answer
 from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import Ledger, LedgerError
-from trainer_server.wire import Completion, CompletionStatus
+from trainer_server.wire import Completion, CompletionStatus, Continuation
 
 log = logging.getLogger("trainer_server")
 
@@ -70,6 +70,8 @@ class Recorder:
         created: float,
         *,
         untrainable: str | None = None,
+        continues: str | None = None,
+        continuation: Continuation | None = None,
     ) -> Completion:
         """Makes the ledger's row of one choice.
 
@@ -81,6 +83,8 @@ class Recorder:
             status: How the completion ended.
             created: Unix time, seconds.
             untrainable: See Completion.untrainable.
+            continues: See Completion.continues.
+            continuation: See Completion.continuation.
         """
         return Completion(
             id=completion_id,
@@ -90,6 +94,7 @@ class Recorder:
             tokenizer=self.identity.tokenizer,
             policy=source.policy,
             version=source.version,
+            model=chat.model,
             rollout=source.rollout,
             status=status,
             untrainable=untrainable,
@@ -102,7 +107,20 @@ class Recorder:
             logprobs=answer.logprobs,
             request=chat.recorded(),
             message=answer.message,
+            continues=continues,
+            continuation=continuation,
         )
+
+    async def read(self, completion_id: str) -> Completion | None:
+        """A completion of the ledger, or None.
+
+        Raises:
+            APIError: 503, the ledger could not be read.
+        """
+        try:
+            return (await asyncio.to_thread(self._ledger.read, [completion_id])).get(completion_id)
+        except LedgerError as error:
+            raise APIError(503, str(error), code="ledger_unreadable", retry_after=5) from None
 
     async def add(self, completions: Sequence[Completion]) -> None:
         """Records completions, and returns once they are on disk.

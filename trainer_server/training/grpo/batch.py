@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainer_server.training.grpo.advantage import advantages, zero_variance
-from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig, TrajectoryRef
+from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig, TrajectoryRef, prefix_drift
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class Batch:
 
     version: the newest one of the policy, which is trained. samples: what is trained. rewards: of all trajectories that
     have one. rewards_by_version: those of trajectories that one version of the policy sampled alone. *_skipped: what is
-    not trained, by reason.
+    not trained, by reason. continuations: of the completions in the ledger, how many continue an earlier turn in which
+    way. prefix_drift: of all of them.
     """
 
     version: int = 0
@@ -58,6 +59,8 @@ class Batch:
     trajectories: int = 0
     trajectories_skipped: Counter[str] = field(default_factory=Counter)
     completions_skipped: Counter[str] = field(default_factory=Counter)
+    continuations: Counter[str] = field(default_factory=Counter)
+    prefix_drift: float | None = None
 
     def keeping(self, samples: list[Sample], skipped: Counter[str]) -> Batch:
         """The same batch with these samples only. skipped: the completions that this leaves out, by reason."""
@@ -95,6 +98,8 @@ class Batch:
             "completions": len(self.samples),
             "completions_skipped": dict(self.completions_skipped),
             "constrained": sum(sample.constrained for sample in self.samples),
+            "prefix_drift": self.prefix_drift,
+            "continuations": dict(self.continuations),
         }
 
 
@@ -119,7 +124,11 @@ def gather_batch(
         base_model: Of the trainer; completions of others are skipped.
         tokenizer: Fingerprint; completions of others are skipped.
     """
-    batch = Batch(version)
+    batch = Batch(
+        version,
+        continuations=Counter(one.continuation for one in completions.values() if one.continuation),
+        prefix_drift=prefix_drift(completions.values()).share,
+    )
     scored_by_group, rewards_by_group = [], []
     for group in groups:
         batch.groups += 1
