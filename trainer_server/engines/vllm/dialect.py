@@ -29,6 +29,8 @@ _HEALTH_TIMEOUT = 10.0
 """Seconds for a health check."""
 _LOOK_TIMEOUT = 30.0
 """Seconds for a question about vLLM's state."""
+_PROBE_TIMEOUT = 10.0
+"""Seconds for a request that is refused at once, or need not be answered."""
 _COMMIT = re.compile("[0-9a-f]{40}")
 TOOL_PROBE: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Look."}],
@@ -176,9 +178,12 @@ class VLLMClient:
     async def parses_tools(self) -> bool | None:
         """Whether vLLM answers requests with tools, which it does with a parser only; None: it does not say.
 
-        Asks the base model for one token.
+        Asks the base model for one token. A refusal comes at once, an answer perhaps not, if many requests wait.
         """
-        answer = await self._post("/v1/chat/completions", {"model": self._base, **TOOL_PROBE}, _RENDER_TIMEOUT)
+        try:
+            answer = await self._post("/v1/chat/completions", {"model": self._base, **TOOL_PROBE}, _PROBE_TIMEOUT)
+        except EngineError:
+            return None
         if answer.status_code == 200:
             return True
         return False if "--tool-call-parser" in answer.text else None

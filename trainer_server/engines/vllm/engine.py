@@ -22,7 +22,7 @@ from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm import harmony
 from trainer_server.engines.vllm.command import child_environment, command, environment
 from trainer_server.engines.vllm.dialect import Health, VLLMClient
-from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, Choice, Parsers, parsers_of
+from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, Parsers, parsers_of
 from trainer_server.process.child import Child
 from trainer_server.wire import ConfigError, EngineError
 
@@ -249,16 +249,13 @@ class VLLMEngine:
             "restarts": self.restarts,
             "adapters": sorted(self._held),
             "max_model_len": self.max_model_len,
-            "tool_parser": self._parser(self._parses_tools, self._parsers and self._parsers.tools),
-            "reasoning_parser": self._parser(None, self._parsers and self._parsers.reasoning),
+            **self._parser_names(),
         }
 
-    @staticmethod
-    def _parser(parses: bool | None, choice: Choice | None) -> str | None:
-        """A parser's name; None: there is none; `unknown`: an engine elsewhere does not say its name."""
-        if choice is not None:
-            return choice.name
-        return None if parses is False else UNKNOWN
+    def _parser_names(self) -> dict[str, str | None]:
+        if self._parsers:
+            return {"tool_parser": self._parsers.tools.name, "reasoning_parser": self._parsers.reasoning.name}
+        return {"tool_parser": None if self._parses_tools is False else UNKNOWN, "reasoning_parser": UNKNOWN}
 
     @property
     def no_tools(self) -> str | None:
