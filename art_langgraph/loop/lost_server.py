@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,8 @@ _LOST = {"NetworkError", "RemoteProtocolError", "ConnectTimeout"}
 """Classes of errors that say that a connection was refused or cut, by name: OpenAI's client is made with httpx or with
 httpx2, and an error of the first is none of the second. OpenAI's own APIConnectionError says nothing: it comes from
 these errors, and from any other error of a request."""
+_ROLLOUT = re.compile(r"/rollouts/[^/]+$")
+"""The end of a rollout's own base URL."""
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 
 
@@ -60,10 +63,10 @@ def _lost_server(error: Exception) -> tuple[Connection, Exception] | None:
         stopped = getattr(cause, "code", None) == SERVER_STOPPING
         if request is None or not (names & _LOST or stopped):
             continue
-        key = str(request.headers.get("Authorization", "")).removeprefix("Bearer ")
-        url = str(request.url)
+        given = request.headers.get("Authorization", "") or request.headers.get("X-API-Key", "")
+        key, url = str(given).removeprefix("Bearer "), str(request.url)
         if key in keys and "/v1/" in url:
-            return Connection(url.partition("/v1/")[0], key), cause
+            return Connection(_ROLLOUT.sub("", url.partition("/v1/")[0]), key), cause
     return None
 
 

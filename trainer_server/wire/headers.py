@@ -8,3 +8,6 @@ ROLLOUT = "X-ART-Rollout"
 TEMPERATURE = "X-ART-Temperature"
 """Sampling temperature that overrides the one in the request, which a graph may hard-code. The ledger records the
 effective temperature."""
+
+VERSION = "X-ART-Version"
+"""Version that the rollout asks of the policies that requests name without one: `3` for all, or `agent=3,critic=1`."""
