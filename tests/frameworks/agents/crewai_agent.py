@@ -15,7 +15,7 @@ async def agent(question):
         role="geographer",
         goal="Answer questions about cities.",
         backstory="You look numbers up before you answer.",
-        llm=LLM(model="openai/agent"),
+        llm=LLM(model="agent", custom_openai=True),
         tools=[population],
         max_iter=6,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 QUESTION = "Which city has more people, Oslo or Rome?"
 ANSWER = "Rome"
@@ -34,7 +34,8 @@ class Framework:
         api: Path of its requests, after `/v1`.
         streams: Whether it asks for streams.
         answers: What the model says, one answer for each of its calls.
-        called: Tools that the completions call, in order. Empty where tool calls are texts.
+        called: Tools that the completions call, in order. Empty where the framework has tool calls as text.
+        returned: Whether results come back as tool messages. Otherwise the framework writes them into its prompts.
     """
 
     name: str
@@ -45,31 +46,32 @@ class Framework:
     streams: bool = False
     answers: tuple[str, ...] = (OSLO, ROME, f"{ANSWER} has more people.")
     called: tuple[str, ...] = ("population", "population")
-    sends: tuple[str, ...] = field(default=())
+    returned: bool = True
 
 
 FRAMEWORKS = (
-    Framework("openai", "plain_openai", "openai", "agents"),
-    Framework("anthropic", "plain_anthropic", "anthropic", "agents", api="/messages", streams=True),
-    Framework("OpenAI Agents SDK", "openai_agents_sdk", "openai-agents", "agents", api="/responses"),
-    Framework("Pydantic AI", "pydantic_ai_agent", "pydantic-ai-slim", "agents", api="/responses"),
-    Framework("LlamaIndex", "llama_index_agent", "llama-index-core", "agents", streams=True),
+    Framework("openai", "plain_openai", "openai", "openai-3"),
+    Framework("anthropic", "plain_anthropic", "anthropic", "openai-3", api="/messages", streams=True),
+    Framework("OpenAI Agents SDK", "openai_agents_sdk", "openai-agents", "openai-3", api="/responses"),
+    Framework("Pydantic AI", "pydantic_ai_agent", "pydantic-ai-slim", "openai-3", api="/responses"),
+    Framework("LlamaIndex", "llama_index_agent", "llama-index-core", "openai-2", streams=True),
     Framework(
         "smolagents",
         "smolagents_agent",
         "smolagents",
-        "agents",
+        "openai-3",
         answers=(OSLO, ROME, call("final_answer", answer=ANSWER)),
         called=("population", "population", "final_answer"),
+        returned=False,
     ),
-    Framework("CrewAI", "crewai_agent", "crewai", "crewai"),
-    Framework("AutoGen", "autogen_agent", "autogen-agentchat", "dspy"),
-    Framework("AG2", "ag2_agent", "ag2", "dspy"),
+    Framework("CrewAI", "crewai_agent", "crewai", "openai-2"),
+    Framework("AutoGen", "autogen_agent", "autogen-agentchat", "openai-2"),
+    Framework("AG2", "ag2_agent", "ag2", "openai-3"),
     Framework(
         "DSPy",
         "dspy_agent",
         "dspy",
-        "dspy",
+        "openai-2",
         answers=(
             fields(next_thought="Oslo first.", next_tool_name="population", next_tool_args='{"city": "Oslo"}'),
             fields(next_thought="Rome next.", next_tool_name="population", next_tool_args='{"city": "Rome"}'),
