@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("art_langgraph", "art_mcp", "trainer_server", "examples")
 OF_THEIR_OWN = ("tests/full/", "tests/frameworks/", "tests/test_")
-"""What mirrors no package: programs as a user starts them, over the real vLLM; agents of other frameworks; what holds for
+"""What mirrors no package: programs as a user starts them, over the real vLLM; other frameworks; what holds for all of
 the repository."""
 OF_A_PACKAGE = {"public_names"}
 """What tests of a whole package, its `__init__`, are about."""

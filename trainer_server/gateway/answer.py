@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,15 +98,19 @@ def as_text(choice: dict[str, Any]) -> None:
         (good if _is_object(call["function"]["arguments"]) else bad).append(call)
     if not bad:
         return
-    written = [
-        f'<tool_call>\n{{"name": {json.dumps(call["function"]["name"])}, '
-        f'"arguments": {call["function"]["arguments"]}}}\n</tool_call>'
-        for call in bad
-    ]
+    written = map(written_call, bad)
     message["content"] = "\n".join([*([message["content"]] if message.get("content") else []), *written])
     message["tool_calls"] = good
     if not good:
         choice["finish_reason"] = "stop" if choice["finish_reason"] == "tool_calls" else choice["finish_reason"]
+
+
+def written_call(call: Mapping[str, Any]) -> str:
+    """A tool call as text."""
+    function = call["function"]
+    return (
+        f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}\n</tool_call>'
+    )
 
 
 def _is_object(arguments: str) -> bool:
