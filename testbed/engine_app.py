@@ -40,6 +40,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from trainer_server.engines.vllm.dialect import TOOL_PROBE
 from trainer_server.process import faults
 from trainer_server.wire.jsonl import to_json
 
@@ -51,9 +52,15 @@ UNIFORM = -math.log(300)
 
 
 def make_app(
-    name: str = "engine", base: str = "base", key: str = "", lora: bool = True, sleeps: bool = False
+    name: str = "engine",
+    base: str = "base",
+    key: str = "",
+    lora: bool = True,
+    sleeps: bool = False,
+    tools: bool = True,
 ) -> Starlette:
-    """name: what it answers to `where`. lora: whether adapters can be loaded at run time. sleeps: see above."""
+    """name: what it answers to `where`. lora: whether adapters can be loaded at run time. sleeps: see above. tools:
+    whether it has a parser of tool calls."""
     state: dict[str, Any] = {
         "loaded": {}, "most_loaded": 0, "loads": 0, "load_seconds": 0.0, "requests": [], "tokenized": [], "aborted": 0,
         "blind": False, "unready": 0, "answers": [], "scripts": {}, "refused": [], "unloadable": 0,
@@ -87,6 +94,11 @@ def make_app(
         if key and request.headers.get("Authorization") != f"Bearer {key}":
             return JSONResponse({"error": "Unauthorized"}, 401)
         body = await request.json()
+        if not tools and body.get("tools") and body.get("tool_choice", "auto") == "auto":
+            message = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+            return JSONResponse({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
+        if body.items() >= TOOL_PROBE.items():
+            return JSONResponse({"choices": []})
         state["requests"].append(body)
         if body["model"] != base and body["model"] not in state["loaded"]:
             return JSONResponse({"error": {"message": f"model {body['model']} does not exist", "code": 404}}, 404)

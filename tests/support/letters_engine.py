@@ -48,6 +48,7 @@ class LettersEngine:
         self.busy = self.restarts = 0
         self.failure: str | None = None
         self.max_model_len: int | None = 2_000
+        self.no_tools: str | None = "letters make no tool calls"
         self.wanted: dict[str, Path] = {}
         self.loaded: dict[str, Path] = {}
         self.asked: list[dict[str, Any]] = []
@@ -141,4 +142,6 @@ class LettersEngine:
             "restarts": self.restarts,
             "adapters": sorted(self.loaded),
             "max_model_len": self.max_model_len,
+            "tool_parser": None,
+            "reasoning_parser": None,
         }

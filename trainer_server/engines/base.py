@@ -117,6 +117,11 @@ class Engine(Protocol):
         """The longest context, in tokens: prompt and answer together; None until it is known."""
         ...
 
+    @property
+    def no_tools(self) -> str | None:
+        """Why the engine cannot answer requests with tools, with the remedy; None: it can, or it is not known."""
+        ...
+
     async def check(self) -> None:
         """Checks whether an engine that was started elsewhere can serve this base model and its policies.
 
@@ -265,7 +270,8 @@ class Engine(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """The engine's state, as `GET /api/engines` shows it: `url`, `ready`, `resting`, `error`, `requests`,
-        `restarts`, `adapters`, `max_model_len`."""
+        `restarts`, `adapters`, `max_model_len`, `tool_parser`, `reasoning_parser`. A parser is None if there is none,
+        and `unknown` where the engine does not say."""
         ...
 
 
@@ -287,6 +293,8 @@ class EngineSettings:
         kv_cache_gib: Memory for the KV cache on CPUs, GiB.
         share_gpu: Whether the trainer uses the same GPUs by turns, so that `Engine.rest` is needed.
         media_domains: Domains from which engines may fetch images and other media; empty: they fetch nothing.
+        tool_call_parser: `--tool-call-parser`: which parser reads tool calls. `auto`: the engine chooses; `none`: none.
+        reasoning_parser: `--reasoning-parser`: which parser separates thoughts from answers; as `tool_call_parser`.
     """
 
     base: ServedModel
@@ -302,6 +310,8 @@ class EngineSettings:
     kv_cache_gib: int = 2
     share_gpu: bool = False
     media_domains: tuple[str, ...] = ()
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
 
 
 EngineFactory = Callable[[EngineSettings], Sequence[Engine]]

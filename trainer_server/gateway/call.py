@@ -8,15 +8,17 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from trainer_server.engines.base import AdapterLost, Engine, EngineLost, Reply, RequestRefused
+from trainer_server.engines.model_files import ModelFiles
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Key, NoFreeSlot, Slots
 from trainer_server.gateway.admission import Admission
-from trainer_server.gateway.answer import Answer, as_text, why_incomplete
+from trainer_server.gateway.answer import Answer, as_text, unusable_calls, why_incomplete
 from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.dialects.base import Exchange
 from trainer_server.gateway.errors import APIError, stopping
@@ -83,13 +85,26 @@ class Call:
         async with self._admitted(answers):
             body = await self._whole()
             for choice in body["choices"]:
-                as_text(choice)
+                if unusable_calls(choice):
+                    as_text(choice, await self._sampled_text(choice))
                 answers[choice["index"]].take(choice, body.get("prompt_token_ids"))
                 self._clean(choice)
             await self._record(answers, (body.get("usage") or {}).get("completion_tokens"))
         self._stamp(body)
         body["system_fingerprint"] = self.id
         return JSONResponse(self._exchange.whole(body), headers={COMPLETION: self.id})
+
+    async def _sampled_text(self, choice: dict[str, Any]) -> str | None:
+        """What the model wrote, without the token that ends an answer; None if the engine cannot be asked any more."""
+        tokens = list(choice.get("token_ids") or ())
+        if tokens and tokens[-1] in ModelFiles(Path(self._recorder.identity.base.path)).end_tokens:
+            tokens.pop()
+        if not tokens or self._engine is None:
+            return None
+        try:
+            return await self._engine.detokenize(tokens)
+        except EngineError:
+            return None
 
     async def _whole(self) -> dict[str, Any]:
         """The engine's whole answer. If the engine dies before it is received, the request is sent again."""
@@ -222,6 +237,8 @@ class Call:
         """
         async with self._loaded_engine() as (engine, name):
             self._engine = engine
+            if self._chat.wants_tools and (hindrance := engine.no_tools):
+                raise APIError(400, f"`tools`: {hindrance}", code="tools_not_parsed", param="tools")
             request = self._chat.upstream(name)
             while True:
                 try:
@@ -314,6 +331,9 @@ class Call:
             choice.pop("token_ids", None)
         if not self._chat.asked.logprobs and "logprobs" in choice:
             choice["logprobs"] = None
+        if not self._chat.asked.include_reasoning:  # the engine must not know: it would leave tokens out too
+            part = "delta" if self._chat.stream else "message"
+            choice[part] = {name: value for name, value in choice[part].items() if not name.startswith("reasoning")}
 
     def _stamp(self, body: dict[str, Any]) -> None:
         body["id"] = self.id

@@ -52,6 +52,11 @@ class ChatRequest:
         return self.elastic or (self.asked.max_completion_tokens is None and self.asked.max_tokens is None)
 
     @property
+    def wants_tools(self) -> bool:
+        """Whether the answer may be a tool call."""
+        return bool(self.asked.tools) and self.asked.tool_choice != "none"
+
+    @property
     def constrained(self) -> list[str]:
         """See Completion.constrained."""
         sampling, reasons = self.sampling, ["grammar"] * self.asked.grammar

@@ -300,7 +300,7 @@ def test_a_call_with_arguments_that_are_no_object_is_text(server: TrainerServer)
     answer = chat(server, "call add [1, 2]").json()
     (choice,) = answer["choices"]
     assert choice["message"]["tool_calls"] == []
-    assert choice["message"]["content"] == '<tool_call>\n{"name": "add", "arguments": [1, 2]}\n</tool_call>'
+    assert choice["message"]["content"] == "call add [1, 2]", "what the model wrote, in the format of any parser"
     assert choice["finish_reason"] == "stop"
     assert row(server, answer["id"])["status"] == "complete"
 

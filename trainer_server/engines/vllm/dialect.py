@@ -30,6 +30,15 @@ _HEALTH_TIMEOUT = 10.0
 _LOOK_TIMEOUT = 30.0
 """Seconds for a question about vLLM's state."""
 _COMMIT = re.compile("[0-9a-f]{40}")
+TOOL_PROBE: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Look."}],
+    "tools": [
+        {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}},
+    ],
+    "tool_choice": "auto",
+    "max_tokens": 1,
+}
+"""A request that vLLM refuses if it has no parser of tool calls."""
 _AWAY = (502, 503, 504)
 """HTTP statuses of a proxy in front of vLLM, or of a vLLM that is starting."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
@@ -145,6 +154,16 @@ class VLLMClient:
                 "that vLLM with --enable-sleep-mode and with VLLM_SERVER_DEV_MODE=1 in its environment"
             )
         return next((model["max_model_len"] for model in models if model.get("max_model_len")), None)
+
+    async def parses_tools(self) -> bool | None:
+        """Whether vLLM answers requests with tools, which it does with a parser only; None: it does not say.
+
+        Asks the base model for one token.
+        """
+        answer = await self._post("/v1/chat/completions", {"model": self._base, **TOOL_PROBE}, _RENDER_TIMEOUT)
+        if answer.status_code == 200:
+            return True
+        return False if "--tool-call-parser" in answer.text else None
 
     async def adapters(self) -> dict[str, str]:
         """The adapters that vLLM holds: name → path.
