@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from art_langgraph import GRPOConfig, TrainerClient, Trajectory, TrajectoryGroup
+from art_langgraph import GRPOConfig, TrainerClient, Trajectory, TrajectoryGroup, rollout
+from tests.support.frameworks.environments import framework_environment
 from tests.support.frameworks.request_log import RequestLog, SentRequest
-from tests.support.frameworks.run_agent import run_agent
+from tests.support.frameworks.run_agent import SCRIPTS, run_agent
 from tests.support.frameworks.table import ANSWER, FRAMEWORKS, QUESTION, Framework
 from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
 
@@ -63,6 +66,28 @@ async def test_three_rollouts_at_once_are_captured_and_trained(
     assert step.metrics["completions"] == 3 * len(framework.answers)
     assert set(step.trajectories) == {run.id for run in runs}
     record_property(HEADER, row(framework, log))
+
+
+async def test_a_program_in_an_environment_of_its_own_is_captured(
+    server: TrainerServer, log: list[SentRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what `run.environment` has, in a process that knows nothing of a rollout."""
+    framework = next(one for one in FRAMEWORKS if one.script == "ag2_agent")
+    python = framework_environment(framework.environment)
+    monkeypatch.setenv("AGENT_COMMAND", f"{python} {SCRIPTS / 'ag2_program.py'}")
+    monkeypatch.setenv("ART_BASE_URL", server.url)
+    monkeypatch.setenv("ART_API_KEY", TOKEN)
+    agent = runpy.run_path(str(SCRIPTS / "other_process.py"))["agent"]
+    marks = [f"(program {number})" for number in range(2)]
+    server.engine["scripts"] = {mark: list(framework.answers) for mark in marks}
+    log.clear()
+    runs = await asyncio.gather(*(rollout(agent, f"{QUESTION} {mark}") for mark in marks))
+    async with TrainerClient() as trainer:
+        for mark, run in zip(marks, runs, strict=True):
+            assert run.error is None
+            await check(trainer, framework, mark, run)
+    check_requests(framework, log, runs)
+    assert {request.path for request in log} == {f"/rollouts/{run.rollout_id}/v1/chat/completions" for run in runs}
 
 
 async def check(trainer: TrainerClient, framework: Framework, mark: str, run: Trajectory) -> None:
