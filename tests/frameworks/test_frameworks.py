@@ -99,6 +99,7 @@ async def check(trainer: TrainerClient, framework: Framework, mark: str, run: Tr
         ledger = await trainer.completion(call.id)
         assert ledger.rollout == run.rollout_id
         assert ledger.untrainable is None
+        assert ("grammar" in ledger.constrained) == framework.grammar
         assert "".join(map(chr, ledger.token_ids)) == answer
         asked = json.dumps(ledger.request["messages"])
         assert mark in asked

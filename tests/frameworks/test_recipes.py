@@ -24,8 +24,20 @@ def test_the_page_has_each_tested_agent_as_it_is(script: Path) -> None:
 
 
 def test_each_tested_agent_is_a_row_of_the_table() -> None:
-    rows = {cells[0].rpartition(" ")[0]: (cells[1].strip("`"), cells[2]) for cells in ROWS if "`/v1/" in cells[1]}
-    assert rows == {one.name: (f"/v1{one.api}", "yes" if one.streams else "no") for one in FRAMEWORKS}
+    rows = {
+        cells[0].rpartition(" ")[0]: (cells[1].strip("`"), cells[2], cells[4], cells[5])
+        for cells in ROWS
+        if "`/v1/" in cells[1]
+    }
+    assert rows == {
+        one.name: (
+            f"/v1{one.api}",
+            "yes" if one.streams else "no",
+            "text" if not one.called else "tools" if one.returned else "results as text",
+            "yes" if one.grammar else "no",
+        )
+        for one in FRAMEWORKS
+    }
 
 
 def test_the_loop_of_the_page_uses_names_that_exist() -> None:

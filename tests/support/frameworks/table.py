@@ -36,6 +36,7 @@ class Framework:
         answers: What the model says, one answer for each of its calls.
         called: Tools that the completions call, in order. Empty where the framework has tool calls as text.
         returned: Whether results come back as tool messages. Otherwise the framework writes them into its prompts.
+        grammar: Whether it asks for strict tools or forces a tool call, so that a grammar constrains the answers.
     """
 
     name: str
@@ -47,13 +48,14 @@ class Framework:
     answers: tuple[str, ...] = (OSLO, ROME, f"{ANSWER} has more people.")
     called: tuple[str, ...] = ("population", "population")
     returned: bool = True
+    grammar: bool = False
 
 
 FRAMEWORKS = (
     Framework("openai", "plain_openai", "openai", "openai-3"),
     Framework("anthropic", "plain_anthropic", "anthropic", "openai-3", api="/messages", streams=True),
-    Framework("OpenAI Agents SDK", "openai_agents_sdk", "openai-agents", "openai-3", api="/responses"),
-    Framework("Pydantic AI", "pydantic_ai_agent", "pydantic-ai-slim", "openai-3", api="/responses"),
+    Framework("OpenAI Agents SDK", "openai_agents_sdk", "openai-agents", "openai-3", api="/responses", grammar=True),
+    Framework("Pydantic AI", "pydantic_ai_agent", "pydantic-ai-slim", "openai-3", api="/responses", grammar=True),
     Framework("LlamaIndex", "llama_index_agent", "llama-index-core", "openai-2", streams=True),
     Framework(
         "smolagents",
@@ -63,6 +65,7 @@ FRAMEWORKS = (
         answers=(OSLO, ROME, call("final_answer", answer=ANSWER)),
         called=("population", "population", "final_answer"),
         returned=False,
+        grammar=True,
     ),
     Framework("CrewAI", "crewai_agent", "crewai", "openai-2"),
     Framework("AutoGen", "autogen_agent", "autogen-agentchat", "openai-2"),
