@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import tempfile
 from collections.abc import Sequence
 
 from art_langgraph import TrajectoryGroup
@@ -42,17 +43,19 @@ async def run_agent(
         A group for each task.
     """
     python = await asyncio.to_thread(framework_environment, framework.environment)
-    child = await asyncio.create_subprocess_exec(
-        str(python), "-m", "tests.support.frameworks.in_rollouts", str(SCRIPTS / f"{framework.script}.py"),
-        env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT), "ART_BASE_URL": url, "ART_API_KEY": key},
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(seconds):
-            said, complained = await child.communicate(json.dumps({"inputs": list(inputs), "n": n}).encode())
-    finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
+    with tempfile.TemporaryDirectory() as home:  # frameworks keep caches and databases there
+        child = await asyncio.create_subprocess_exec(
+            str(python), "-m", "tests.support.frameworks.in_rollouts", str(SCRIPTS / f"{framework.script}.py"),
+            env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT), "HOME": home, "ART_BASE_URL": url, "ART_API_KEY": key},
+            cwd=home,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(seconds):
+                said, complained = await child.communicate(json.dumps({"inputs": list(inputs), "n": n}).encode())
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
     assert child.returncode == 0, complained.decode()[-3000:]
     return [TrajectoryGroup.model_validate(group) for group in json.loads(said)]
