@@ -14,7 +14,7 @@ from trainer_server.wire import CompletionStatus
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.usefixtures("found_by_clients")]
 
-HEADER = "| framework | rollouts | completions | tokens | tool calls | raised |\n|---|---|---|---|---|---|"
+HEADER = "| framework | completions | tokens | tool calls | raised |\n|---|---|---|---|---|"
 AT_ONCE = 2
 """Processes of frameworks. Each imports its packages, which takes a core for seconds."""
 

@@ -14,5 +14,6 @@ def population(city: str) -> str:
 
 
 def agent(question):
-    geographer = ToolCallingAgent(tools=[population], model=OpenAIServerModel("agent"), max_steps=6, verbosity_level=0)
+    model = OpenAIServerModel("agent", max_tokens=256)
+    geographer = ToolCallingAgent(tools=[population], model=model, max_steps=6, verbosity_level=0)
     return str(geographer.run(question))
