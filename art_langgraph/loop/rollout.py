@@ -10,12 +10,15 @@ from contextlib import AsyncExitStack
 from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.pregel.remote import RemoteException
 from langgraph.types import Command
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from art_langgraph.capture.graph_run import resumed_state
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.handover import handed_over
+from art_langgraph.capture.remote.calls import attach
+from art_langgraph.capture.remote.home import bring_home
 from art_langgraph.capture.scope import Scope, recording
 from art_langgraph.loop import threads
 from art_langgraph.loop.failures import check_runs, runs_of, warn_unheard
@@ -117,14 +120,14 @@ async def rollout(
             break
         began = time.monotonic()
         trajectory, scope, error = await attempt()
-    problem = await ignored(scope, trajectory, remote=source.kind == REMOTE) if error is None else None
+    problem = await ignored(scope, trajectory, remote=scope.unrecorded) if error is None else None
     if problem is not None:
         trajectory.error = f"{PinIgnored.__name__}: {problem}"
     if reward is not None:
         await score(trajectory, reward)
         warn_unheard(trajectory, source.kind)
     if store is not None:
-        await asyncio.to_thread(store.add, trajectory)
+        await asyncio.to_thread(store.add, trajectory, replaces=[record.id for record in scope.records])
     if problem is not None:
         raise PinIgnored(problem, trajectories=[trajectory])
     return trajectory
@@ -156,15 +159,19 @@ async def _run(
     started, opened = time.monotonic(), False
     raised: Exception | None = None
     handler = ARTCallbackHandler(scope)
-    try:
-        with recording(scope, handler):
+    attach()
+    with recording(scope, handler):
+        try:
             async with AsyncExitStack() as stack:
                 scope.exits = stack
                 runnable = await source.open(scenario, stack)
                 opened = True
                 async with asyncio.timeout(timeout):
                     whole = threads.own_thread(
-                        _with_handover(config, scope, scenario.id, evaluation), runnable, scope.rollout_id
+                        _with_handover(config, scope, scenario.id, evaluation),
+                        runnable,
+                        scope.rollout_id,
+                        resumed=resume is not None,
                     )
                     trajectory.graph_id, trajectory.thread_id = runnable.get_name(), threads.thread_of(whole)
                     if trajectory.resumes:
@@ -172,20 +179,32 @@ async def _run(
                     trajectory.output = await runnable.ainvoke(graph_input(runnable, scenario.input), whole)
                     if resume:
                         await _resume(runnable, threads.newest(whole), resume, trajectory)
-    except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
-        if isinstance(error, NotStarted) and not opened:  # an inner rollout's is data of this run
-            raise
-        trajectory.error, raised = f"{type(error).__name__}: {error}", error
-    finally:
-        scope.exits = None  # a task that outlives the run must not wait for an end that has passed
-    handler.close()
-    trajectory.seconds = time.monotonic() - started
+        except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
+            if isinstance(error, NotStarted) and not opened:  # an inner rollout's is data of this run
+                raise
+            trajectory.error, raised = f"{type(error).__name__}: {error}", error
+        finally:
+            scope.exits = None  # a task that outlives the run must not wait for an end that has passed
+        trajectory.seconds = time.monotonic() - started
+        handler.close()
+        await bring_home(scope, failed=raised is not None)
     if handler.root:
         trajectory.run_id = str(handler.root)
+    elif scope.records:
+        _say_which_run(trajectory, scope.records, raised)
     trajectory.completions = recorder.completions
     trajectory.tool_calls = recorder.tool_calls
     trajectory.nodes = recorder.nodes
     return trajectory, scope, raised
+
+
+def _say_which_run(trajectory: Trajectory, records: Sequence[Trajectory], raised: Exception | None) -> None:
+    """The graph itself is remote: its process knows which run it was, and what it raised."""
+    last = records[-1]
+    trajectory.run_id, trajectory.assistant_id = last.run_id, last.assistant_id
+    trajectory.graph_id, trajectory.thread_id = last.graph_id, trajectory.thread_id or last.thread_id
+    if isinstance(raised, RemoteException) and last.error is not None:
+        trajectory.error = f"{RemoteException.__name__}: {last.error}"
 
 
 async def gather(
