@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from art_langgraph.loop.rollout import gather, rollout
     from art_langgraph.loop.train import train
     from art_langgraph.middleware import ARTMiddleware
+    from art_langgraph.programs.run import Run, current_run
+    from art_langgraph.programs.session import session
     from art_langgraph.rewards import NodeRewards, group_sum, weighted, when_undecided
     from art_langgraph.store import TrajectoryStore
     from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
@@ -45,6 +47,8 @@ _MODULES = {
     "art_langgraph.loop.rollout": ("gather", "rollout"),
     "art_langgraph.loop.train": ("train",),
     "art_langgraph.middleware": ("ARTMiddleware",),
+    "art_langgraph.programs.run": ("Run", "current_run"),
+    "art_langgraph.programs.session": ("session",),
     "art_langgraph.rewards": ("NodeRewards", "group_sum", "weighted", "when_undecided"),
     "art_langgraph.store": ("TrajectoryStore",),
     "art_langgraph.trajectory": ("Scenario", "Trajectory", "TrajectoryGroup"),
@@ -68,6 +72,7 @@ __all__ = [
     "PinIgnored",
     "RolloutsFailed",
     "Ruler",
+    "Run",
     "SFTConfig",
     "Scenario",
     "StepResult",
@@ -79,6 +84,7 @@ __all__ = [
     "VersionComparison",
     "autorl",
     "compare_versions",
+    "current_run",
     "evaluate",
     "gather",
     "group_sum",
@@ -88,6 +94,7 @@ __all__ = [
     "rollout",
     "ruler_score_group",
     "save_scenarios",
+    "session",
     "train",
     "weighted",
     "when_undecided",

@@ -8,6 +8,7 @@ ChatART, a ChatOpenAI, or what `init_chat_model` made of one.
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from typing import Any
 
@@ -18,7 +19,7 @@ from pydantic import SecretStr
 
 from art_langgraph.capture.release import Server
 from art_langgraph.capture.scope import Scope, current
-from art_langgraph.client.servers import server_of
+from art_langgraph.client.servers import server_of, server_url
 from art_langgraph.client.transport import LoopTransport
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
 
@@ -37,13 +38,19 @@ def attach() -> None:
             self: BaseChatOpenAI, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
         ) -> dict[str, Any]:
             payload: dict[str, Any] = plain(self, input_, stop=stop, **kwargs)
-            if (scope := current()) is not None and (server := _server_of(self)) is not None:
+            if (scope := current() or _outer()) is not None and (server := _server_of(self)) is not None:
                 _mark(payload, scope, server)
                 _keep_loops_apart(self)
             return payload
 
         payload_in_rollout._says_rollout = True  # type: ignore[attr-defined]
         BaseChatOpenAI._get_request_payload = payload_in_rollout  # type: ignore[method-assign]
+
+
+def _outer() -> Scope | None:
+    """The rollout of another process that this process belongs to, by its environment."""
+    rollout = os.environ.get("ART_ROLLOUT")
+    return Scope(rollout_id=rollout) if rollout else None
 
 
 def _server_of(model: BaseChatOpenAI) -> Server | None:
@@ -54,7 +61,7 @@ def _server_of(model: BaseChatOpenAI) -> Server | None:
         return None if server is None else (server.url, server.api_key)
     if key is None or model._llm_type != "art-chat" or not model.openai_api_base:
         return None
-    return model.openai_api_base.rstrip("/").removesuffix("/v1"), key  # a ChatART, whose key a function gives
+    return server_url(model.openai_api_base), key  # a ChatART, whose key a function gives
 
 
 def _keep_loops_apart(model: BaseChatOpenAI) -> None:

@@ -45,6 +45,8 @@ class Scope:
         servers: Address and key of every trainer server that was asked, so that the rollout's hold on a policy version
             can be released.
         marked: How many requests to a trainer server said that they belong to the rollout.
+        outside: Whether LangChain may not have heard all requests of the rollout: another client made some, or has the
+            rollout's own base URL.
         exits: What is closed when the rollout's graph has ended; None where nobody waits for that end
             (`art_langgraph.capture.process`).
         routed: Checkpoint namespaces of the agents whose model calls ARTMiddleware sends to a policy.
@@ -61,6 +63,7 @@ class Scope:
     version: int | Mapping[str, int] | None = None
     servers: set[Server] = field(default_factory=set)
     marked: int = 0
+    outside: bool = False
     exits: AsyncExitStack | None = None
     routed: set[str] = field(default_factory=set)
     remote: list[RemoteCall] = field(default_factory=list)

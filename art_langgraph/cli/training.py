@@ -1,4 +1,4 @@
-"""`art-langgraph train`: a step from recorded runs. `sft`: a warm start."""
+"""`art-langgraph train`: a step from recorded runs, of the store or of the server's ledger. `sft`: a warm start."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from art_langgraph.cli.options import (
     filters,
     load_object,
     make_ruler,
+    moment,
 )
 from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
 
@@ -37,12 +38,21 @@ if TYPE_CHECKING:
 
 _HISTORY = 200
 """How many earlier scored runs the running baseline is made of."""
+_AT_ONCE = 16
+"""Rollouts that are read at once."""
 _SFT = SFTConfig()
 
 
 def train_command(
     policy: Annotated[str, typer.Option(help="Policy to train.")],
-    from_store: Annotated[bool, typer.Option("--from-store", help="Train on recorded runs (needed: say so).")] = False,
+    from_store: Annotated[bool, typer.Option("--from-store", help="Train on runs of the trajectory store.")] = False,
+    from_ledger: Annotated[
+        bool,
+        typer.Option(
+            "--from-ledger",
+            help="Train on rollouts of the trainer server that were given a reward, by HTTP or `session`.",
+        ),
+    ] = False,
     lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = 1e-4,
     loss_aggregation: AggregationOption = "loss_type",
     node: Annotated[list[str] | None, typer.Option(help="Train only this node; repeatable, patterns allowed.")] = None,
@@ -72,12 +82,39 @@ def train_command(
     the runs of each scenario. A run is used once, unless --again is given. Runs that evaluate a version are never used.
     Ctrl-C does not end a step that the server has accepted.
 
+    With --from-ledger, runs are rollouts that programs made with a base URL of their own, and that got a reward by
+    `POST /api/rollouts/ID/reward` or `session`. The store then only notes which of them were used.
+
     Example: art-langgraph train --from-store --policy agent --since 1d
     """
     from art_langgraph.store import TrajectoryStore
 
-    if not from_store:
-        raise ConfigError("say --from-store: runs come from the trajectory store (in Python, `train()` makes its own)")
+    if from_store == from_ledger:
+        raise ConfigError(
+            "say where the runs come from: --from-store (the trajectory store) or --from-ledger (rollouts of the "
+            "trainer server that have a reward); in Python, `train()` makes its own runs"
+        )
+    if from_ledger:
+        given = {
+            "--replay": replay,
+            "--judge": judge,
+            "--graph": graph,
+            "--thread": thread,
+            "--error": error is not None,
+        }
+        if wrong := [name for name, value in given.items() if value]:
+            raise ConfigError(f"{', '.join(wrong)} cannot be combined with --from-ledger: it is for --from-store")
+        asyncio.run(
+            _from_ledger(
+                policy,
+                TrajectoryStore(store),
+                None if since is None else moment(since),
+                GRPOConfig(lr=lr, loss_aggregation=loss_aggregation),
+                node,
+                again=again,
+            )
+        )
+        return
     if replay and (not graph_object or not (reward or judge)):
         raise ConfigError("--replay needs --graph-object module:graph, and --reward module:function or --judge")
     target = TrajectoryStore(store)
@@ -98,6 +135,49 @@ def train_command(
             await _train(trainer, policy, target, runs, recorded, config, node)
 
     asyncio.run(step())
+
+
+async def _from_ledger(
+    policy: str,
+    store: TrajectoryStore,
+    since: float | None,
+    config: GRPOConfig,
+    nodes: list[str] | None,
+    *,
+    again: bool,
+) -> None:
+    """A step from the rollouts of the trainer server that have a reward and were not trained on."""
+    from art_langgraph.client.client import TrainerClient
+    from art_langgraph.trajectory import Scenario, Trajectory
+
+    async with TrainerClient() as trainer:
+        listed = [one async for one in trainer.rollouts(policy=policy, rewarded=True)]
+        listed = [one for one in listed if since is None or one.created >= since]
+        if not listed:
+            print(
+                f"no rollout in which {policy!r} answered has a reward: give rollouts one with POST "
+                "/api/rollouts/ID/reward, or by `session`"
+            )
+            raise typer.Exit(1)
+        headers = [  # what the ledger need not be read for
+            Trajectory(
+                id=one.id,
+                scenario=Scenario(id=one.scenario or "", input=None),
+                reward=one.reward,
+                evaluation=one.evaluation,
+            )
+            for one in listed
+        ]
+        fresh = {header.id for header in await _unused(trainer, store, policy, headers, again)}
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def read(rollout_id: str) -> Trajectory:
+            async with limit:
+                return await trainer.rollout(rollout_id)
+
+        runs = await asyncio.gather(*(read(one.id) for one in listed if one.id in fresh))
+        earlier = [header for header in headers if header.id not in fresh]
+        await _train(trainer, policy, store, runs, [*runs, *earlier], config, nodes)
 
 
 async def _unused(

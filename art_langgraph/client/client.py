@@ -6,11 +6,12 @@ from typing import Any
 
 from art_langgraph.client.jobs import JobAPI
 from art_langgraph.client.policies import PolicyAPI
+from art_langgraph.client.rollouts import RolloutAPI
 from trainer_server.wire import Completion
 
 
-class TrainerClient(PolicyAPI, JobAPI):
-    """Policies, steps, versions and completions of a trainer server. Use as `async with TrainerClient() as trainer:`.
+class TrainerClient(PolicyAPI, JobAPI, RolloutAPI):
+    """Policies, steps, versions, rollouts and completions of a server: `async with TrainerClient() as trainer:`.
 
     All methods that send a request raise ServerError when the server refuses it (with its HTTP status), and
     ServerUnreachable when the server does not answer. While the server is gone, as during a restart, they ask again for

@@ -128,12 +128,21 @@ def warn_unheard(trajectory: Trajectory, graph: str) -> None:
         models = ", ".join(sorted({call.model or "an unknown model" for call in trajectory.completions}))
         cause = f"its answers came from {models}, not from the trainer server"
         remedy = "Use ChatART, or the trainer server's address as base_url"
+    elif graph == "function":
+        cause = (
+            "the function made no request that the trainer server knows as its own: it asked another server, or asked "
+            "from a bare thread or a child process without the run's base URL"
+        )
+        remedy = (
+            "Give the client base_url=current_run().base_url and api_key=current_run().api_key, or the child process "
+            "current_run().environment (where OPENAI_API_KEY is set, OPENAI_BASE_URL is not changed)"
+        )
     else:
         cause = (
             "no chat model was heard: it was called in a bare thread or by run_in_executor without the run's context, "
-            "or by a client that is not LangChain's"
+            "or by a client that is made with neither LangChain nor httpx"
         )
-        remedy = "Call it by `await model.ainvoke(…)` or asyncio.to_thread, through ChatART or ChatOpenAI"
+        remedy = "Call it by `await model.ainvoke(…)` or asyncio.to_thread, or give the client current_run().base_url"
     warn_once(f"a run has a reward and no completion to train: {cause}", remedy)
 
 

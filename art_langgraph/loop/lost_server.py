@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from art_langgraph.client.outages import explain, outages, retry_seconds
-from art_langgraph.client.servers import known_servers
+from art_langgraph.client.servers import known_servers, server_url
 from art_langgraph.client.transport import PatientAsyncClient
 from trainer_server.wire import SERVER_STOPPING, Connection
 
@@ -60,10 +60,10 @@ def _lost_server(error: Exception) -> tuple[Connection, Exception] | None:
         stopped = getattr(cause, "code", None) == SERVER_STOPPING
         if request is None or not (names & _LOST or stopped):
             continue
-        key = str(request.headers.get("Authorization", "")).removeprefix("Bearer ")
-        url = str(request.url)
+        given = request.headers.get("Authorization", "") or request.headers.get("X-API-Key", "")
+        key, url = str(given).removeprefix("Bearer "), str(request.url)
         if key in keys and "/v1/" in url:
-            return Connection(url.partition("/v1/")[0], key), cause
+            return Connection(server_url(url.partition("/v1/")[0]), key), cause
     return None
 
 

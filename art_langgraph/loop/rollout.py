@@ -1,12 +1,14 @@
-"""Runs graphs on scenarios: `rollout` returns a trajectory, `gather` groups of trajectories."""
+"""Runs graphs and functions on scenarios: `rollout` returns a trajectory, `gather` groups of trajectories."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -20,17 +22,24 @@ from art_langgraph.capture.handover import handed_over
 from art_langgraph.capture.remote.calls import attach
 from art_langgraph.capture.remote.home import bring_home
 from art_langgraph.capture.scope import Scope, recording
+from art_langgraph.client.servers import known_servers
 from art_langgraph.loop import threads
 from art_langgraph.loop.failures import check_runs, runs_of, warn_unheard
 from art_langgraph.loop.graphs import Graph as Graph
-from art_langgraph.loop.graphs import GraphSource, NotStarted, graph_input
+from art_langgraph.loop.graphs import GraphSource, NotStarted, Output, graph_input
 from art_langgraph.loop.lost_server import REPEATS, server_is_back
 from art_langgraph.loop.pins import PinIgnored, check_version_asked, ignored
+from art_langgraph.programs.clients import tie_clients
+from art_langgraph.programs.environment import found_by_clients
+from art_langgraph.programs.ledger import add_ledger, register
+from art_langgraph.programs.run import Run, running
 from art_langgraph.progress import progress_bar
 from art_langgraph.rewards import GroupReward, RewardFunction, score, score_group
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
-from trainer_server.wire import ConfigError
+from trainer_server.wire import ARTError, ConfigError
+
+log = logging.getLogger("art_langgraph")
 
 ScenarioLike = Scenario | dict[str, Any] | str | Command[Any]
 """A scenario, the text of a user's message, or a graph's input; see `Scenario.of`."""
@@ -56,7 +65,11 @@ async def rollout(
     evaluation: bool = False,
     metadata: Mapping[str, Any] | None = None,
 ) -> Trajectory:
-    """Runs a graph on a scenario and records what it did.
+    """Runs a graph, or a function that is the agent, on a scenario and records what it did.
+
+    A function may use any client of the trainer server; see `current_run`. Its completions and tool calls are read from
+    the server's ledger when it has returned, and what it returned is the trajectory's `output`. What is said here of
+    graphs holds for functions too.
 
     When the graph raises, the trajectory has its `error` and everything that happened until then. All models of the
     graph that ask the trainer server use the same version of their policy during the whole rollout. A graph with a
@@ -70,15 +83,17 @@ async def rollout(
     attempt.
 
     Args:
-        graph: A compiled graph, or a factory that makes a graph for a scenario; see `Graph`.
+        graph: A compiled graph, a function, or a factory that makes a graph for a scenario; see `Graph`.
         scenario: The task. A text is a user's message: the first message of a graph that takes messages. The answer to
             an interrupt (`Command(resume=…)`), or None, goes on with the thread of `config`, and the trajectory has the
             thread's scenario, as the store or the checkpointer knows it. The store reads such a run and the run that it
             resumes as a single trajectory; where there is no store, `first.resumed_by(second)` makes it.
-        reward: Scores the run, also when the graph raised; None leaves it unscored.
+        reward: Scores the run, also when the graph raised; None: the run has the reward that was set by
+            `current_run().reward`, if any.
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
-        config: LangChain's config of the run.
-        timeout: Seconds for the graph, from when it is there; running over is an error of the trajectory.
+        config: LangChain's config of the run. Functions get none.
+        timeout: Seconds for the graph, from when it is there, or for the function; running over is an error of the
+            trajectory. A sync function goes on in its thread, and nothing waits for it.
         store: Where the trajectory is kept as well.
         resume: Answers the graph's interrupts, given as a list. The run also goes on from breakpoints
             (`interrupt_before`, `interrupt_after`), which ask nothing. Without it the run ends at either.
@@ -91,16 +106,18 @@ async def rollout(
         The trajectory.
 
     Raises:
-        ConfigError: The graph is not compiled, it does not take the scenario's input, the function is no factory, or
-            the factory raised. Nothing was run.
+        ConfigError: The graph is not compiled, it does not take the scenario's input, the function takes something
+            else than a scenario, or a declared factory raised. Nothing was run.
         PinIgnored: Another version answered than `version`, or at another temperature than `temperature`: by a chat
             model that is neither ChatART nor LangChain's ChatOpenAI, or in a remote graph whose process does not
             record. The error has the trajectory, and the store too.
     """
     scenario, source = Scenario.of(scenario), GraphSource.of(graph)
     source.check([scenario])
+    if source.answers and (config is not None or resume is not None):
+        raise ConfigError(f"{source.name} is a function: config= and resume= are for graphs")
 
-    async def attempt() -> tuple[Trajectory, Scope, Exception | None]:
+    async def attempt() -> _Attempt:
         return await _run(
             source,
             scenario,
@@ -114,15 +131,18 @@ async def rollout(
         )
 
     began = time.monotonic()
-    trajectory, scope, error = await attempt()
+    last = await attempt()
     for _ in range(REPEATS):
-        if error is None or threads.thread_of(config) is not None or not await server_is_back(error, began):
+        if last.error is None or threads.thread_of(config) is not None or not await server_is_back(last.error, began):
             break
         began = time.monotonic()
-        trajectory, scope, error = await attempt()
-    problem = await ignored(scope, trajectory, remote=scope.unrecorded) if error is None else None
+        last = await attempt()
+    trajectory, scope = last.trajectory, last.run.scope
+    problem = await ignored(scope, trajectory, remote=scope.unrecorded) if last.error is None else None
     if problem is not None:
         trajectory.error = f"{PinIgnored.__name__}: {problem}"
+    if reward is None and (own := last.run.reward) is not None:
+        reward = lambda _: own  # noqa: E731
     if reward is not None:
         await score(trajectory, reward)
         warn_unheard(trajectory, source.kind)
@@ -131,6 +151,21 @@ async def rollout(
     if problem is not None:
         raise PinIgnored(problem, trajectories=[trajectory])
     return trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One run of a graph or function.
+
+    Args:
+        trajectory: What it did.
+        run: The run, with its scope.
+        error: What it raised; None: it returned.
+    """
+
+    trajectory: Trajectory
+    run: Run
+    error: Exception | None
 
 
 async def _run(
@@ -144,8 +179,8 @@ async def _run(
     resume: Resume | None,
     evaluation: bool,
     metadata: Mapping[str, Any] | None,
-) -> tuple[Trajectory, Scope, Exception | None]:
-    """Runs a graph once. Returns the trajectory, the scope that recorded it, and what the graph raised."""
+) -> _Attempt:
+    """Runs a graph or function once."""
     recorder, version = scope.recorder, scope.version
     trajectory = Trajectory(
         scenario=scenario,
@@ -160,33 +195,44 @@ async def _run(
     raised: Exception | None = None
     handler = ARTCallbackHandler(scope)
     attach()
+    tie_clients()
+    run = Run(scope, scenario, source.server or next(iter(known_servers()), None), source.policy)
+    may_answer = source.may_answer
     with recording(scope, handler):
         try:
+            if may_answer:
+                await register(run, evaluation=evaluation, metadata=metadata or {}, certain=source.answers)
             async with AsyncExitStack() as stack:
+                stack.enter_context(running(run))
+                stack.enter_context(found_by_clients(run.server if may_answer else None))
                 scope.exits = stack
-                runnable = await source.open(scenario, stack)
+                runnable = await source.open(scenario, run, stack, timeout)
                 opened = True
-                async with asyncio.timeout(timeout):
-                    whole = threads.own_thread(
-                        _with_handover(config, scope, scenario.id, evaluation),
-                        runnable,
-                        scope.rollout_id,
-                        resumed=resume is not None,
-                    )
-                    trajectory.graph_id, trajectory.thread_id = runnable.get_name(), threads.thread_of(whole)
-                    if trajectory.resumes:
-                        trajectory.scenario = await threads.thread_scenario(scenario, runnable, whole, store)
-                    trajectory.output = await runnable.ainvoke(graph_input(runnable, scenario.input), whole)
-                    if resume:
-                        await _resume(runnable, threads.newest(whole), resume, trajectory)
+                if isinstance(runnable, Output):
+                    trajectory.output, trajectory.graph_id = runnable.value, source.name
+                else:
+                    async with asyncio.timeout(timeout):
+                        whole = threads.own_thread(
+                            _with_handover(config, scope, scenario.id, evaluation),
+                            runnable,
+                            scope.rollout_id,
+                            resumed=resume is not None,
+                        )
+                        trajectory.graph_id, trajectory.thread_id = runnable.get_name(), threads.thread_of(whole)
+                        if trajectory.resumes:
+                            trajectory.scenario = await threads.thread_scenario(scenario, runnable, whole, store)
+                        trajectory.output = await runnable.ainvoke(graph_input(runnable, scenario.input), whole)
+                        if resume:
+                            await _resume(runnable, threads.newest(whole), resume, trajectory)
         except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
             if isinstance(error, NotStarted) and not opened:  # an inner rollout's is data of this run
                 raise
             trajectory.error, raised = f"{type(error).__name__}: {error}", error
         finally:
             scope.exits = None  # a task that outlives the run must not wait for an end that has passed
-        trajectory.seconds = time.monotonic() - started
         handler.close()
+        run.ended = True
+        trajectory.seconds = time.monotonic() - started
         await bring_home(scope, failed=raised is not None)
     if handler.root:
         trajectory.run_id = str(handler.root)
@@ -195,7 +241,14 @@ async def _run(
     trajectory.completions = recorder.completions
     trajectory.tool_calls = recorder.tool_calls
     trajectory.nodes = recorder.nodes
-    return trajectory, scope, raised
+    if scope.outside or (run.registered and source.kind == "function"):
+        try:
+            await add_ledger(run, trajectory)
+        except ARTError as error:
+            log.warning("a run has no record of what it asked the trainer server: %s", error)
+            raised = raised or error
+            trajectory.error = trajectory.error or f"{type(error).__name__}: {error}"
+    return _Attempt(trajectory, run, raised)
 
 
 def _say_which_run(trajectory: Trajectory, records: Sequence[Trajectory], raised: Exception | None) -> None:

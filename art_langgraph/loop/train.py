@@ -118,7 +118,8 @@ async def train(
         graph: As that of `rollout`.
         scenarios: The tasks to learn from.
         policy: The policy to train; the graph asks it through ChatART.
-        reward: Scores single runs. Either `reward` or `group_reward` is needed.
+        reward: Scores single runs. Either `reward` or `group_reward` is needed, unless a function sets the reward of
+            its runs (`current_run().reward`).
         group_reward: Scores the runs of a scenario together (`Ruler`).
         steps: Number of the last step.
         client: The trainer server.
@@ -160,7 +161,8 @@ async def train(
         JobFailed: A step failed on the server.
         ServerUnreachable: The server was gone for longer than the client's `retry_for`.
     """
-    if reward is None and group_reward is None:
+    source, tasks = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
+    if reward is None and group_reward is None and not source.may_answer:
         raise ConfigError("train() needs reward=… or group_reward=…: without one there is nothing to learn from")
     if groups_per_step < 1 or first_step < 1:
         raise ConfigError(f"groups_per_step={groups_per_step} and first_step={first_step} must be at least 1")
@@ -168,8 +170,8 @@ async def train(
         raise ConfigError(f"{len(scenarios)} scenarios are fewer than groups_per_step={groups_per_step}")
     if max_staleness < 0 or dynamic_sampling < 0:
         raise ConfigError(f"max_staleness={max_staleness} and dynamic_sampling={dynamic_sampling} must be 0 or more")
-    source, tasks = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
     source.check(tasks)
+    source.server, source.policy = client.connection, policy
     check = StepCheck(policy, nodes, retry_credit)
 
     async def run_scenario(scenario: Scenario) -> Trajectory:

@@ -28,6 +28,9 @@ class LinesLedger:
         known = self._all()
         return {one: known[one] for one in ids if one in known}
 
+    def rollout(self, rollout_id: str) -> list[Completion]:
+        return sorted((row for row in self._all().values() if row.rollout == rollout_id), key=lambda row: row.created)
+
     def sampled_versions(self, ids: Sequence[str]) -> set[tuple[str, int]]:
         return {
             (row.policy, row.version)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,27 +129,3 @@ def parse(
         seed=asked.seed,
     )
     return ChatRequest(body=body, asked=asked, sampling=sampling, dropped=dropped)
-
-
-def header_temperature(headers: Mapping[str, str], name: str) -> float | None:
-    """Reads a temperature from a header.
-
-    Args:
-        headers: Headers of the request.
-        name: Name of the header.
-
-    Returns:
-        The temperature; None if the header is missing.
-
-    Raises:
-        APIError: 400 for a value that is no number from 0 to 10.
-    """
-    if (text := headers.get(name)) is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.0 <= value <= 10.0:
-        raise APIError(400, f"header {name}: {text!r} is no temperature between 0 and 10", param=name)
-    return value

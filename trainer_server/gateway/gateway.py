@@ -17,15 +17,15 @@ from trainer_server.engines.slots import Slots
 from trainer_server.gateway.admission import Admission
 from trainer_server.gateway.body import read_json
 from trainer_server.gateway.call import Call
-from trainer_server.gateway.chat_request import ChatRequest, header_temperature, parse
+from trainer_server.gateway.chat_request import ChatRequest, parse
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.recorder import Recorder, Source
-from trainer_server.gateway.rollout_log import RolloutLog
+from trainer_server.gateway.rollout_pins import RolloutPins
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import version_number
-from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
+from trainer_server.wire.headers import ROLLOUT
 
 log = logging.getLogger("trainer_server")
 
@@ -39,7 +39,7 @@ class Gateway:
         names: The version that each policy's name currently means.
         slots: The cache of adapters on the engines.
         leases: Versions that running rollouts are pinned to.
-        rollouts: Remembers what each rollout asked for.
+        pins: What the requests of each rollout are answered with.
         engines: The engines that answer.
         admission: Places at the engines.
         max_tokens: Limit of tokens when a request names none.
@@ -47,7 +47,6 @@ class Gateway:
         media_domains: Domains from which engines may fetch images and other media; empty: they fetch nothing.
 
     Attributes:
-        rollouts: As the argument.
         requests: Chat requests since the start of the server.
         stopping: Set it to end all streams that are under way.
     """
@@ -60,7 +59,7 @@ class Gateway:
         names: PolicyNames,
         slots: Slots,
         leases: Leases,
-        rollouts: RolloutLog,
+        pins: RolloutPins,
         engines: Engines,
         admission: Admission,
         max_tokens: int = 1024,
@@ -69,7 +68,7 @@ class Gateway:
     ) -> None:
         self._recorder = recorder
         self._store, self._names, self._slots = store, names, slots
-        self._leases, self._engines, self.rollouts = leases, engines, rollouts
+        self._leases, self._engines, self._pins = leases, engines, pins
         self._admission, self._media_domains = admission, media_domains
         self._max_tokens, self._engine_wait = max_tokens, engine_wait
         self.stopping = asyncio.Event()
@@ -99,15 +98,14 @@ class Gateway:
         rollout = request.headers.get(ROLLOUT)
         if rollout is not None and not 0 < len(rollout) <= 200:
             raise APIError(400, f"header {ROLLOUT} must have 1 to 200 characters", param=ROLLOUT)
-        override = header_temperature(request.headers, TEMPERATURE)
+        pinned = await self._pins.of(rollout, request.headers)
         model = body.get("model") if isinstance(body, dict) else None
-        policy, version = self._resolve(model, rollout)
+        policy, version = self._resolve(pinned.model(model), rollout)
+        override = pinned.temperature
         if override is None and policy and (spec := self._store.spec(policy)):
             override = spec.temperature
         chat = parse(body, default_max_tokens=self._max_tokens, temperature=override, media_domains=self._media_domains)
         self._note_dropped(chat)
-        if rollout is not None:
-            self.rollouts.note(rollout, policy, version, chat.sampling.temperature)
         source = Source(policy, version, rollout)
         call = Call(
             chat,

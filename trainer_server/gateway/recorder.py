@@ -90,6 +90,7 @@ class Recorder:
             tokenizer=self.identity.tokenizer,
             policy=source.policy,
             version=source.version,
+            model=chat.model,
             rollout=source.rollout,
             status=status,
             untrainable=untrainable,

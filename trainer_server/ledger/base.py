@@ -55,6 +55,22 @@ class Ledger(Protocol):
         """
         ...
 
+    def rollout(self, rollout_id: str) -> list[Completion]:
+        """All completions of a rollout, also those that were broken off.
+
+        The server calls this for every rollout that has ended, so that it must not read the whole ledger.
+
+        Args:
+            rollout_id: Id of the rollout, as `Completion.rollout` has it.
+
+        Returns:
+            The completions in the order of their creation; none for an unknown rollout.
+
+        Raises:
+            LedgerError: The ledger could not be read.
+        """
+        ...
+
     def sampled_versions(self, ids: Sequence[str]) -> set[tuple[str, int]]:
         """The versions that sampled these completions.
 

@@ -16,6 +16,7 @@ from trainer_server.ledger.base import RETENTION_DAYS, LedgerError
 from trainer_server.wire import Completion
 from trainer_server.wire.home import create_private
 from trainer_server.wire.jsonl import from_json, to_json
+from trainer_server.wire.text import writable
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS completions (
@@ -28,6 +29,7 @@ CREATE TABLE IF NOT EXISTS completions (
     record TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS completions_created ON completions (created);
+CREATE INDEX IF NOT EXISTS completions_rollout ON completions (rollout, created) WHERE rollout IS NOT NULL;
 """
 _BATCH = 512
 """Largest number of rows in one transaction."""
@@ -80,6 +82,10 @@ class SQLiteLedger:
         rows = self._select("SELECT id, record FROM completions WHERE id IN ({})", ids)
         return {completion_id: from_json(Completion, record) for completion_id, record in rows}
 
+    def rollout(self, rollout_id: str) -> list[Completion]:
+        statement = "SELECT record FROM completions WHERE rollout IN ({}) ORDER BY created, rowid"
+        return [from_json(Completion, record) for (record,) in self._select(statement, [writable(rollout_id)])]
+
     def sampled_versions(self, ids: Sequence[str]) -> set[tuple[str, int]]:
         rows = self._select(
             "SELECT DISTINCT policy, version FROM completions WHERE policy IS NOT NULL AND id IN ({})", ids
@@ -116,7 +122,7 @@ class SQLiteLedger:
         self._thread = None
 
     def _select(self, statement: str, ids: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Rows of a statement, in which `{}` stands for the ids. Opens a new connection, so any thread may call it."""
+        """Rows of a statement, in which `{}` stands for values. Opens a new connection, so any thread may call it."""
         rows: list[tuple[Any, ...]] = []
         try:
             with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as db:

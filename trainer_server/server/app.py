@@ -16,6 +16,7 @@ from trainer_server.server.bodies import Bodies
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.connections import Stopped
 from trainer_server.server.errors import add_error_handlers
+from trainer_server.server.rollout_paths import RolloutPaths
 from trainer_server.server.routes import ROUTERS
 from trainer_server.server.server import Server, make_engines
 
@@ -48,7 +49,8 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     app.state.server = server
     for router in (*ROUTERS, dashboard.router):
         app.include_router(router)
-    app.add_middleware(Bodies, most_mib=config.max_body_mib)  # the last that is added is the first to be asked
+    app.add_middleware(RolloutPaths)  # the last that is added is the first to be asked
+    app.add_middleware(Bodies, most_mib=config.max_body_mib)
     app.add_middleware(BearerAuth, token=token)
     app.add_middleware(KnownHosts, hosts=(config.host, *config.allowed_hosts))
     app.add_middleware(Stopped)

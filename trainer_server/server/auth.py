@@ -82,7 +82,8 @@ def _host(given: str) -> str | None:
 class BearerAuth:
     """Answers 401 to requests without the token. Plain ASGI: streams and disconnects pass through untouched.
 
-    Open routes are let through without it; `authorized` says whether a request has it.
+    The token is in the header `Authorization: Bearer …`, or in `x-api-key`, as Anthropic's clients send it. Open routes
+    are let through without it; `authorized` says whether a request has it.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -93,7 +94,8 @@ class BearerAuth:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given = Headers(scope=scope).get("Authorization", "").removeprefix("Bearer ").strip()
+        headers = Headers(scope=scope)
+        given = headers.get("Authorization", "").removeprefix("Bearer ").strip() or headers.get("X-API-Key", "")
         holds = hmac.compare_digest(given.encode(), self._token)
         scope.setdefault("state", {})["authorized"] = holds
         if holds or scope["path"] in OPEN:
@@ -102,7 +104,8 @@ class BearerAuth:
         what = "the bearer token is wrong" if given else "the bearer token is missing"
         refusal = APIError(
             401,
-            f"{what}: send `Authorization: Bearer <token>`; the server keeps it in `<home>/token`",
+            f"{what}: send `Authorization: Bearer <token>` (or `x-api-key: <token>`); the server keeps it in "
+            "`<home>/token`",
             code="invalid_api_key",
         )
         await refusal.response()(scope, receive, send)

@@ -17,11 +17,12 @@ from trainer_server.engines.slots import Slots
 from trainer_server.gateway.admission import Admission
 from trainer_server.gateway.gateway import Gateway
 from trainer_server.gateway.recorder import Identity, Recorder
-from trainer_server.gateway.rollout_log import RolloutLog
+from trainer_server.gateway.rollout_pins import RolloutPins
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.service import JobService
 from trainer_server.jobs.supervisor import TrainerSettings
 from trainer_server.ledger.registry import ledger_factory, open_ledger
+from trainer_server.ledger.rollouts import RolloutBook
 from trainer_server.policies.export import Exports
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
@@ -56,6 +57,7 @@ class Server:
         home = config.home
         check_names(config)
         self.ledger = open_ledger(config.ledger, home)  # before a model is downloaded
+        self.rollouts = RolloutBook(home.rollouts)
         base = resolve(config.model, home.cache, log.info, revision=config.revision)
         self.identity = Identity(_server_id(config), base, base.tokenizer_fingerprint())
         self.fingerprint = base.fingerprint()
@@ -80,7 +82,7 @@ class Server:
             names=self.names,
             slots=self.slots,
             leases=self.leases,
-            rollouts=RolloutLog(config.lease),
+            pins=RolloutPins(self.rollouts),
             engines=self.engines,
             admission=Admission(limits.running, limits.waiting),
             max_tokens=config.max_tokens,
@@ -178,6 +180,7 @@ class Server:
         try:
             if deleted := await asyncio.to_thread(self.ledger.purge, keep=self.jobs.open.completions()):
                 log.info("%d completions past their retention were deleted from the ledger", deleted)
+            await asyncio.to_thread(self.rollouts.purge)
         except Exception:  # a full disk, say: tried again in an hour, for as long as the server lives
             log.exception("completions past their retention could not be deleted from the ledger")
         try:

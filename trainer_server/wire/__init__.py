@@ -3,7 +3,7 @@ child processes; and what every part of the server may need: JSON Lines (jsonl.p
 code from outside that an option names (plugins.py).
 Imports the standard library and pydantic only."""
 
-from trainer_server.wire.completions import Completion, CompletionStatus, RolloutCalls, Sampling
+from trainer_server.wire.completions import Completion, CompletionStatus, Sampling
 from trainer_server.wire.errors import (
     SERVER_STOPPING,
     ARTError,
@@ -35,6 +35,21 @@ from trainer_server.wire.policies import (
     VersionNumber,
     version_number,
 )
+from trainer_server.wire.rollouts import (
+    ROLLOUT_PATTERN,
+    GivenReward,
+    Registration,
+    Reward,
+    RolloutCalls,
+    RolloutCompletion,
+    RolloutList,
+    RolloutListed,
+    RolloutRecord,
+    RolloutScenario,
+    RolloutSpec,
+    RolloutToolCall,
+    rollout_path,
+)
 from trainer_server.wire.sft import Conversation, SFTConfig, SFTRequest
 from trainer_server.wire.steps import (
     GroupRef,
@@ -52,6 +67,7 @@ __all__ = [
     "DEFAULT_URL",
     "MAX_VERSION",
     "NAME_PATTERN",
+    "ROLLOUT_PATTERN",
     "SERVER_STOPPING",
     "TARGETS",
     "ARTError",
@@ -65,6 +81,7 @@ __all__ = [
     "ExportFormat",
     "Fork",
     "GRPOConfig",
+    "GivenReward",
     "GroupRef",
     "Home",
     "Job",
@@ -79,7 +96,16 @@ __all__ = [
     "Policy",
     "PolicySpec",
     "Refusal",
+    "Registration",
+    "Reward",
     "RolloutCalls",
+    "RolloutCompletion",
+    "RolloutList",
+    "RolloutListed",
+    "RolloutRecord",
+    "RolloutScenario",
+    "RolloutSpec",
+    "RolloutToolCall",
     "SFTConfig",
     "SFTRequest",
     "Sampling",
@@ -93,5 +119,6 @@ __all__ = [
     "Unprocessable",
     "Version",
     "VersionNumber",
+    "rollout_path",
     "version_number",
 ]

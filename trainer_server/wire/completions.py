@@ -65,6 +65,9 @@ class Completion(BaseModel):
     """Name of the policy; None: the base model itself, which is never trained."""
     version: int | None
     """Version of the policy; None: the base model."""
+    model: str | None = None
+    """The model that the request named: a policy (`agent`), a version (`agent@3`), or the base model. None: a row of
+    another ledger that does not say."""
     rollout: str | None = None
     """Id of the rollout; None: the request belonged to none."""
     status: CompletionStatus
@@ -104,14 +107,3 @@ class Completion(BaseModel):
         """
         limit = self.sampling.max_tokens
         return self.finish_reason == "length" or (limit is not None and len(self.token_ids) >= limit)
-
-
-class RolloutCalls(BaseModel):
-    """What a rollout has asked the gateway for. The server forgets it when the rollout has not called for a while."""
-
-    calls: int = 0
-    """Requests that had the rollout's id; 0 also for a rollout that is unknown or forgotten."""
-    versions: dict[str, list[int]] = Field(default_factory=dict)
-    """The versions that were asked, by policy; without requests to the base model."""
-    temperatures: list[float] = Field(default_factory=list)
-    """The effective temperatures."""

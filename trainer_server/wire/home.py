@@ -63,6 +63,11 @@ class Home:
         return self.root / "ledger.sqlite"
 
     @property
+    def rollouts(self) -> Path:
+        """What rollouts were registered with, and their rewards (SQLite)."""
+        return self.root / "rollouts.sqlite"
+
+    @property
     def store(self) -> Path:
         """The client's trajectory store."""
         return self.root / "trajectories.sqlite"
@@ -183,7 +188,7 @@ class Connection:
                 "running one."
             )
         own = paths.server_url() or DEFAULT_URL
-        if _origin(url) != _origin(own):
+        if origin(url) != origin(own):
             raise ConfigError(
                 f"no token for the trainer server at {url}: {paths.token} has the token of the server at {own}. Give "
                 "the key of the server that you name, as api_key=… or ART_API_KEY"
@@ -199,7 +204,7 @@ class Connection:
         return url.rstrip("/").removesuffix("/v1")
 
 
-def _origin(url: str) -> tuple[str, str, int | None]:
+def origin(url: str) -> tuple[str, str, int | None]:
     """What must be equal in two addresses of one server. Every name of this machine's loopback interface is the same.
 
     Raises:

@@ -23,7 +23,7 @@ from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.handover import for_call, handed_over
 from art_langgraph.capture.scope import RemoteCall, Scope, enclosing_run, explicit, listener
 from art_langgraph.trajectory import Place
-from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
+from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
 
 _OF_THE_CALLER = {"assistant_id", "checkpoint_id", "checkpoint_ns", "graph_id", "lc_agent_name", "run_id", "thread_id"}
 """Metadata of the calling node that would be taken for that of the remote run, besides all of LangGraph's own."""
@@ -140,6 +140,8 @@ def _headers(scope: Scope) -> dict[str, str]:
     headers = {ROLLOUT: scope.rollout_id}
     if scope.temperature is not None:
         headers[TEMPERATURE] = str(scope.temperature)
+    if scope.version is not None:
+        headers[VERSION] = version_text(scope.version)
     return headers
 
 

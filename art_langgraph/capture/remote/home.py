@@ -13,7 +13,7 @@ from art_langgraph.capture.remote.record import RemoteRecord, RemoteRecords
 from art_langgraph.capture.scope import RemoteCall, Scope
 from art_langgraph.client.servers import known_servers
 from art_langgraph.notices import warn_once
-from art_langgraph.trajectory import Place, Trajectory
+from art_langgraph.trajectory import Place
 from trainer_server.wire import Connection
 from trainer_server.wire.jsonl import from_json
 
@@ -37,7 +37,8 @@ _CAPTURE = (
 async def bring_home(scope: Scope, *, failed: bool) -> None:
     """Adds to the record of a rollout what remote graphs did in it.
 
-    Where a record is missing, a warning says why, once per process and cause.
+    Where a record is missing, a warning says why, once per process and cause. The ledger then has what the rollout's
+    models asked the trainer server.
 
     Args:
         scope: The rollout, whose graph has ended.
@@ -51,7 +52,8 @@ async def bring_home(scope: Scope, *, failed: bool) -> None:
             _add(scope, record, call.place)
             scope.records.append(record.trajectory)
     if scope.unrecorded:
-        await _take_from_ledger(scope)
+        scope.outside = True
+        scope.servers.update((server.url, server.api_key) for server in known_servers())
     if any(call.place.path for call in scope.remote):
         for kept in (scope.recorder.completions, scope.recorder.tool_calls, scope.recorder.nodes):
             kept.sort(key=lambda part: part.started)  # type: ignore[attr-defined]
@@ -117,30 +119,6 @@ async def _asked(server: Connection, path: str, patience: float) -> tuple[Connec
                     await asyncio.sleep(_AGAIN)
             left = began + patience * (1.0 if known else _GRACE) - time.monotonic()
     return server, known
-
-
-async def _take_from_ledger(scope: Scope) -> None:
-    """Adds what the trainer server was asked for in a rollout, where nothing else tells of it: completions, and tool
-    calls as the requests have them, without their places."""
-    for server in known_servers():
-        headers = {"Authorization": f"Bearer {server.api_key}"}
-        try:
-            async with httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(_ROUND, connect=5.0)) as http:
-                answer = await http.get(f"{server.url}/api/rollouts/{scope.rollout_id}")
-            known = from_json(Trajectory, answer.text) if answer.is_success else None
-        except (httpx.TransportError, ValueError):
-            continue
-        if known is None or not known.completions:
-            continue
-        recorder = scope.recorder
-        ids = {call.id for call in recorder.completions}
-        tools = {call.tool_call_id for call in recorder.tool_calls}
-        for completion in known.completions:
-            if completion.id not in ids:
-                recorder.completion(completion)
-        recorder.tool_calls += [call for call in known.tool_calls if call.tool_call_id not in tools]
-        scope.servers.add((server.url, server.api_key))
-        return
 
 
 def _read(text: str, server: Connection) -> RemoteRecords:

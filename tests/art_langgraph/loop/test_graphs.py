@@ -1,4 +1,4 @@
-"""What may be run: compiled graphs, factories that say so, and texts for graphs of messages or of text."""
+"""What may be run: compiled graphs, factories and functions, and texts for graphs of messages or of text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langgraph.func import entrypoint
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
-from art_langgraph import Scenario, Trajectory, evaluate, gather, rollout
+from art_langgraph import RolloutsFailed, Scenario, Trajectory, evaluate, gather, rollout
 from art_langgraph.loop.graphs import GraphSource
 from trainer_server.wire import ConfigError
 
@@ -36,25 +36,11 @@ def said(found: Trajectory) -> str:
     return str(found.output["messages"][-1].text)
 
 
-called: list[str] = []
-
-
-async def agent(state: Any) -> Any:
-    called.append("agent")
-    return AIMessage("I asked a model")
-
-
-async def typed_agent(state: MessagesState) -> dict[str, Any]:
-    called.append("typed agent")
-    return {}
-
-
-def plain_agent(text: str) -> str:
-    called.append("plain agent")
-    return text
-
-
 async def two(state: Any, tools: Any) -> Runnable[Any, Any]:
+    raise AssertionError("called")
+
+
+def three(question: str, run: Any, tools: Any) -> str:
     raise AssertionError("called")
 
 
@@ -66,21 +52,16 @@ async def generator(scenario: Scenario) -> AsyncIterator[Any]:
     ("graph", "message"),
     [
         (echo(), r"a StateGraph has to be compiled .* call \.compile\(\)"),
-        ("agent", "a str is no graph"),
-        (agent, "agent is an async function .* not called.*-> Runnable"),
-        (functools.partial(agent), "agent is an async function"),
-        (typed_agent, "typed_agent returns dict|typed_agent is an async function"),
-        (plain_agent, "plain_agent returns str, which is no graph"),
-        (two, "two needs state, tools"),
+        ("agent", "a str cannot be run: pass a compiled graph, or a function"),
+        (two, "two needs state, tools: a graph factory takes the scenario or nothing"),
+        (three, "three needs question, run, tools: a function takes the scenario's input and the run"),
         (generator, "generator is a generator: .*asynccontextmanager"),
     ],
 )
 async def test_what_is_no_graph_is_refused_before_anything_runs(graph: Any, message: str) -> None:
-    called.clear()
     for run in (rollout(graph, "x", lambda _: 1.0), gather(graph, ["x"], 2), evaluate(graph, ["x"], lambda _: 1.0)):
         with pytest.raises(ConfigError, match=message):
             await run
-    assert called == []
 
 
 async def annotated(scenario: Scenario) -> CompiledStateGraph[Any, Any, Any, Any]:
@@ -158,7 +139,7 @@ async def test_a_parameter_that_says_so_is_the_scenario(factory: Callable[..., A
 async def test_a_factory_that_raises_is_told_before_the_first_run() -> None:
     calls = []
 
-    def factory(scenario: Scenario) -> Any:
+    def factory(scenario: Scenario) -> Runnable[Any, Any]:
         calls.append(scenario.id)
         raise OSError("no database")
 
@@ -172,7 +153,7 @@ async def test_a_factory_that_raises_is_told_before_the_first_run() -> None:
 async def test_a_factory_that_raises_later_fails_its_run_alone() -> None:
     count = iter(range(9))
 
-    def factory() -> Any:
+    def factory() -> Runnable[Any, Any]:
         if next(count) == 2:
             raise OSError("once")
         return echo().compile()
@@ -183,14 +164,27 @@ async def test_a_factory_that_raises_later_fails_its_run_alone() -> None:
 
 async def test_a_factory_that_gives_no_graph_later_fails_its_run_alone() -> None:
     count = iter(range(9))
-    (group,) = await gather(lambda: echo() if next(count) == 2 else echo().compile(), ["a"], n=4, progress=False)
+
+    def factory() -> Runnable[Any, Any]:
+        return echo() if next(count) == 2 else echo().compile()  # type: ignore[return-value]
+
+    (group,) = await gather(factory, ["a"], n=4, progress=False)
     (error,) = [run.error for run in group.trajectories if run.error]
     assert error.startswith("ConfigError: the graph factory ")
     assert "gave a StateGraph, not a compiled graph" in error
 
 
+async def test_an_error_of_a_function_that_does_not_say_what_it_makes_is_the_runs() -> None:
+    def unknown(scenario: Scenario) -> Any:
+        raise OSError("no database")
+
+    assert (await rollout(unknown, "a")).error == "OSError: no database"
+    with pytest.raises(RolloutsFailed, match="4 of 4 runs raised: OSError: no database"):
+        await gather(unknown, ["a", "b"], n=2, progress=False)
+
+
 async def test_an_inner_rollout_that_does_not_start_is_an_error_of_the_outer_run() -> None:
-    def broken() -> Any:
+    def broken() -> Runnable[Any, Any]:
         raise OSError("no database")
 
     async def node(state: MessagesState) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ POLICY = "pinned"
 
 
 class Foreign(BaseChatModel):
-    """A client of the gateway that is not LangChain's, such as litellm's."""
+    """A client of the gateway that is made with neither LangChain nor httpx."""
 
     url: str
     temperature: float = 1.0
@@ -59,8 +61,13 @@ class Foreign(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         body = {"model": POLICY, "messages": convert_to_openai_messages(messages), "temperature": self.temperature}
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        answer = httpx.post(f"{self.url}/v1/chat/completions", json={**body, "max_tokens": 9}, headers=headers).json()
+        request = urllib.request.Request(
+            f"{self.url}/v1/chat/completions",
+            json.dumps({**body, "max_tokens": 9}).encode(),
+            {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request) as response:
+            answer = json.load(response)
         facts = {"system_fingerprint": answer["id"], "model_name": answer["model"]}
         message = AIMessage(answer["choices"][0]["message"]["content"], response_metadata=facts)
         return ChatResult(generations=[ChatGeneration(message=message)], llm_output=facts)

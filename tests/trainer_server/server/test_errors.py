@@ -76,6 +76,12 @@ BODIES = {
     "/api/policies/p/sft": st.fixed_dictionaries(
         {"conversations": values | conversations}, optional={"trajectories": values | trajectories, "config": config}
     ),
+    "/api/rollouts/r": st.fixed_dictionaries(
+        {}, optional={"scenario": values, "version": values, "temperature": values, "metadata": values}
+    ),
+    "/api/rollouts/r/reward": st.fixed_dictionaries(
+        {"reward": values}, optional={"metrics": values, "scenario": values, "reason": values}
+    ),
     "/api/rollouts/release": values | st.lists(st.text()),
     "/api/policies/p/versions/0/score": st.fixed_dictionaries({"score": values}),
     "/v1/chat/completions": values,
@@ -87,7 +93,7 @@ BODIES = {
 @given(data=st.data())
 def test_any_body_is_answered(http: TestClient, path: str, data: st.DataObject) -> None:
     body = data.draw(values | BODIES[path])
-    answer = http.request("PUT" if path.endswith("score") else "POST", path, content=json.dumps(body))
+    answer = http.request("PUT" if path.endswith(("score", "/r")) else "POST", path, content=json.dumps(body))
     if answer.status_code == 503:
         assert answer.json()["error"]["code"] == "busy"  # a policy that waits for the trainer
     else:
@@ -99,7 +105,7 @@ def test_any_body_is_answered(http: TestClient, path: str, data: st.DataObject) 
 )
 @pytest.mark.parametrize("path", BODIES)
 def test_what_is_no_json_is_answered(http: TestClient, path: str, raw: bytes) -> None:
-    answer = http.request("PUT" if path.endswith("score") else "POST", path, content=raw)
+    answer = http.request("PUT" if path.endswith(("score", "/r")) else "POST", path, content=raw)
     assert answer.status_code in (400, 422), answer.text
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
@@ -111,6 +117,7 @@ def test_what_is_no_json_is_answered(http: TestClient, path: str, raw: bytes) ->
         "/api/policies/p/versions/{}", "/api/policies/p/versions/{}/export",
         "/api/policies/p/versions/0/export?format={}", "/api/policies/p/steps?idempotency_key={}", "/api/jobs/{}",
         "/api/jobs?limit={}", "/api/jobs?status={}", "/api/jobs/job-1?wait={}", "/api/completions/{}",
+        "/api/rollouts/{}", "/api/rollouts?after={}", "/api/rollouts?policy={}&rewarded={}", "/rollouts/{}/v1/models",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(
@@ -119,7 +126,7 @@ def test_what_is_no_json_is_answered(http: TestClient, path: str, raw: bytes) ->
     ids=lambda part: ascii(part)[:12],
 )
 def test_any_address_is_answered(http: TestClient, path: str, part: str) -> None:
-    answer = http.get(path.format(quote(part, errors="surrogatepass")))
+    answer = http.get(path.replace("{}", quote(part, errors="surrogatepass")))
     assert answer.status_code < 500, answer.text
     if answer.status_code >= 400:
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}

@@ -1,21 +1,79 @@
-"""`/api/rollouts`: what rollouts asked for, and rollouts that give up the policy version that they keep (a lease)."""
+"""`/api/rollouts`: what rollouts are and what they did, their rewards, and their leases on policy versions."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Body
+from fastapi import APIRouter, Body, Path, Query
 
+from trainer_server.gateway.body import check_values
+from trainer_server.ledger.records import record_of
 from trainer_server.server.dependencies import ServerDep
-from trainer_server.wire import RolloutCalls
+from trainer_server.server.server import Server
+from trainer_server.wire import (
+    ROLLOUT_PATTERN,
+    Completion,
+    NotFound,
+    Registration,
+    Reward,
+    RolloutList,
+    RolloutRecord,
+    RolloutSpec,
+    rollout_path,
+)
 
 router = APIRouter(prefix="/api/rollouts", tags=["rollouts"])
 
+NewRolloutId = Annotated[str, Path(pattern=ROLLOUT_PATTERN)]
+_LATEST = 2**62
+
+
+@router.get("")
+async def list_rollouts(
+    server: ServerDep,
+    policy: str | None = None,
+    rewarded: bool | None = None,
+    after: Annotated[int, Query(ge=0, lt=_LATEST)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> RolloutList:
+    """Rollouts that were registered or rewarded, oldest first: at most `limit`, those behind `after` (`next` of the
+    page before). `policy`: only those in which it had answered when they got their reward. `rewarded`: only those with
+    a reward, or without."""
+    rollouts, last = await asyncio.to_thread(
+        server.rollouts.listed, after=after, limit=limit, policy=policy, rewarded=rewarded
+    )
+    return RolloutList(rollouts=rollouts, next=last)
+
+
+@router.put("/{rollout}")
+async def register(rollout: NewRolloutId, spec: RolloutSpec, server: ServerDep) -> Registration:
+    """Says what a rollout is, before its first request: its scenario, and the version and temperature that all its
+    requests are answered with. The same request again changes nothing; another one takes the place of the first."""
+    check_values(spec.model_dump())
+    await asyncio.to_thread(server.rollouts.register, rollout, spec)
+    return Registration(id=rollout, policies=sorted(server.names.newest))
+
 
 @router.get("/{rollout}")
-async def show_calls(rollout: str, server: ServerDep) -> RolloutCalls:
-    """The versions and temperatures that a rollout asked for. No calls: it is unknown, or its last call is long ago."""
-    return server.gateway.rollouts.calls(rollout)
+async def show_rollout(rollout: str, server: ServerDep) -> RolloutRecord:
+    """What a rollout did: its completions in order, its tool calls with their results, its rewards. The JSON is a
+    Trajectory of the Python client."""
+    return await asyncio.to_thread(_record, server, rollout)
+
+
+@router.post("/{rollout}/reward")
+async def give_reward(rollout: str, reward: Reward, server: ServerDep) -> RolloutRecord:
+    """Gives a rollout a reward. The last one counts, and earlier ones are kept. Answers the whole rollout."""
+    check_values(reward.model_dump())
+
+    def give() -> RolloutRecord:
+        completions = _known(server, rollout)
+        server.rollouts.reward(rollout, reward, sorted({row.policy for row in completions if row.policy is not None}))
+        return _record(server, rollout)
+
+    return await asyncio.to_thread(give)
 
 
 @router.delete("/{rollout}", status_code=204)
@@ -30,3 +88,21 @@ async def release_all(rollouts: Annotated[set[str], Body()], server: ServerDep) 
     """The same for many rollouts."""
     server.leases.release(rollouts)
     server.records.drop(rollouts)
+
+
+def _record(server: Server, rollout: str) -> RolloutRecord:
+    completions = _known(server, rollout)
+    spec = server.rollouts.spec(rollout) or RolloutSpec()
+    return record_of(rollout, completions, spec, server.rollouts.rewards(rollout))
+
+
+def _known(server: Server, rollout: str) -> Sequence[Completion]:
+    """The completions of a rollout; none for one that was registered only. Raises NotFound for an unknown rollout."""
+    completions = server.ledger.rollout(rollout)
+    if not completions and server.rollouts.spec(rollout) is None and not server.rollouts.rewards(rollout):
+        raise NotFound(
+            f"there is no rollout {rollout!r:.100}: no request had its id, and it is not registered. Send its requests "
+            f"to {rollout_path('ID')}/v1 of this server, or register it with PUT /api/rollouts/ID",
+            code="not_found",
+        )
+    return completions

@@ -1,0 +1,101 @@
+"""Requests of any client that is made with httpx say which rollout they are made in.
+
+`openai`, `anthropic` and `litellm` send their requests by httpx or httpx2, whoever made the client and when.
+`tie_clients` wraps the method that sends. A request from inside a rollout to the API of a trainer server under `/v1`
+then has the rollout's id, its temperature and its version. No other request is changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import threading
+from importlib import import_module
+from typing import Any
+
+from art_langgraph.capture.scope import Scope, current
+from art_langgraph.client.servers import known_servers
+from trainer_server.wire import Connection, rollout_path
+from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
+from trainer_server.wire.home import origin
+
+_LIBRARIES = ("httpx", "httpx2")
+_lock = threading.Lock()
+_tied = False
+
+
+def tie_clients() -> None:
+    """Makes the requests of httpx's clients say which rollout they are made in. Once per process."""
+    global _tied
+    with _lock:
+        if _tied:
+            return
+        for name in _LIBRARIES:
+            if importlib.util.find_spec(name) is not None:
+                library: Any = import_module(name)
+                _tie(library.Client)
+                _tie_async(library.AsyncClient)
+        _tied = True
+
+
+def _tie(kind: Any) -> None:
+    plain = kind.send
+
+    @functools.wraps(plain)
+    def send(self: Any, request: Any, *args: Any, **options: Any) -> Any:
+        scope = _mark(request)
+        answer = plain(self, request, *args, **options)
+        _count(scope, answer)
+        return answer
+
+    kind.send = send
+
+
+def _tie_async(kind: Any) -> None:
+    plain = kind.send
+
+    @functools.wraps(plain)
+    async def send(self: Any, request: Any, *args: Any, **options: Any) -> Any:
+        scope = _mark(request)
+        answer = await plain(self, request, *args, **options)
+        _count(scope, answer)
+        return answer
+
+    kind.send = send
+
+
+def _mark(request: Any) -> Scope | None:
+    """Adds what the gateway has to know of the rollout to a request.
+
+    Returns:
+        The rollout; None for a request that was not changed.
+    """
+    scope = current()
+    if scope is None or request.method != "POST":
+        return None
+    path = request.url.path
+    own = path.startswith(f"{rollout_path(scope.rollout_id)}/v1/")  # a client with the rollout's own base URL
+    if not own and (not path.startswith("/v1/") or ROLLOUT in request.headers):
+        return None
+    server = _server_at(str(request.url))
+    if server is None:
+        return None
+    request.headers[ROLLOUT] = scope.rollout_id
+    if scope.temperature is not None:
+        request.headers.setdefault(TEMPERATURE, str(scope.temperature))
+    if scope.version is not None:
+        request.headers.setdefault(VERSION, version_text(scope.version))
+    scope.outside = True
+    scope.servers.add((server.url, server.api_key))
+    return scope
+
+
+def _count(scope: Scope | None, answer: Any) -> None:
+    if scope is not None and answer.is_success:
+        scope.marked += 1
+
+
+def _server_at(url: str) -> Connection | None:
+    """The trainer server of this process that an address belongs to."""
+    asked = origin(url)
+    return next((server for server in known_servers() if origin(server.url) == asked), None)

@@ -1,0 +1,212 @@
+"""What the trainer server is told of a rollout before it runs, and what its ledger has of it afterwards."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import httpx
+
+from art_langgraph.client.api import refused
+from art_langgraph.client.outages import explain, retry_seconds
+from art_langgraph.client.transport import LoopTransport, PatientAsyncClient, PatientClient
+from art_langgraph.messages import plain
+from art_langgraph.programs.run import Run
+from art_langgraph.trajectory import Trajectory
+from trainer_server.wire import (
+    ARTError,
+    Connection,
+    Registration,
+    RolloutScenario,
+    RolloutSpec,
+    ServerError,
+    ServerUnreachable,
+)
+from trainer_server.wire.jsonl import to_json
+
+log = logging.getLogger("art_langgraph")
+
+_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+_BRIEFLY = 0.3
+"""Seconds for which a server is asked again that a run may not need. A connection that was kept may have been cut."""
+
+
+@lru_cache
+def _clients(patience: float) -> tuple[PatientClient, PatientAsyncClient]:
+    """HTTP clients for all rollouts of the process; addresses and keys come with each request."""
+    return (
+        PatientClient(patience, timeout=_TIMEOUT),
+        PatientAsyncClient(patience, transport=LoopTransport(), timeout=_TIMEOUT),
+    )
+
+
+class LedgerClient:
+    """Asks a trainer server about rollouts: with an event loop (`ask`), or without one (`ask_now`).
+
+    Both raise ServerError when the server refuses, and ServerUnreachable when it stays away for `patience` seconds.
+
+    Args:
+        server: The trainer server.
+        patience: Seconds for which a request is repeated while no server answers.
+    """
+
+    def __init__(self, server: Connection, patience: float) -> None:
+        self._server = server
+        self._sync, self._async = _clients(patience)
+
+    async def ask(self, method: str, path: str, body: str | None = None) -> bytes:
+        """Sends a request, and returns the body of the answer."""
+        try:
+            return _checked(await self._async.request(method, **self._request(path, body)))
+        except httpx.TransportError as error:
+            raise self._gone(error) from error
+
+    def ask_now(self, method: str, path: str, body: str | None = None) -> bytes:
+        """The same, without an event loop."""
+        try:
+            return _checked(self._sync.request(method, **self._request(path, body)))
+        except httpx.TransportError as error:
+            raise self._gone(error) from error
+
+    def _request(self, path: str, body: str | None) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {self._server.api_key}", "Content-Type": "application/json"}
+        return {"url": f"{self._server.url}/api/rollouts/{path}", "content": body, "headers": headers}
+
+    def _gone(self, error: httpx.TransportError) -> ServerUnreachable:
+        return ServerUnreachable(
+            f"no trainer server answers at {self._server.url} ({explain(error)}), "
+            "and its ledger has what the rollout did"
+        )
+
+
+def _checked(answer: httpx.Response) -> bytes:
+    if not answer.is_success:
+        raise refused(answer)
+    return answer.content
+
+
+async def register(run: Run, *, evaluation: bool, metadata: Mapping[str, Any], certain: bool = True) -> None:
+    """Tells the trainer server what holds for the requests of a run: its version, its temperature, its scenario.
+
+    A server that is away, or none at all, ends no run: the run may need none. Whether it was answered as it asked for
+    is looked at when it has ended.
+
+    Args:
+        run: The run, before it begins.
+        evaluation: As that of `rollout`.
+        metadata: As that of `rollout`.
+        certain: Whether the run is known to be a program. Otherwise a server that is away is not waited for.
+
+    Raises:
+        ServerError: The server refuses.
+    """
+    if run.server is None:
+        return
+    pinned = run.scope.version is not None or run.scope.temperature is not None
+    ledger = LedgerClient(run.server, retry_seconds() if certain and pinned else _BRIEFLY)
+    body = _registration(run, evaluation=evaluation, metadata=metadata)
+    try:
+        _registered(run, await ledger.ask("PUT", run.rollout_id, body))
+    except (ServerUnreachable, ServerError) as error:
+        _not_registered(error, certain=certain)
+
+
+def register_now(run: Run, *, evaluation: bool, metadata: Mapping[str, Any]) -> None:
+    """The same, without an event loop."""
+    if run.server is None:
+        return
+    pinned = run.scope.version is not None or run.scope.temperature is not None
+    ledger = LedgerClient(run.server, retry_seconds() if pinned else _BRIEFLY)
+    try:
+        _registered(
+            run, ledger.ask_now("PUT", run.rollout_id, _registration(run, evaluation=evaluation, metadata=metadata))
+        )
+    except (ServerUnreachable, ServerError) as error:
+        _not_registered(error, certain=True)
+
+
+async def add_ledger(run: Run, trajectory: Trajectory) -> None:
+    """Adds to a trajectory what the ledger has of its run, and LangChain's callbacks did not hear.
+
+    Raises:
+        ServerUnreachable: The server stays away.
+        ServerError: The server refuses.
+    """
+    for server in _asked(run):
+        try:
+            answer = await LedgerClient(server, retry_seconds()).ask("GET", run.rollout_id)
+        except ServerError as error:
+            _raise_unless_unknown(error)
+        else:
+            _add(trajectory, Trajectory.model_validate_json(answer))
+
+
+def add_ledger_now(run: Run, trajectory: Trajectory) -> None:
+    """The same, without an event loop."""
+    for server in _asked(run):
+        try:
+            answer = LedgerClient(server, retry_seconds()).ask_now("GET", run.rollout_id)
+        except ServerError as error:
+            _raise_unless_unknown(error)
+        else:
+            _add(trajectory, Trajectory.model_validate_json(answer))
+
+
+def _registration(run: Run, *, evaluation: bool, metadata: Mapping[str, Any]) -> str:
+    scenario, version = run.scenario, run.scope.version
+    task = RolloutScenario(id=scenario.id[:200], input=plain(scenario.input), metadata=plain(scenario.metadata))
+    spec = RolloutSpec(
+        scenario=task,
+        version=dict(version) if isinstance(version, Mapping) else version,
+        temperature=run.scope.temperature,
+        evaluation=evaluation,
+        metadata=plain(dict(metadata)),
+    )
+    return to_json(spec)
+
+
+def _registered(run: Run, answer: bytes) -> None:
+    run.policies, run.registered = Registration.model_validate_json(answer).policies, True
+
+
+def _not_registered(error: ARTError, *, certain: bool) -> None:
+    """Raises the error of a server that refuses a run which is known to be a program."""
+    if certain and isinstance(error, ServerError):
+        raise error
+    log.log(
+        logging.WARNING if certain else logging.DEBUG,
+        "a run begins without the trainer server, so that requests by its base URL are not held to a version and a "
+        "temperature: %s",
+        error,
+    )
+
+
+def _asked(run: Run) -> list[Connection]:
+    """The trainer servers whose ledgers may have completions of a run."""
+    asked = dict.fromkeys([run.server] if run.server is not None and run.registered else [])
+    for url, key in run.scope.servers:
+        if isinstance(key, str):
+            asked[Connection(url, key)] = None
+    return list(asked)
+
+
+def _raise_unless_unknown(error: ServerError) -> None:
+    if error.status != 404:  # a server that never heard of the run has nothing of it
+        raise error
+
+
+def _add(trajectory: Trajectory, record: Trajectory) -> None:
+    heard = {call.id for call in trajectory.completions}
+    missing = [call for call in record.completions if call.id not in heard]
+    trajectory.completions = sorted([*trajectory.completions, *missing], key=lambda call: call.started)
+    known = Counter(call.tool_call_id for call in trajectory.tool_calls if call.tool_call_id is not None)
+    tools = list(trajectory.tool_calls)
+    for tool in record.tool_calls:
+        if tool.tool_call_id is not None and known[tool.tool_call_id]:
+            known[tool.tool_call_id] -= 1
+        else:
+            tools.append(tool)
+    trajectory.tool_calls = sorted(tools, key=lambda call: call.started)

@@ -1,0 +1,91 @@
+"""Which requests of httpx's clients say which rollout they are made in."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from art_langgraph.capture.handler import ARTCallbackHandler
+from art_langgraph.capture.scope import Scope, recording
+from art_langgraph.programs.clients import tie_clients
+from tests.support.serving import serving
+
+
+async def _headers(request: Request) -> Response:
+    kept = {name: value for name, value in request.headers.items() if name.startswith("x-art-")}
+    return JSONResponse(kept, 500 if request.url.path.endswith("/failing") else 200)
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[str]:
+    with serving(Starlette(routes=[Route("/{path:path}", _headers, methods=["GET", "POST"])])) as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def tied(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ART_BASE_URL", home)
+    monkeypatch.setenv("ART_API_KEY", "key")
+    tie_clients()
+    tie_clients()
+
+
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+async def test_requests_to_the_server_say_their_rollout(home: str, library: str) -> None:
+    http: Any = pytest.importorskip(library)
+    scope = Scope(temperature=0.5, version={"agent": 3, "critic": 1})
+    with recording(scope, ARTCallbackHandler(scope)):
+        expected = {
+            "x-art-rollout": scope.rollout_id,
+            "x-art-temperature": "0.5",
+            "x-art-version": "agent=3,critic=1",
+        }
+        async with http.AsyncClient() as client:
+            assert (await client.post(f"{home}/v1/messages")).json() == expected
+        assert await asyncio.to_thread(lambda: http.post(f"{home}/v1/responses").json()) == expected
+        assert http.post(f"{home.replace('127.0.0.1', 'localhost')}/v1/x").json() == expected
+        own = http.post(f"{home}/rollouts/{scope.rollout_id}/v1/chat/completions").json()
+        assert own == expected
+        assert scope.marked == 4
+        http.post(f"{home}/v1/failing")
+        assert scope.marked == 4, "answers are counted, not attempts"
+        assert scope.outside
+        assert scope.servers == {(home, "key")}
+    assert http.post(f"{home}/v1/messages").json() == {}
+
+
+def test_other_requests_are_left_alone(home: str) -> None:
+    scope = Scope(temperature=0.5)
+    elsewhere_app = Starlette(routes=[Route("/{path:path}", _headers, methods=["GET", "POST"])])
+    with serving(elsewhere_app) as elsewhere, recording(scope, ARTCallbackHandler(scope)):
+        for url in (f"{elsewhere}/v1/messages", f"{home}/api/policies", f"{home}/rollouts/other/v1/x"):
+            assert httpx.post(url).json() == {}
+        assert httpx.get(f"{home}/v1/models").json() == {}
+        said = httpx.post(f"{home}/v1/x", headers={"X-ART-Rollout": "mine"}).json()
+        assert said == {"x-art-rollout": "mine"}
+        bare: list[Any] = []
+        thread = threading.Thread(target=lambda: bare.append(httpx.post(f"{home}/v1/x").json()))
+        thread.start()
+        thread.join()
+        assert bare == [{}]
+    assert not scope.outside
+
+
+def test_a_method_is_wrapped_once() -> None:
+    for library in ("httpx", "httpx2"):
+        try:
+            module: Any = importlib.import_module(library)
+        except ImportError:
+            continue
+        assert not hasattr(module.Client.send.__wrapped__, "__wrapped__")
+        assert not hasattr(module.AsyncClient.send.__wrapped__, "__wrapped__")

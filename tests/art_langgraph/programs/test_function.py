@@ -1,0 +1,318 @@
+"""Functions as agents: plain `openai` clients of every kind, sync and async, through the real gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import openai
+import pytest
+from langchain_core.runnables import Runnable
+from langgraph.graph import START, MessagesState, StateGraph
+
+from art_langgraph import (
+    ChatART,
+    GRPOConfig,
+    PinIgnored,
+    RolloutsFailed,
+    Run,
+    Scenario,
+    TrainerClient,
+    current_run,
+    evaluate,
+    gather,
+    rollout,
+    train,
+)
+from tests.support.graphs import counting
+from tests.support.trainer_server import TOKEN, TrainerServer
+from trainer_server.wire import ConfigError
+
+pytestmark = pytest.mark.usefixtures("connected")
+
+
+async def ask(client: openai.AsyncOpenAI, text: str, **options: Any) -> str:
+    messages: Any = [{"role": "user", "content": text}]
+    answer = await client.chat.completions.create(model="agent", messages=messages, max_tokens=50, **options)
+    return str(answer.choices[0].message.content)
+
+
+async def agent(question: str) -> str:
+    async with openai.AsyncOpenAI() as client:
+        return await ask(client, question)
+
+
+def sync_agent(question: str) -> str:
+    with openai.OpenAI() as client:
+        answer = client.chat.completions.create(
+            model="agent", messages=[{"role": "user", "content": question}], max_tokens=50
+        )
+    return str(answer.choices[0].message.content)
+
+
+@pytest.mark.parametrize("function", [agent, sync_agent, functools.partial(agent), lambda question: agent(question)])
+async def test_a_function_is_an_agent(function: Any) -> None:
+    found = await rollout(function, "say hello", lambda t: float(t.final_text == "hello"))
+    assert (found.error, found.output, found.reward) == (None, "hello", 1.0)
+    (call,) = found.completions
+    assert (call.policy, call.version, call.trainable) == ("agent", 0, True)
+    assert call.messages == [{"role": "user", "content": "say hello"}]
+    assert call.message is not None
+    assert call.message["content"] == "hello"
+    assert [message.text for message in found.messages] == ["say hello", "hello"]
+    async with TrainerClient() as client:
+        assert (await client.completion(str(call.id))).rollout == found.rollout_id
+
+
+async def test_what_a_function_is_given_depends_on_its_parameters() -> None:
+    scenario = Scenario(input="say x", metadata={"answer": 1})
+
+    async def nothing() -> Any:
+        return current_run().scenario.metadata
+
+    async def the_scenario(scenario: Any) -> Any:
+        return scenario.metadata
+
+    async def annotated(task: Scenario) -> Any:
+        return task.metadata
+
+    async def both(question: str, run: Run) -> Any:
+        return question, run.rollout_id == current_run().rollout_id
+
+    async def second(question: str, here: Any) -> Any:
+        return question, here is current_run()
+
+    async def keyword(question: str, model: str = "m", *, run: Run) -> Any:
+        return question, run is current_run()
+
+    class Agent:
+        async def __call__(self, question: str, run: Run) -> Any:
+            return question, run is current_run()
+
+    for function in (nothing, the_scenario, annotated):
+        assert (await rollout(function, scenario)).output == {"answer": 1}
+    for function in (both, second, keyword, Agent()):
+        assert (await rollout(function, scenario)).output == ("say x", True)
+    with pytest.raises(ConfigError, match="no rollout is running here"):
+        current_run()
+
+
+async def test_a_graph_that_a_function_returns_is_run() -> None:
+    async def factory(scenario: Scenario) -> Any:
+        return counting()
+
+    found = await rollout(factory, "x")
+    assert found.output["messages"][-1].text == "0"
+    assert [call.node for call in found.completions] == ["model"]
+
+
+async def test_tool_calls_and_their_results_are_read_from_the_requests() -> None:
+    def tools_agent(question: str) -> str:
+        messages: list[Any] = [{"role": "user", "content": question}]
+        with openai.OpenAI() as client:
+            for _ in range(3):
+                answer = client.chat.completions.create(model="agent", messages=messages, max_tokens=50)
+                message = answer.choices[0].message
+                messages.append(message.model_dump(exclude_none=True))
+                if not message.tool_calls:
+                    return str(message.content)
+                for call in message.tool_calls:
+                    value = json.loads(call.function.arguments)["value"]
+                    text = f'call double {{"value": {2 * value}}}' if value < 4 else f"say it is {2 * value}"
+                    messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
+        raise AssertionError("it calls tools for ever")
+
+    found = await rollout(tools_agent, 'call double {"value": 2}')
+    assert found.output == "it is 8"
+    assert [(call.tool, call.arguments, call.result) for call in found.tool_calls] == [
+        ("double", {"value": 2}, 'call double {"value": 4}'),
+        ("double", {"value": 4}, "say it is 8"),
+    ]
+    assert len(found.completions) == 3
+
+
+async def test_a_function_that_raises_keeps_what_it_did() -> None:
+    async def broken(question: str) -> str:
+        await agent(question)
+        raise RuntimeError("after")
+
+    def exits() -> None:
+        sys.exit(3)
+
+    found = await rollout(broken, "say before", lambda t: -1.0 if t.error else 1.0)
+    assert (found.error, found.reward, len(found.completions)) == ("RuntimeError: after", -1.0, 1)
+    assert (await rollout(exits, "x")).error == "RuntimeError: SystemExit: 3"
+    with pytest.raises(RolloutsFailed, match="4 of 4 runs raised: RuntimeError: SystemExit: 3"):
+        await gather(exits, ["a", "b"], 2, progress=False)
+
+
+async def test_the_time_of_a_function_is_limited() -> None:
+    ended = threading.Event()
+
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    def slow_thread() -> None:
+        time.sleep(0.3)
+        ended.set()
+
+    for function in (slow, slow_thread):
+        assert str((await rollout(function, "x", timeout=0.1)).error).startswith("TimeoutError")
+    assert await asyncio.to_thread(ended.wait, 5)
+
+
+async def test_a_client_that_was_made_elsewhere_belongs_to_the_rollout(connected: TrainerServer) -> None:
+    elsewhere = openai.AsyncOpenAI(base_url=f"{connected.url}/v1", api_key=TOKEN)
+    localhost = openai.OpenAI(base_url=f"{connected.url.replace('127.0.0.1', 'localhost')}/v1", api_key=TOKEN)
+
+    async def two(question: str) -> str:
+        messages: Any = [{"role": "user", "content": "say sync"}]
+        await asyncio.to_thread(localhost.chat.completions.create, model="agent", messages=messages, max_tokens=9)
+        stream = await elsewhere.chat.completions.create(
+            model="agent", messages=[{"role": "user", "content": question}], stream=True, max_tokens=50
+        )
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices])
+
+    found = await rollout(two, "say streamed")
+    assert found.output == "streamed"
+    assert [(call.message or {})["content"] for call in found.completions] == ["sync", "streamed"]
+    assert await ask(elsewhere, "say outside") == "outside"
+    await elsewhere.close()
+
+
+async def test_sixteen_at_once_keep_their_own_completions() -> None:
+    together = threading.Barrier(16)  # each has a thread of its own
+
+    def numbered(question: str) -> str:
+        together.wait(20)
+        sync_agent("say first")
+        return sync_agent(question)
+
+    groups = await gather(numbered, [f"say {n}" for n in range(16)], 1, progress=False, temperature=1.0)
+    for number, group in enumerate(groups):
+        (run,) = group.trajectories
+        said = [(call.message or {})["content"] for call in run.completions]
+        assert (run.error, run.output, said) == (None, str(number), ["first", str(number)])
+
+
+async def test_langchain_in_a_function_is_not_counted_twice() -> None:
+    model = ChatART(policy="agent", max_tokens=50)
+
+    async def mixed(question: str) -> str:
+        said = (await model.ainvoke(question)).text
+        return said + await agent("say b")
+
+    found = await rollout(mixed, "say a")
+    assert found.output == "ab"
+    assert [(call.message or {})["content"] for call in found.completions] == ["a", "b"]
+    assert len(found.completion_ids) == 2
+
+
+async def test_a_client_in_a_node_of_a_graph_is_captured_too() -> None:
+    async def node(state: MessagesState) -> dict[str, Any]:
+        base = current_run().base_url
+        async with openai.AsyncOpenAI(base_url=base, api_key=TOKEN) as client:
+            return {"messages": [("ai", await ask(client, state["messages"][-1].text))]}
+
+    graph: Runnable[Any, Any] = StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile()
+    found = await rollout(graph, "say deep", temperature=0.5)
+    assert [(call.message or {})["content"] for call in found.completions] == ["deep"]
+
+
+CHILD = """
+import openai
+client = openai.OpenAI()
+question = {"role": "user", "content": "say child"}
+answer = client.chat.completions.create(model="agent", messages=[question], max_tokens=9)
+print(answer.choices[0].message.content)
+"""
+
+
+async def test_child_processes_get_a_base_url_of_the_rollout(connected: TrainerServer) -> None:
+    """Python with environment variables only, and curl."""
+    bodies = json.dumps({"model": "agent", "messages": [{"role": "user", "content": "say curled"}], "max_tokens": 9})
+
+    def program(question: str, run: Run) -> str:
+        child = subprocess.run(
+            [sys.executable, "-c", CHILD], env={"PATH": "/usr/bin:/bin", **run.environment}, capture_output=True,
+            text=True, timeout=60,
+        )  # fmt: skip
+        assert child.returncode == 0, child.stderr
+        curl = 'curl -sf "$OPENAI_BASE_URL/chat/completions" -H "Authorization: Bearer $OPENAI_API_KEY" -d "$BODY"'
+        curled = subprocess.run(
+            ["sh", "-c", curl], env={"PATH": "/usr/bin:/bin", "BODY": bodies, **run.environment}, capture_output=True,
+            text=True, timeout=60,
+        )  # fmt: skip
+        said = json.loads(curled.stdout)["choices"][0]["message"]["content"]
+        return f"{child.stdout.strip()} {said} {'agent' in run.policies}"
+
+    async with TrainerClient() as client:
+        found = await rollout(program, "x", version=0, temperature=0.5)
+        rows = [await client.completion(str(call.id)) for call in found.completions]
+    assert (found.error, found.output) == (None, "child curled True")
+    assert [(row.version, row.sampling.temperature, row.rollout) for row in rows] == [(0, 0.5, found.rollout_id)] * 2
+    assert [(call.message or {})["content"] for call in found.completions] == ["child", "curled"]
+
+
+async def test_version_and_temperature_hold_for_every_client(connected: TrainerServer) -> None:
+    async with TrainerClient() as client:
+        await client.create_policy("anyone")
+        groups = await gather(counting("anyone"), ["x"], 2, lambda t: float(t.final_text == "0"), progress=False)
+        await client.train_step("anyone", groups, GRPOConfig(lr=1e-3))
+
+        async def asks(question: str, run: Run) -> str:
+            by_url = openai.AsyncOpenAI(base_url=run.base_url, api_key=run.api_key)
+            elsewhere = openai.AsyncOpenAI(base_url=f"{connected.url}/v1", api_key=TOKEN)
+            for asked in (by_url, elsewhere):
+                await asked.chat.completions.create(
+                    model="anyone", messages=[{"role": "user", "content": question}], max_tokens=9, temperature=0.9
+                )
+                await asked.close()
+            return "done"
+
+        for version, temperature in ((0, 0.25), (1, 0.5)):
+            found = await rollout(asks, "say x", version=version, temperature=temperature)
+            assert (found.error, found.versions) == (None, {"anyone": [version]})
+            rows = [await client.completion(str(call.id)) for call in found.completions]
+            assert [row.sampling.temperature for row in rows] == [temperature] * 2
+        named = await rollout(asks, "say x", version={"anyone": 0})
+        assert named.versions == {"anyone": [0]}
+
+
+async def test_a_version_that_a_function_did_not_ask_for_is_an_error() -> None:
+    async def mute(question: str) -> str:
+        return question
+
+    with pytest.raises(PinIgnored, match="the trainer server answered in none of 2 runs"):
+        await evaluate(mute, ["a"], lambda _: 1.0, version=0, n=2, progress=False)
+
+
+async def test_a_function_is_evaluated_and_trained() -> None:
+    told = iter(range(100))
+
+    async def learner(question: str, run: Run) -> str:
+        text = f"say {next(told)}"
+        async with openai.AsyncOpenAI() as client:
+            answer = await client.chat.completions.create(
+                model="learner", messages=[{"role": "user", "content": text}], max_tokens=9
+            )
+        run.reward = float(int(str(answer.choices[0].message.content)) % 2)
+        return str(answer.choices[0].message.content)
+
+    async with TrainerClient() as client:
+        await client.create_policy("learner")
+        measured = await evaluate(learner, ["a"], n=2, progress=False)
+        assert (measured.versions, measured.mean) == ({"learner": [0]}, 0.5)
+        steps = train(
+            learner, ["a"], policy="learner", steps=1, client=client, groups_per_step=1, n=4,
+            config=GRPOConfig(lr=1e-3), progress=False,
+        )  # fmt: skip
+        (record,) = [step async for step in steps]
+        assert record.result.version == 1
+        assert record.result.metrics["completions"] == 4

@@ -1,0 +1,97 @@
+"""What the requests of a rollout are answered with: the version and the temperature that it is pinned to."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainer_server.gateway.errors import APIError
+from trainer_server.ledger.rollouts import RolloutBook
+from trainer_server.wire import version_number
+from trainer_server.wire.headers import TEMPERATURE, VERSION
+from trainer_server.wire.rollouts import pinned_version
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What holds for one request.
+
+    Args:
+        temperature: Overrides the request's; None: no override.
+        version: Of the policies that are named without one, for all or by name; None: the newest.
+    """
+
+    temperature: float | None = None
+    version: int | dict[str, int] | None = None
+
+    def model(self, named: object) -> object:
+        """The model to answer with, where a request names `named`. A request that names a version keeps it."""
+        if not isinstance(named, str) or "@" in named or (version := pinned_version(self.version, named)) is None:
+            return named
+        return f"{named}@{version}"
+
+
+class RolloutPins:
+    """Finds what a rollout is pinned to: by the headers of a request, or by its registration.
+
+    Args:
+        book: The registrations.
+    """
+
+    def __init__(self, book: RolloutBook) -> None:
+        self._book = book
+
+    async def of(self, rollout: str | None, headers: Mapping[str, str]) -> Pinned:
+        """What holds for a request. A header counts more than the registration.
+
+        Args:
+            rollout: Id of the rollout; None: the request belongs to none.
+            headers: Headers of the request.
+
+        Raises:
+            APIError: 400 for a header that is no temperature or no version.
+            LedgerError: The registration cannot be read.
+        """
+        temperature, version = _temperature(headers), _version(headers)
+        if rollout is None:
+            return Pinned(temperature)
+        known, spec = self._book.known_spec(rollout)
+        if not known:
+            spec = await asyncio.to_thread(self._book.spec, rollout)
+        if spec is None:
+            return Pinned(temperature, version)
+        return Pinned(
+            spec.temperature if temperature is None else temperature, spec.version if version is None else version
+        )
+
+
+def _temperature(headers: Mapping[str, str]) -> float | None:
+    if (text := headers.get(TEMPERATURE)) is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 <= value <= 10.0:
+        raise APIError(400, f"header {TEMPERATURE}: {text!r} is no temperature between 0 and 10", param=TEMPERATURE)
+    return value
+
+
+def _version(headers: Mapping[str, str]) -> int | dict[str, int] | None:
+    if (text := headers.get(VERSION)) is None:
+        return None
+    if (number := version_number(text)) is not None:
+        return number
+    versions: dict[str, int] = {}
+    for part in text.split(","):
+        policy, _, digits = part.strip().partition("=")
+        if not policy or (number := version_number(digits)) is None:
+            raise APIError(
+                400,
+                f"header {VERSION}: {text!r:.100} names no version: send a number, or `policy=number,policy=number`",
+                param=VERSION,
+            )
+        versions[policy] = number
+    return versions

@@ -1,0 +1,198 @@
+"""What rollouts were registered with, and the rewards that they were given: one SQLite file beside the ledger.
+
+The ledger has what rollouts did. A ledger in another database needs no part of this.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from trainer_server.ledger.base import RETENTION_DAYS, LedgerError
+from trainer_server.wire import GivenReward, Reward, RolloutListed, RolloutSpec
+from trainer_server.wire.home import create_private
+from trainer_server.wire.jsonl import from_json, to_json
+from trainer_server.wire.text import writable
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS rollouts (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    created REAL NOT NULL,
+    changed REAL NOT NULL,
+    spec TEXT
+) STRICT;
+CREATE TABLE IF NOT EXISTS rewards (rollout TEXT NOT NULL, record TEXT NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS rewards_rollout ON rewards (rollout);
+CREATE TABLE IF NOT EXISTS policies (rollout TEXT NOT NULL, policy TEXT NOT NULL, PRIMARY KEY (rollout, policy)) STRICT;
+"""
+_REMEMBERED = 10_000
+"""Rollouts whose registration is kept in memory, so that a request of theirs reads no file."""
+
+
+class RolloutBook:
+    """Registrations and rewards of rollouts. Any thread may call it; this process is the only writer.
+
+    Args:
+        path: The file. It is created if it does not exist.
+
+    Raises:
+        LedgerError: The file cannot be made or opened. All methods raise it when the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._specs: OrderedDict[str, RolloutSpec | None] = OrderedDict()
+        """By rollout: what it was registered with, None for nothing. The one that was asked for last stands last."""
+        try:
+            create_private(path)
+        except OSError as error:
+            raise LedgerError(f"the rollouts at {path} cannot be opened: {error}") from error
+        with self._opened() as db:
+            db.execute("PRAGMA journal_mode=WAL")
+            db.executescript(_SCHEMA)
+
+    def register(self, rollout_id: str, spec: RolloutSpec) -> None:
+        """Records what a rollout is, in place of what was recorded before. When this returns, it survives a crash."""
+        with self._lock:
+            with self._opened() as db, db:
+                _touch(db, rollout_id)
+                db.execute("UPDATE rollouts SET spec = ? WHERE id = ?", (to_json(spec), rollout_id))
+            self._remember(rollout_id, spec)
+
+    def spec(self, rollout_id: str) -> RolloutSpec | None:
+        """What a rollout was registered with; None where it was not."""
+        known, spec = self.known_spec(rollout_id)
+        if known:
+            return spec
+        with self._lock:
+            with self._opened() as db:
+                row = db.execute("SELECT spec FROM rollouts WHERE id = ?", (writable(rollout_id),)).fetchone()
+            spec = from_json(RolloutSpec, row[0]) if row and row[0] else None
+            self._remember(rollout_id, spec)
+        return spec
+
+    def known_spec(self, rollout_id: str) -> tuple[bool, RolloutSpec | None]:
+        """Whether `spec` can answer without reading the file, and its answer."""
+        try:
+            self._specs.move_to_end(rollout_id)
+            return True, self._specs[rollout_id]
+        except KeyError:
+            return False, None
+
+    def reward(self, rollout_id: str, reward: Reward, policies: Sequence[str]) -> GivenReward:
+        """Gives a rollout a reward. Earlier ones are kept. When this returns, it survives a crash.
+
+        Args:
+            rollout_id: Id of the rollout.
+            reward: The reward. Its scenario becomes the rollout's, where it has one.
+            policies: The policies that answered in the rollout until now.
+        """
+        given = GivenReward(**reward.model_dump(), time=time.time())
+        spec = self.spec(rollout_id)
+        if reward.scenario is not None:
+            spec = (spec or RolloutSpec()).model_copy(update={"scenario": given.scenario})
+        with self._lock:
+            with self._opened() as db, db:
+                _touch(db, rollout_id)
+                if spec is not None:
+                    db.execute("UPDATE rollouts SET spec = ? WHERE id = ?", (to_json(spec), writable(rollout_id)))
+                db.execute("INSERT INTO rewards VALUES (?, ?)", (writable(rollout_id), to_json(given)))
+                db.executemany(
+                    "INSERT OR IGNORE INTO policies VALUES (?, ?)", [(writable(rollout_id), name) for name in policies]
+                )
+            self._remember(rollout_id, spec)
+        return given
+
+    def rewards(self, rollout_id: str) -> list[GivenReward]:
+        """All rewards of a rollout, oldest first."""
+        with self._opened() as db:
+            query = "SELECT record FROM rewards WHERE rollout = ? ORDER BY rowid"
+            return [from_json(GivenReward, record) for (record,) in db.execute(query, (writable(rollout_id),))]
+
+    def listed(
+        self, *, after: int, limit: int, policy: str | None, rewarded: bool | None
+    ) -> tuple[list[RolloutListed], int | None]:
+        """Rollouts that were registered or rewarded, oldest first.
+
+        Args:
+            after: Leaves out the rollouts up to this number.
+            limit: How many at most.
+            policy: Only rollouts in which this policy had answered when they got a reward; None: all.
+            rewarded: Only rollouts with a reward, or only those without; None: all.
+
+        Returns:
+            The rollouts, and the number of the last one if there are more.
+        """
+        query = "SELECT number, id, created, spec FROM rollouts WHERE number > ?"
+        values: list[object] = [after]
+        if rewarded is not None:
+            query += f" AND {'' if rewarded else 'NOT '}EXISTS (SELECT 1 FROM rewards WHERE rollout = id)"
+        if policy is not None:
+            query += " AND EXISTS (SELECT 1 FROM policies WHERE rollout = id AND policy = ?)"
+            values.append(writable(policy))
+        found: list[RolloutListed] = []
+        with self._opened() as db:
+            rows = db.execute(f"{query} ORDER BY number LIMIT ?", [*values, limit + 1]).fetchall()
+            for _, rollout_id, created, record in rows[:limit]:
+                spec = from_json(RolloutSpec, record) if record else RolloutSpec()
+                last = db.execute(
+                    "SELECT record FROM rewards WHERE rollout = ? ORDER BY rowid DESC LIMIT 1", (rollout_id,)
+                ).fetchone()
+                names = db.execute("SELECT policy FROM policies WHERE rollout = ? ORDER BY policy", (rollout_id,))
+                found.append(
+                    RolloutListed(
+                        id=rollout_id,
+                        scenario=spec.scenario.id or None if spec.scenario else None,
+                        policies=[name for (name,) in names],
+                        reward=from_json(GivenReward, last[0]).reward if last else None,
+                        evaluation=spec.evaluation,
+                        created=created,
+                    )
+                )
+        return found, rows[limit - 1][0] if len(rows) > limit else None
+
+    def purge(self, days: float = RETENTION_DAYS) -> int:
+        """Deletes rollouts that nothing was recorded of for so many days: their completions are gone from the ledger.
+
+        Returns:
+            How many.
+        """
+        before = time.time() - days * 86400
+        with self._lock, self._opened() as db, db:
+            old = "SELECT id FROM rollouts WHERE changed < ?"
+            for table in ("rewards", "policies"):
+                db.execute(f"DELETE FROM {table} WHERE rollout IN ({old})", (before,))
+            deleted = db.execute("DELETE FROM rollouts WHERE changed < ?", (before,)).rowcount
+            self._specs.clear()
+        return deleted
+
+    def _remember(self, rollout_id: str, spec: RolloutSpec | None) -> None:
+        self._specs[rollout_id] = spec
+        self._specs.move_to_end(rollout_id)
+        while len(self._specs) > _REMEMBERED:
+            self._specs.popitem(last=False)
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(self.path, timeout=30)) as db:
+                db.execute("PRAGMA synchronous=FULL")
+                yield db
+        except sqlite3.Error as error:
+            raise LedgerError(f"the rollouts in {self.path} cannot be read or written: {error}") from error
+
+
+def _touch(db: sqlite3.Connection, rollout_id: str) -> None:
+    """Notes that a rollout has changed, and makes its row where there is none."""
+    db.execute(
+        "INSERT INTO rollouts (id, created, changed) VALUES (:id, :now, :now) "
+        "ON CONFLICT (id) DO UPDATE SET changed = :now",
+        {"id": writable(rollout_id), "now": time.time()},
+    )

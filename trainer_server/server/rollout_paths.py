@@ -1,0 +1,50 @@
+"""A base URL for each rollout: `/rollouts/{id}/v1/…` is `/v1/…` with the rollout's id in the header."""
+
+from __future__ import annotations
+
+import re
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from trainer_server.gateway.errors import APIError
+from trainer_server.wire import ROLLOUT_PATTERN
+from trainer_server.wire.headers import ROLLOUT
+
+_PATH = re.compile(r"/rollouts/([^/]*)(/v1(?:/.*)?)", re.DOTALL)
+_HEADER = ROLLOUT.lower().encode()
+
+
+class RolloutPaths:
+    """Takes the id of a rollout out of the path, so that a client needs nothing but a base URL. Plain ASGI.
+
+    OpenAI's clients get `/rollouts/{id}/v1` as their base URL, Anthropic's `/rollouts/{id}`. Every route of the gateway
+    works under it. The id in the path counts, whatever the header says.
+
+    Args:
+        app: The application behind it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (found := _PATH.fullmatch(scope["path"])):
+            rollout, path = found.groups()
+            if re.fullmatch(ROLLOUT_PATTERN, rollout) is None:
+                refusal = APIError(
+                    400,
+                    f"{rollout[:50]!r} cannot be the id of a rollout in an address: use 1 to 200 letters, digits, `.`, "
+                    "`_`, `:`, `~` and `-`, the first one a letter or a digit",
+                    code="invalid_rollout",
+                    param="rollout",
+                )
+                await refusal.response()(scope, receive, send)
+                return
+            headers = [(name, value) for name, value in scope["headers"] if name.lower() != _HEADER]
+            scope = {
+                **scope,
+                "path": path,
+                "raw_path": path.encode(),
+                "headers": [*headers, (_HEADER, rollout.encode())],
+            }
+        await self.app(scope, receive, send)

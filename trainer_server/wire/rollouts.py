@@ -1,0 +1,200 @@
+"""Rollouts, as the server knows them: what a rollout is told to be, what it did, and the rewards that it was given."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from trainer_server.wire.policies import NAME_PATTERN, VersionNumber
+
+ROLLOUT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:~-]{0,199}$"
+"""Ids of rollouts that have a base URL of their own: 1 to 200 letters, digits, `.`, `_`, `:`, `~` and `-`."""
+PolicyName = Annotated[str, Field(pattern=NAME_PATTERN)]
+PinnedVersion = VersionNumber | dict[PolicyName, VersionNumber]
+"""The version that a rollout asks of all policies, or of each by name."""
+
+
+def rollout_path(rollout_id: str) -> str:
+    """The path under which a server takes the requests of one rollout: `/rollouts/{id}`, before `/v1/…`."""
+    return f"/rollouts/{rollout_id}"
+
+
+class RolloutScenario(BaseModel):
+    """The task of a rollout. Rollouts whose scenarios have the same id are compared with one another."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str = Field(default="", max_length=200)
+    """Empty: clients make an id of input and metadata."""
+    input: Any = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class RolloutSpec(BaseModel):
+    """Body of `PUT /api/rollouts/{id}`: what holds for every request of the rollout, whoever makes it."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    scenario: RolloutScenario | None = None
+    """The task. A text is the scenario's id. None: the messages of the rollout's first request."""
+    version: PinnedVersion | None = None
+    """Version of the policies that requests name without one; None: the newest when the rollout begins."""
+    temperature: float | None = Field(default=None, ge=0, le=10)
+    """Sampling temperature, over that of requests; None: theirs."""
+    evaluation: bool = False
+    """The rollout evaluates a version. No training step takes it."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """The user's data."""
+
+    _scenario_of_a_text = field_validator("scenario", mode="before")(lambda given: _scenario(given))
+
+
+class Registration(BaseModel):
+    """What `PUT /api/rollouts/{id}` answers."""
+
+    id: str
+    policies: list[str]
+    """Names of the policies that the rollout can ask."""
+
+
+class Reward(BaseModel):
+    """Body of `POST /api/rollouts/{id}/reward`. The last reward of a rollout counts; earlier ones are kept."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    reward: float
+    metrics: dict[str, float] = Field(default_factory=dict)
+    """Parts of the reward, or whatever else was measured."""
+    reason: str | None = None
+    """Why, in words."""
+    source: str = Field(default="http", max_length=200)
+    """Origin of the reward, read back as `Trajectory.reward_source`."""
+    scenario: RolloutScenario | None = None
+    """The task, where `PUT` did not name it. A text is the scenario's id."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _finite(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            named = {"reward": given.get("reward", 0.0)}
+            if isinstance(metrics := given.get("metrics"), dict):
+                named |= {f"metrics.{name}": value for name, value in metrics.items()}
+            for name, value in named.items():
+                if value is None or (isinstance(value, float) and not math.isfinite(value)):
+                    raise ValueError(
+                        f"{name} is {'null' if value is None else value}, and has to be a finite number: post none for "
+                        "a run that could not be scored"
+                    )
+        return given
+
+    _scenario_of_a_text = field_validator("scenario", mode="before")(lambda given: _scenario(given))
+
+
+class GivenReward(Reward):
+    """A reward that a rollout was given."""
+
+    time: float
+    """Unix time, seconds."""
+
+
+class RolloutCalls(BaseModel):
+    """What a rollout has asked the gateway for."""
+
+    calls: int = 0
+    """Requests that had the rollout's id and reached an engine."""
+    versions: dict[str, list[int]] = Field(default_factory=dict)
+    """The versions that were asked, by policy; without requests to the base model."""
+    temperatures: list[float] = Field(default_factory=list)
+    """The effective temperatures."""
+
+
+class RolloutCompletion(BaseModel):
+    """A completion of a rollout, without its tokens: `GET /api/completions/{id}` has them."""
+
+    id: str
+    model: str
+    """What the request named: a policy (`agent`), a version (`agent@3`), or the base model."""
+    version: int | None = None
+    """Version of the policy that answered; None: the base model."""
+    message: dict[str, Any] | None = None
+    """The answer, in OpenAI's format."""
+    messages: list[dict[str, Any]] = Field(default_factory=list)
+    """The request's messages."""
+    error: str | None = None
+    """Why the answer is not whole; None: it is."""
+    started: float
+    """Unix time, seconds."""
+
+
+class RolloutToolCall(BaseModel):
+    """A tool call of the model, with the result that the next request of the rollout brought."""
+
+    tool: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    result: str | None = None
+    """Text of the tool's message; None: no request of the rollout has one."""
+    tool_call_id: str | None = None
+    started: float
+    """When the model was asked that called the tool. Unix time, seconds."""
+
+
+class RolloutRecord(RolloutCalls):
+    """What `GET /api/rollouts/{id}` answers. `art_langgraph.Trajectory` reads the same JSON."""
+
+    id: str
+    rollout_id: str
+    scenario: RolloutScenario
+    completions: list[RolloutCompletion] = Field(default_factory=list)
+    """In the order of their requests."""
+    tool_calls: list[RolloutToolCall] = Field(default_factory=list)
+    reward: float | None = None
+    """None: it was given none."""
+    reward_reason: str | None = None
+    reward_source: str | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
+    rewards: list[GivenReward] = Field(default_factory=list)
+    """All that it was given, oldest first. The last one counts."""
+    evaluation: bool = False
+    temperature: float | None = None
+    """As registered."""
+    requested_version: int | dict[str, int] | None = None
+    """As registered."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    started: float
+    """Unix time, seconds."""
+    seconds: float = 0.0
+    """From the first request to the last."""
+
+
+class RolloutListed(BaseModel):
+    """A rollout in a list."""
+
+    id: str
+    scenario: str | None = None
+    """Id of its scenario, where it was given one."""
+    policies: list[str] = Field(default_factory=list)
+    """The policies that answered in it."""
+    reward: float | None = None
+    evaluation: bool = False
+    created: float
+    """Unix time, seconds: when the server first heard of it."""
+
+
+class RolloutList(BaseModel):
+    """What `GET /api/rollouts` answers."""
+
+    rollouts: list[RolloutListed]
+    """Oldest first."""
+    next: int | None = None
+    """`after` of the next page; None: this is the last one."""
+
+
+def pinned_version(version: int | dict[str, int] | None, policy: str) -> int | None:
+    """The version that a rollout asks of a policy; None: any."""
+    return version.get(policy) if isinstance(version, dict) else version
+
+
+def _scenario(given: Any) -> Any:
+    return {"id": given} if isinstance(given, str) else given
