@@ -1,4 +1,4 @@
-"""A small engine that answers chat completions with exact tokens, as vLLM does: for the lane without vLLM.
+"""A small engine that answers chat and text completions with exact tokens, as vLLM does: for the lane without vLLM.
 
 A token is a character of the text, but two newlines in a row are one. Its chat template puts END after what the
 assistant said, and drops `(hint) …` messages once they are answered. What it answers follows from the last message:
@@ -9,6 +9,8 @@ stream out; `after SECONDS …` does the rest later; anything else is echoed. A 
 been said. More than 2,000 characters are over the context. While a test leaves texts in `state["answers"]`, these are
 said instead (of `call …`, done), to prompts of any length. Adapters whose names are in `state["refused"]` are not
 loaded, nor are those that are no whole safetensors files. While `state["deaf"]`, health checks are not answered.
+
+`cut TEXT` says TEXT, and that the limit of tokens cut it.
 
 With `sleeps` it can be told to rest, and answers nothing while it does.
 
@@ -36,6 +38,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from trainer_server.engines.vllm.dialect import TOOL_PROBE
 from trainer_server.process import faults
 from trainer_server.wire.jsonl import to_json
 
@@ -47,9 +50,15 @@ UNIFORM = -math.log(300)
 
 
 def make_app(
-    name: str = "engine", base: str = "base", key: str = "", lora: bool = True, sleeps: bool = False
+    name: str = "engine",
+    base: str = "base",
+    key: str = "",
+    lora: bool = True,
+    sleeps: bool = False,
+    tools: bool = True,
 ) -> Starlette:
-    """name: what it answers to `where`. lora: whether adapters can be loaded at run time. sleeps: see above."""
+    """name: what it answers to `where`. lora: whether adapters can be loaded at run time. sleeps: see above. tools:
+    whether it has a parser of tool calls."""
     state: dict[str, Any] = {
         "loaded": {}, "most_loaded": 0, "loads": 0, "load_seconds": 0.0, "requests": [], "tokenized": [], "aborted": 0,
         "blind": False, "unready": 0, "answers": [], "refused": [], "unloadable": 0,
@@ -83,6 +92,11 @@ def make_app(
         if key and request.headers.get("Authorization") != f"Bearer {key}":
             return JSONResponse({"error": "Unauthorized"}, 401)
         body = await request.json()
+        if not tools and body.get("tools") and body.get("tool_choice", "auto") == "auto":
+            message = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+            return JSONResponse({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
+        if body.items() >= TOOL_PROBE.items():
+            return JSONResponse({"choices": []})
         state["requests"].append(body)
         if body["model"] != base and body["model"] not in state["loaded"]:
             return JSONResponse({"error": {"message": f"model {body['model']} does not exist", "code": 404}}, 404)
@@ -112,6 +126,8 @@ def make_app(
                 choice["message"] |= {"reasoning": thought, "content": answer}
         prompt_ids = _tokens(prompt) or [0]
         head = {"id": "chatcmpl-engine", "object": "chat.completion", "created": 1, "model": body["model"]}
+        for choice in choices if said.startswith("cut ") else ():
+            choice["finish_reason"] = "length"
         if said == "no tokens":
             for choice in choices:
                 choice["token_ids"] = None
@@ -124,6 +140,26 @@ def make_app(
             return Response()
         usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(tokens), "total_tokens": 0}
         return JSONResponse({**head, "choices": choices, "usage": usage, "prompt_token_ids": prompt_ids})
+
+    async def complete(request: Request) -> Response:
+        body = await request.json()
+        state["requests"].append(body)
+        if body["model"] != base and body["model"] not in state["loaded"]:
+            return JSONResponse({"error": {"message": f"model {body['model']} does not exist", "code": 404}}, 404)
+        prompt_ids = _tokens(body["prompt"]) if isinstance(body["prompt"], str) else body["prompt"]
+        text, _ = _answer(_text(prompt_ids), body)
+        tokens = _tokens(text)[: body.get("max_tokens") or CONTEXT]
+        head = {"id": "cmpl-engine", "object": "text_completion", "created": 1, "model": body["model"]}
+        count = len(tokens) * (body.get("n") or 1)
+        usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": count, "total_tokens": len(prompt_ids) + count}
+        if body.get("stream"):
+            events = [
+                {**head, "choices": [_text_choice(0, [token], prompt_ids if at == 0 else None, at == len(tokens) - 1)]}
+                for at, token in enumerate(tokens)
+            ]
+            return StreamingResponse(_events([*events, {**head, "choices": [], "usage": usage}]))
+        choices = [_text_choice(index, tokens, prompt_ids, True) for index in range(body.get("n") or 1)]
+        return JSONResponse({**head, "choices": choices, "usage": usage})
 
     async def tokenize(request: Request) -> Response:
         body = await request.json()
@@ -190,6 +226,7 @@ def make_app(
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/completions", complete, methods=["POST"]),
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
             *([Route("/v1/load_lora_adapter", load, methods=["POST"])] if lora else []),
@@ -243,7 +280,7 @@ def _text(tokens: list[int]) -> str:
 
 
 def _answer(said: str, body: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
-    text = said.removeprefix("say ").removeprefix("gap ") or "?"
+    text = said.removeprefix("say ").removeprefix("gap ").removeprefix("cut ") or "?"
     if said.startswith("think "):
         return said.removeprefix("think ").replace("|", ""), []
     if said.startswith("call "):
@@ -271,6 +308,25 @@ def _choice(index: int, text: str, calls: list[dict[str, Any]], tokens: list[int
         "index": index, "message": message, "logprobs": logprobs, "token_ids": tokens,
         "finish_reason": "tool_calls" if calls else "stop",
     }  # fmt: skip
+
+
+def _text_choice(index: int, tokens: list[int], prompt_ids: list[int] | None, ended: bool) -> dict[str, Any]:
+    """A choice of a text completion, or of a chunk of it."""
+    texts = [_text([token]) for token in tokens]
+    logprobs = {
+        "tokens": texts, "token_logprobs": [UNIFORM] * len(tokens), "text_offset": list(range(len(tokens))),
+        "top_logprobs": [{text: UNIFORM} for text in texts],
+    }  # fmt: skip
+    return {
+        "index": index, "text": "".join(texts), "logprobs": logprobs, "finish_reason": "stop" if ended else None,
+        "stop_reason": None, "token_ids": tokens, "prompt_token_ids": prompt_ids,
+    }  # fmt: skip
+
+
+async def _events(bodies: list[dict[str, Any]]) -> AsyncIterator[bytes]:
+    for body in bodies:
+        yield b"data: " + to_json(body).encode() + b"\n\n"
+    yield b"data: [DONE]\n\n"
 
 
 async def _stream(

@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
 from testbed.tiny_model import tiny_base
 from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
+
+hypothesis.settings.register_profile("project", deadline=None)  # machines are noisy: no test is timed
+hypothesis.settings.load_profile("project")
 
 APART = {"tests/art_mcp/client/test_real_servers.py"}
 """Files whose tests wait for minutes, and share nothing."""

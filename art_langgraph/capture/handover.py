@@ -33,12 +33,12 @@ class Handover(BaseModel):
     evaluation: bool = False
 
 
-def handed_over(scope: Scope, scenario_id: str, *, evaluation: bool) -> dict[str, str]:
+def handed_over(scope: Scope, scenario_id: str | None, *, evaluation: bool) -> dict[str, str]:
     """A rollout as metadata of a config.
 
     Args:
         scope: The rollout.
-        scenario_id: Of its scenario.
+        scenario_id: Of its scenario. None: unknown.
         evaluation: As that of `rollout`.
     """
     version = dict(scope.version) if isinstance(scope.version, Mapping) else scope.version

@@ -256,7 +256,8 @@ def _say_which_run(trajectory: Trajectory, records: Sequence[Trajectory], raised
     last = records[-1]
     trajectory.run_id, trajectory.assistant_id = last.run_id, last.assistant_id
     trajectory.graph_id, trajectory.thread_id = last.graph_id, trajectory.thread_id or last.thread_id
-    if isinstance(raised, RemoteException) and last.error is not None:
+    # A run that was cancelled there may look here as if it had ended.
+    if last.error is not None and (raised is None or isinstance(raised, RemoteException)):
         trajectory.error = f"{RemoteException.__name__}: {last.error}"
 
 

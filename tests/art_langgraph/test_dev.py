@@ -425,6 +425,7 @@ graph = (StateGraph(MessagesState).add_node("first", first).add_node("second", s
 """
 
 
+@pytest.mark.filterwarnings("ignore:Reconnecting without")  # the client of LangGraph asks a server again that is gone
 async def test_a_remote_process_that_is_not_captured_or_is_killed(
     environment: Path, tmp_path: Path, heard: pytest.LogCaptureFixture
 ) -> None:

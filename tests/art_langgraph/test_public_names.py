@@ -46,6 +46,7 @@ def test_no_module_has_the_name_of_a_public_name() -> None:
     assert not modules & set(art_langgraph.__all__)
 
 
+@pytest.mark.slow
 def test_public_functions_can_be_called_whatever_was_imported_before() -> None:
     code = "import art_langgraph.auto_rl.autorl, art_langgraph.loop.train\nfrom art_langgraph import autorl, train"
     loaded_by(f"{code}\nassert callable(autorl) and callable(train)")

@@ -120,6 +120,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_kill_loses_nothing_that_was_added(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True)
@@ -268,6 +269,7 @@ StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile().inv
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_keeps_its_finished_completions(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     done = subprocess.run([sys.executable, "-c", _CUT_OFF, str(path)], capture_output=True, text=True)

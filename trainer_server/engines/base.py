@@ -52,7 +52,7 @@ class RequestRefused(EngineError):
 
 
 class Reply(Protocol):
-    """An answer to a chat request that the engine has accepted. Call either `whole` or `chunks`, and only once."""
+    """An answer to a request that the engine has accepted. Call either `whole` or `chunks`, and only once."""
 
     async def whole(self) -> dict[str, Any]:
         """The answer to a request without `stream`: an OpenAI chat completion with exact tokens, see `Engine.chat`.
@@ -115,6 +115,11 @@ class Engine(Protocol):
     @property
     def max_model_len(self) -> int | None:
         """The longest context, in tokens: prompt and answer together; None until it is known."""
+        ...
+
+    @property
+    def no_tools(self) -> str | None:
+        """Why the engine cannot answer requests with tools, with the remedy; None: it can, or it is not known."""
         ...
 
     async def check(self) -> None:
@@ -212,11 +217,28 @@ class Engine(Protocol):
         """
         ...
 
+    def complete(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[Reply]:
+        """Asks for a text completion: the model goes on with a prompt that no chat template renders.
+
+        The answer has the form of `chat`'s: the text is the content of the message, or of the deltas. Its tokens are as
+        exact. `prompt_token_ids` are those of `prompt`, with the special tokens that the engine puts before a text.
+
+        Args:
+            request: As for `chat`, with `prompt` in place of `messages`: a text, or a list of token ids.
+
+        Raises:
+            RequestRefused: The engine answered with an error.
+            AdapterLost: The engine does not hold the adapter `model`.
+            EngineLost: The engine went away. Also raised by reading the reply.
+        """
+        ...
+
     async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
         """Renders a conversation with the model's chat template, to the same tokens that `chat` prompts with.
 
         Args:
-            chat: `messages`, and optionally `tools` and `chat_template_kwargs`, as in a chat request.
+            chat: `messages`, and optionally `tools`, `chat_template_kwargs` and `continue_final_message`, as in a chat
+                request.
             generation: Whether the generation prompt, the start of the next answer, is added.
 
         Returns:
@@ -248,7 +270,8 @@ class Engine(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """The engine's state, as `GET /api/engines` shows it: `url`, `ready`, `resting`, `error`, `requests`,
-        `restarts`, `adapters`, `max_model_len`."""
+        `restarts`, `adapters`, `max_model_len`, `tool_parser`, `reasoning_parser`. A parser is None if there is none,
+        and `unknown` where the engine does not say."""
         ...
 
 
@@ -270,6 +293,8 @@ class EngineSettings:
         kv_cache_gib: Memory for the KV cache on CPUs, GiB.
         share_gpu: Whether the trainer uses the same GPUs by turns, so that `Engine.rest` is needed.
         media_domains: Domains from which engines may fetch images and other media; empty: they fetch nothing.
+        tool_call_parser: `--tool-call-parser`: which parser reads tool calls. `auto`: the engine chooses; `none`: none.
+        reasoning_parser: `--reasoning-parser`: which parser separates thoughts from answers; as `tool_call_parser`.
     """
 
     base: ServedModel
@@ -285,6 +310,8 @@ class EngineSettings:
     kv_cache_gib: int = 2
     share_gpu: bool = False
     media_domains: tuple[str, ...] = ()
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
 
 
 EngineFactory = Callable[[EngineSettings], Sequence[Engine]]

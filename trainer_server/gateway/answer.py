@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,27 +87,49 @@ def merge_delta(message: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any
     return message
 
 
-def as_text(choice: dict[str, Any]) -> None:
-    """Turns tool calls whose arguments are JSON but no object back into text, in place.
+def unusable_calls(choice: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tool calls of a choice whose arguments are JSON but no object.
 
     A policy writes such calls while it explores. Clients raise an error for them, and the run would be lost.
     """
-    message = choice["message"]
-    good: list[dict[str, Any]] = []
-    bad: list[dict[str, Any]] = []
-    for call in message.get("tool_calls") or ():
-        (good if _is_object(call["function"]["arguments"]) else bad).append(call)
-    if not bad:
-        return
-    written = [
-        f'<tool_call>\n{{"name": {json.dumps(call["function"]["name"])}, '
-        f'"arguments": {call["function"]["arguments"]}}}\n</tool_call>'
-        for call in bad
-    ]
-    message["content"] = "\n".join([*([message["content"]] if message.get("content") else []), *written])
+    calls = choice["message"].get("tool_calls") or ()
+    return [call for call in calls if not _is_object(call["function"]["arguments"])]
+
+
+def as_text(choice: dict[str, Any], sampled: str | None) -> None:
+    """Turns the unusable tool calls of a choice back into text, in place.
+
+    Args:
+        choice: A choice with `unusable_calls`.
+        sampled: What the model wrote, without the token that ends an answer; None: not known. It becomes the content
+            where all calls are unusable. Otherwise each unusable call is written as JSON.
+    """
+    message, bad = choice["message"], unusable_calls(choice)
+    good = [call for call in message["tool_calls"] if call not in bad]
+    if sampled is not None and not good:
+        message["content"] = _without_thought(sampled, message.get("reasoning") or message.get("reasoning_content"))
+    else:
+        written = map(written_call, bad)
+        message["content"] = "\n".join([*([message["content"]] if message.get("content") else []), *written])
     message["tool_calls"] = good
     if not good:
         choice["finish_reason"] = "stop" if choice["finish_reason"] == "tool_calls" else choice["finish_reason"]
+
+
+def _without_thought(sampled: str, thought: str | None) -> str:
+    """A text without the thought that a parser found at its beginning, and without the mark that ends the thought."""
+    _, found, rest = sampled.partition(thought.strip()) if thought and thought.strip() else ("", "", "")
+    return _END_OF_THOUGHT.sub("", rest) if found else sampled
+
+
+_END_OF_THOUGHT = re.compile(r"^\s*(</[^<>]*>|\[/[^\[\]]*\]|<channel\|>)?\s*")
+"""The mark that ends a thought in the formats of vLLM's parsers, such as `</think>`, and the space around it."""
+
+
+def written_call(call: Mapping[str, Any]) -> str:
+    """A tool call as text."""
+    function = call["function"]
+    return f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'
 
 
 def _is_object(arguments: str) -> bool:

@@ -89,6 +89,7 @@ class TrainerProcess:
         self, settings: TrainerSettings, *, board: JobBoard, store: AdapterStore, open_ids: Iterable[str]
     ) -> None:
         self._board, self._store, self._open = board, store, open_ids
+        self._base = settings.base
         self._deaths: Counter[str] = Counter()
         line = command(settings)
         if settings.accelerate_config:
@@ -217,9 +218,13 @@ class TrainerProcess:
         await asyncio.sleep(min(30.0, 0.5 * self.in_vain))
 
     def _last_words(self, status: int) -> str:
-        lines = [line.strip() for line in self._child.tail().splitlines() if line.strip()]
+        tail = self._child.tail()
+        lines = [line.strip() for line in tail.splitlines() if line.strip()]
         said = next((line for line in reversed(lines) if _ERROR.search(line)), lines[-1] if lines else "no words")
-        return f"the trainer ended with status {status} before it was ready: {said} (see {self._child.log})"
+        return (
+            f"the trainer ended with status {status} before it was ready: {said} (see {self._child.log})"
+            + self._base.code_hint(tail)
+        )
 
     def _count_death(self, status: int) -> None:
         """Fails the current job if the trainer died during it several times, so that later jobs can run."""
@@ -261,6 +266,7 @@ def command(settings: TrainerSettings) -> list[str]:
         *(word for option in options.items() for word in option),
         *(["--shard"] if settings.shard else []),
         *(["--take-turns"] if settings.share_gpu else []),
+        *(["--trust-remote-code"] if settings.base.trust_remote_code else []),
         *(word for definition in settings.losses for word in ("--loss", definition)),
         *(["--revision", settings.base.revision] if settings.base.revision else []),
         *settings.args,

@@ -125,6 +125,7 @@ class Exports:
     ) -> Path:
         line = [sys.executable, "-m", "trainer_server.training.export.merge", "--model", self._base.path]
         line += ["--adapter", str(adapter), "--out", str(out), "--format", format, "--name", name]
+        line += ["--trust-remote-code"] if self._base.trust_remote_code else []
         env = {**inherited(), **self._base.process_environment()}
         child = Child("export", line, self._logs, env, low_priority=flavour() == "cpu")
         child.log.unlink(missing_ok=True)

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from trainer_server.engines.base import EngineLost
-from trainer_server.engines.served_model import resolve
 from trainer_server.server import dashboard
 from trainer_server.server.auth import BearerAuth, KnownHosts
 from trainer_server.server.bodies import Bodies
@@ -18,7 +17,7 @@ from trainer_server.server.connections import Stopped
 from trainer_server.server.errors import add_error_handlers
 from trainer_server.server.rollout_paths import RolloutPaths
 from trainer_server.server.routes import ROUTERS
-from trainer_server.server.server import Server, make_engines
+from trainer_server.server.server import Server, make_engines, resolve_base
 
 log = logging.getLogger("trainer_server")
 
@@ -66,8 +65,7 @@ async def check_engines(config: ServerConfig) -> None:
     """
     if not config.engine_urls:
         return
-    base = resolve(config.model, config.home.cache, log.info, revision=config.revision)
-    for engine in make_engines(config, base):
+    for engine in make_engines(config, resolve_base(config)):
         try:
             await engine.check()
         except EngineLost as error:

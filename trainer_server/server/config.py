@@ -42,6 +42,12 @@ class ServerConfig:
     """Passed to vLLM as they are."""
     media_domains: tuple[str, ...] = ()
     """Domains from which engines may fetch images and other media that a request names by address; empty: none."""
+    tool_call_parser: str = "auto"
+    """Which parser of the engine reads tool calls. `auto`: chosen by the model's files; `none`: no parser."""
+    reasoning_parser: str = "auto"
+    """Which parser of the engine separates thoughts from answers; as `tool_call_parser`."""
+    trust_remote_code: bool = False
+    """Whether engines and trainer may run Python code in the model's directory."""
     engine_env: tuple[str, ...] = ()
     """Names of environment variables that vLLM gets besides those in `process.environment.INHERITED`."""
     adapter_slots: int = 6

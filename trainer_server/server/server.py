@@ -14,6 +14,7 @@ from trainer_server.engines.pool import Engines
 from trainer_server.engines.registry import engine_factory
 from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.slots import Slots
+from trainer_server.engines.vllm.parsers import check_parser_names
 from trainer_server.gateway.admission import Admission
 from trainer_server.gateway.gateway import Gateway
 from trainer_server.gateway.recorder import Identity, Recorder
@@ -58,7 +59,7 @@ class Server:
         check_names(config)
         self.ledger = open_ledger(config.ledger, home)  # before a model is downloaded
         self.rollouts = RolloutBook(home.rollouts)
-        base = resolve(config.model, home.cache, log.info, revision=config.revision)
+        base = resolve_base(config)
         self.identity = Identity(_server_id(config), base, base.tokenizer_fingerprint())
         self.fingerprint = base.fingerprint()
         self.store = AdapterStore(home.policies)
@@ -192,13 +193,26 @@ class Server:
 
 
 def check_names(config: ServerConfig) -> None:
-    """Raises ConfigError for a kind of engine, a ledger, a loss or an environment variable that does not exist. Opens
-    and starts nothing."""
+    """Raises ConfigError for a kind of engine, a parser, a ledger, a loss or an environment variable that does not
+    exist. Opens and starts nothing; asks the installed vLLM for its parsers where one is named."""
     engine_factory(config.engine)
     ledger_factory(config.ledger)
     check_present("--engine-env", config.engine_env)
     check_present("--trainer-env", config.trainer_env)
     check_losses(config.losses)
+    if config.engine == "vllm" and not config.engine_urls:
+        check_parser_names(config.home.cache, tools=config.tool_call_parser, reasoning=config.reasoning_parser)
+
+
+def resolve_base(config: ServerConfig) -> ServedModel:
+    """The base model that `serve` was asked for; downloads what is missing. Raises as `resolve`."""
+    return resolve(
+        config.model,
+        config.home.cache,
+        log.info,
+        revision=config.revision,
+        trust_remote_code=config.trust_remote_code,
+    )
 
 
 def make_engines(config: ServerConfig, base: ServedModel) -> Sequence[Engine]:
@@ -219,6 +233,8 @@ def make_engines(config: ServerConfig, base: ServedModel) -> Sequence[Engine]:
         kv_cache_gib=config.kv_cache_gib,
         share_gpu=config.share_gpu,
         media_domains=config.media_domains,
+        tool_call_parser=config.tool_call_parser,
+        reasoning_parser=config.reasoning_parser,
     )
     return engine_factory(config.engine)(settings)
 

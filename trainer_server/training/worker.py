@@ -197,6 +197,7 @@ def main() -> None:
     parser.add_argument("--quantization", choices=["4bit", "8bit"], help="of the base model, by bitsandbytes; on GPUs")
     parser.add_argument("--shard", action="store_true", help="divide the base model among the ranks (FSDP2)")
     parser.add_argument("--take-turns", action="store_true", help="with engines, on the same GPUs (serve --share-gpu)")
+    parser.add_argument("--trust-remote-code", action="store_true", help="run Python code in the model's directory")
     parser.add_argument("--loss", action="append", default=[], help="NAME=MODULE:ATTRIBUTE of another loss; repeatable")
     args = parser.parse_args()
     if args.take_turns and args.quantization:
@@ -218,6 +219,7 @@ def main() -> None:
         quantization=args.quantization,
         ranks=ranks,
         rest=args.take_turns,
+        trust_remote_code=args.trust_remote_code,
     )
     log.info("base model loaded in %.1f s", time.monotonic() - started)
     home = Home.find(args.home)

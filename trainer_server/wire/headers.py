@@ -14,6 +14,9 @@ effective temperature."""
 VERSION = "X-ART-Version"
 """Version that the rollout asks of the policies that requests name without one: `3` for all, or `agent=3,critic=1`."""
 
+COMPLETION = "X-ART-Completion"
+"""Of an answer: the id of its completion in the ledger, whichever API was asked."""
+
 
 def version_text(version: int | Mapping[str, int]) -> str:
     """A version as the header VERSION has it."""

@@ -51,7 +51,7 @@ def attach() -> None:
         }
         for name, wrap in wrappers.items():
             if (plain := vars(RemoteGraph).get(name)) is not None:
-                wrapped = functools.wraps(plain)(wrap(plain))
+                wrapped: Any = functools.wraps(plain)(wrap(plain))
                 wrapped._says_rollout = True
                 setattr(RemoteGraph, name, wrapped)
 

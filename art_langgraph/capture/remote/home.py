@@ -56,7 +56,7 @@ async def bring_home(scope: Scope, *, failed: bool) -> None:
         scope.servers.update((server.url, server.api_key) for server in known_servers())
     if any(call.place.path for call in scope.remote):
         for kept in (scope.recorder.completions, scope.recorder.tool_calls, scope.recorder.nodes):
-            kept.sort(key=lambda part: part.started)  # type: ignore[attr-defined]
+            kept.sort(key=lambda part: part.started)
 
 
 async def _fetched(scope: Scope, call: RemoteCall, patience: float) -> RemoteRecords:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import BaseModel, Field
 
 from art_langgraph.trajectory import Trajectory
@@ -19,7 +21,7 @@ class RemoteRecord(BaseModel):
     def of(cls, trajectory: Trajectory, marked: int) -> RemoteRecord:
         """The record of a run that has ended."""
         scenario = trajectory.scenario.model_copy(update={"input": None, "metadata": {}})
-        update = {"scenario": scenario, "output": None, "metadata": {}}
+        update: dict[str, Any] = {"scenario": scenario, "output": None, "metadata": {}}
         return cls(trajectory=trajectory.model_copy(update=update), marked=marked)
 
 

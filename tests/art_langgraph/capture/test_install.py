@@ -32,6 +32,7 @@ def heard(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> 
         yield caplog
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code", ["from art_langgraph.capture import install; install()", "import art_langgraph.capture"]
 )
@@ -144,6 +145,7 @@ async def test_the_app_of_langgraph_dev_says_that_runs_are_not_stored(
         uninstall()
 
 
+@pytest.mark.slow
 def test_runs_of_forked_processes_are_stored(tmp_path: Path) -> None:
     code = """
 run("parent, before")
@@ -166,6 +168,7 @@ run("parent, after")
     assert "cannot be written" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_program_whose_store_is_gone_ends_and_says_where_its_runs_are(tmp_path: Path) -> None:
     code = """
 import shutil

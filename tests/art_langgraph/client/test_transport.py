@@ -50,6 +50,7 @@ def test_a_loop_keeps_its_connections_and_closes_them_when_it_ends(ports: str) -
     assert transport._pools == {}
 
 
+@pytest.mark.slow
 def test_a_loop_that_nobody_shut_down_is_forgotten(ports: str) -> None:
     transport = LoopTransport()
     client = httpx.AsyncClient(transport=transport)

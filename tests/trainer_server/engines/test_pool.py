@@ -455,7 +455,9 @@ async def test_addresses_that_cannot_be_meant(
         await check_engines(ServerConfig(Home(tmp_path), str(base_model), engine_urls=urls))
 
 
-@pytest.mark.parametrize("given", [{"engine_args": ("--seed", "1")}, {"engine_gpus": ("0",)}])
+@pytest.mark.parametrize(
+    "given", [{"engine_args": ("--seed", "1")}, {"engine_gpus": ("0",)}, {"tool_call_parser": "hermes"}]
+)
 async def test_flags_for_engines_that_are_started_elsewhere_are_refused(
     tmp_path: Path, base_model: Path, given: dict[str, Any]
 ) -> None:

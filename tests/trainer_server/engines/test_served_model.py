@@ -8,81 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
-from tests.support.serving import serving
+from tests.support.hub import COMMITS, serving_hub
 from trainer_server.engines import served_model
 from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.policies.model_card import model_card
 from trainer_server.training.export import embedded
-from trainer_server.wire import ConfigError, EngineError, Policy, PolicySpec, Version
-
-COMMITS = {"main": "a" * 40, "v1": "b" * 40}
-"""By branch or tag."""
-FILES = {
-    "config.json": '{"model_type": "llama"}',
-    "model.safetensors": "weights of {}",
-    "original/consolidated.00.pth": "the same weights again",
-    "pytorch_model.bin": "and again",
-}
-
-
-def hub() -> Starlette:
-    """A hub with the models `lab/open` and `lab/gated`."""
-
-    def refusal(status: int, code: str) -> Response:
-        return JSONResponse({"error": code}, status, headers={"X-Error-Code": code, "X-Error-Message": code})
-
-    def commit(request: Request) -> str | None:
-        revision = request.path_params["revision"]
-        return COMMITS.get(revision) or (revision if revision in COMMITS.values() else None)
-
-    async def info(request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in ("open", "gated"):
-            return refusal(404, "RepoNotFound")
-        if (sha := commit(request)) is None:
-            return refusal(404, "RevisionNotFound")
-        return JSONResponse({"id": f"lab/{name}", "sha": sha, "siblings": [], "tags": [], "downloads": 0, "likes": 0})
-
-    async def tree(_request: Request) -> Response:
-        return JSONResponse([{"type": "file", "path": one, "size": 1, "oid": one} for one in FILES])
-
-    async def file(request: Request) -> Response:
-        if request.path_params["name"] == "gated":
-            return refusal(403, "GatedRepo")
-        sha, path = str(commit(request)), request.path_params["path"]
-        asked.append(path)
-        text = FILES[path].replace("{}", sha)
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        return Response(text, headers={"ETag": f'"{digest}"', "X-Repo-Commit": sha})
-
-    asked: list[str] = []
-    app = Starlette(
-        routes=[
-            Route("/api/models/lab/{name}/revision/{revision}", info),
-            Route("/api/models/lab/{name}", lambda request: refusal(404, "RepoNotFound")),
-            Route("/api/models/lab/{name}/tree/{revision}", tree),
-            Route("/lab/{name}/resolve/{revision}/{path:path}", file, methods=["GET", "HEAD"]),
-        ]
-    )
-    app.state.asked = asked
-    return app
+from trainer_server.wire import ConfigError, Policy, PolicySpec, Version
 
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The files that were asked for, of the hub that is found."""
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    app = hub()
-    with serving(app) as url:
-        monkeypatch.setenv("HF_ENDPOINT", url)
-        yield app.state.asked
+    with serving_hub(tmp_path, monkeypatch) as hub:
+        yield hub.asked
 
 
 def test_a_hub_model_is_one_commit_and_is_downloaded_once(asked: list[str], tmp_path: Path) -> None:
@@ -98,31 +37,14 @@ def test_a_hub_model_is_one_commit_and_is_downloaded_once(asked: list[str], tmp_
     assert asked == []
 
 
-@pytest.mark.parametrize(
-    ("model", "revision", "words"),
-    [
-        ("lab/gated", None, "is gated: ask for access at https://huggingface.co/lab/gated, and set HF_TOKEN"),
-        ("lab/none", None, "there is neither such a directory nor such a model on the hub"),
-        ("lab/open", "v9", "--revision v9: https://huggingface.co/lab/open has no such branch, tag or commit"),
-        ("lab/-open-", None, "neither a directory nor a hub id"),
-    ],
-)
-def test_a_model_that_cannot_be_had_is_named_with_the_remedy(
-    asked: list[str], tmp_path: Path, model: str, revision: str | None, words: str
-) -> None:
-    with pytest.raises(ConfigError) as refused:
-        resolve(model, tmp_path, revision=revision)
-    assert words in str(refused.value)
-
-
-def test_without_the_hub_a_model_comes_from_this_machine_or_that_is_said(
-    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = resolve("lab/open", tmp_path)
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    assert resolve("lab/open", tmp_path) == there
-    with pytest.raises(EngineError, match="lab/gated is not on this machine, and cannot be downloaded"):
-        resolve("lab/gated", tmp_path)
+def test_a_hub_model_may_be_named_by_its_address(asked: list[str], tmp_path: Path) -> None:
+    there = resolve("hf://lab/open@v1", tmp_path)
+    assert (there.name, there.revision) == ("lab/open", COMMITS["v1"])
+    assert resolve("lab/open", tmp_path, revision="v1") == there
+    assert resolve("hf://lab/open@v1", tmp_path, revision="v1") == there
+    with pytest.raises(ConfigError, match="names the revision v1, and --revision main: give one of them"):
+        resolve("hf://lab/open@v1", tmp_path, revision="main")
+    assert resolve("hf://lab/open", tmp_path, trust_remote_code=True).trust_remote_code
 
 
 @pytest.mark.parametrize("model", ["embedded", "{}"])
@@ -149,6 +71,14 @@ def test_the_embedded_model_is_made_again_when_its_recipe_makes_other_files() ->
     makes other files, raise `_RECIPE`; then note the digest here."""
     code = ast.unparse(ast.parse(Path(str(embedded.__file__)).read_text()))  # comments and line breaks change nothing
     assert (served_model._RECIPE, hashlib.sha256(code.encode()).hexdigest()[:12]) == (1, "9b988cdfcb8c")
+
+
+def test_code_of_the_model_that_may_not_run_is_named_with_the_flag(tmp_path: Path) -> None:
+    words = "ValueError: … Please pass the argument `trust_remote_code=True` to allow custom code to be run."
+    base = ServedModel("base", str(tmp_path))
+    assert f"needs the Python code in {tmp_path}: read it" in base.code_hint(words)
+    assert base.code_hint("CUDA out of memory") == ""
+    assert ServedModel("base", str(tmp_path), trust_remote_code=True).code_hint(words) == ""
 
 
 def test_telemetry_and_the_hub_are_off_in_processes_that_load_the_model(tmp_path: Path) -> None:

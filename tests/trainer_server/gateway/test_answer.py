@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from trainer_server.gateway.answer import Answer, why_incomplete
+from trainer_server.gateway.answer import Answer, as_text, unusable_calls, why_incomplete
 
 
 @pytest.mark.parametrize(
@@ -25,3 +27,37 @@ def test_tokens_that_were_not_received_are_noticed(
     answers = [Answer([1], own, logp) for own, logp in zip(ids, logprobs, strict=True)]
     found = why_incomplete(answers, counted)
     assert found == reason if reason is None else reason in (found or "")
+
+
+def choice(*arguments: str, content: str | None = None, reasoning: str | None = None) -> dict[str, Any]:
+    calls = [{"function": {"name": "add", "arguments": one}} for one in arguments]
+    message = {"content": content, "tool_calls": calls, "reasoning": reasoning}
+    return {"message": message, "finish_reason": "tool_calls"}
+
+
+@pytest.mark.parametrize(
+    ("sampled", "thought", "content"),
+    [
+        ('<tool_call>{"name": "add", "arguments": 3}</tool_call>', None, None),
+        ('[TOOL_CALLS][{"name": "add", "arguments": [1]}]', None, None),
+        ('<think>\nHm.\n</think>\n\n<tool_call>{"a": 1}</tool_call>', "\nHm.\n", '<tool_call>{"a": 1}</tool_call>'),
+        ("[THINK]Hm.[/THINK]add[1]", "Hm.", "add[1]"),
+        ("<think>Hm.<tool_call>3</tool_call>", "Hm.", "<tool_call>3</tool_call>"),  # the thought is not closed
+        ("text of no thought", "another", None),
+    ],
+)
+def test_unusable_calls_become_what_the_model_wrote(sampled: str, thought: str | None, content: str | None) -> None:
+    one = choice("3", reasoning=thought)
+    as_text(one, sampled)
+    assert one["message"]["content"] == (content or sampled)
+    assert (one["message"]["tool_calls"], one["finish_reason"]) == ([], "stop")
+
+
+def test_usable_calls_stay_beside_those_that_become_text() -> None:
+    one = choice('{"a": 1}', "[2]", content="So:")
+    assert [call["function"]["arguments"] for call in unusable_calls(one)] == ["[2]"]
+    as_text(one, "whatever")
+    assert one["message"]["content"] == 'So:\n{"name": "add", "arguments": [2]}'
+    assert [call["function"]["arguments"] for call in one["message"]["tool_calls"]] == ['{"a": 1}']
+    assert one["finish_reason"] == "tool_calls"
+    assert unusable_calls(choice("no JSON")) == [], "clients handle it"

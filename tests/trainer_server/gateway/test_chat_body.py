@@ -36,7 +36,7 @@ spoken = st.lists(
 SHAPED = {"tools": tools, "messages": spoken, "response_format": st.fixed_dictionaries({"type": words})}
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.data())
 def test_any_value_of_any_parameter_is_taken_or_refused_by_name(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(PARAMETERS)))
@@ -50,7 +50,7 @@ def test_any_value_of_any_parameter_is_taken_or_refused_by_name(data: st.DataObj
     assert set(taken.constrained) <= {"grammar", "top_p", "top_k", "min_p", "penalties", "logit_bias"}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(values)
 def test_any_body_is_taken_or_refused(body: object) -> None:
     taken = refusal_or_request(body)

@@ -255,7 +255,7 @@ def test_the_token_is_needed(server: TrainerServer) -> None:
 
 def test_engine_routes_are_not_reachable(server: TrainerServer) -> None:
     with server.http() as http:
-        for path in ("/v1/load_lora_adapter", "/tokenize", "/invocations", "/v1/completions"):
+        for path in ("/v1/load_lora_adapter", "/tokenize", "/invocations", "/v1/embeddings"):
             assert http.post(path, json={}).status_code == 404
 
 
@@ -300,7 +300,7 @@ def test_a_call_with_arguments_that_are_no_object_is_text(server: TrainerServer)
     answer = chat(server, "call add [1, 2]").json()
     (choice,) = answer["choices"]
     assert choice["message"]["tool_calls"] == []
-    assert choice["message"]["content"] == '<tool_call>\n{"name": "add", "arguments": [1, 2]}\n</tool_call>'
+    assert choice["message"]["content"] == "call add [1, 2]", "what the model wrote, in the format of any parser"
     assert choice["finish_reason"] == "stop"
     assert row(server, answer["id"])["status"] == "complete"
 

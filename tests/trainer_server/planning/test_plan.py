@@ -201,6 +201,8 @@ def test_the_command_prints_the_table_and_the_line_to_run(narrow: Path) -> None:
         "3 KiB a token",
         "art-langgraph serve --model",
         "--adapter-slots 3",
+        "tools: none, since the model has no chat template",
+        "reasoning: none, since the chat template writes no thoughts",
     ):
         assert word in run.output
     line = shlex.split(run.output.strip().splitlines()[-1])

@@ -89,7 +89,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("path", BODIES)
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_body_is_answered(http: TestClient, path: str, data: st.DataObject) -> None:
     body = data.draw(values | BODIES[path])

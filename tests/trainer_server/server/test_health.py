@@ -46,6 +46,12 @@ def test_ready_has_the_status_that_probes_look_at(http: TestClient, monkeypatch:
     assert http.get("/ready").status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/ready", "/health"])
+def test_holders_of_the_token_are_told_the_parsers(http: TestClient, path: str) -> None:
+    told = http.get(path, headers=HOLDER).json()
+    assert (told["tool_parser"], told["reasoning_parser"]) == (None, None)
+
+
 def test_a_task_that_cannot_go_on_is_said(http: TestClient) -> None:
     jobs = http.app.state.server.jobs  # type: ignore[attr-defined]
     for task in (jobs.finisher._task, jobs.retention._task, jobs.process._watch):

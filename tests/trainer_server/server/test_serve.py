@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.model_directories import installed_vllm
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.serve import serve
 from trainer_server.wire import ConfigError, EngineError, Home
@@ -42,6 +43,16 @@ def test_a_wrong_name_is_said_before_the_model_is_downloaded(
     with pytest.raises(ConfigError, match=words):
         serve(config)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_parser_is_said_before_the_model_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
+    installed_vllm(tmp_path / "cache")
+    with pytest.raises(ConfigError, match=r"--tool-call-parser herms: .* Did you mean hermes"):
+        serve(ServerConfig(Home(tmp_path / "home"), model="embedded", port=0, tool_call_parser="herms"))
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
 def test_the_module_of_a_loss_lies_in_the_working_directory_or_on_the_path(

@@ -19,6 +19,8 @@ from trainer_server.training.sft import warm_start
 from trainer_server.training.worker import Worker
 from trainer_server.wire import Conversation, PolicySpec, SFTConfig, SFTRequest, TrainingError
 
+pytestmark = pytest.mark.slow
+
 ROWS = [
     Row(ids=[1, 2, 3, 9, 8, 7], loss_spans=[(3, 6)]),
     Row(ids=[4, 5, 6, 11, 12, 1, 13, 14], loss_spans=[(3, 5), (6, 8)]),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.install import engine_python
+from trainer_server.engines.vllm.parsers import Parsers, argument
 from trainer_server.process.environment import inherited
 from trainer_server.wire import Home
 
@@ -29,6 +30,7 @@ def command(
     host: str = "127.0.0.1",
     sleeps: bool = False,
     media_domains: Sequence[str] = (),
+    parsers: Parsers | None = None,
 ) -> list[str]:
     """The command line that starts vLLM.
 
@@ -43,6 +45,7 @@ def command(
         host: Address that vLLM listens on, with a port.
         sleeps: Whether vLLM must be able to sleep; see `environment`.
         media_domains: Domains from which vLLM may fetch images and other media; empty: it fetches nothing.
+        parsers: Parsers of tool calls and thoughts; None: no parser.
 
     Raises:
         EngineError: vLLM is not installed.
@@ -60,8 +63,10 @@ def command(
         *(("--enable-sleep-mode",) if sleeps else ()),
         # vLLM's prefix cache keeps whole blocks only: on CPUs of 128 tokens by default, and 32 is the least it takes.
         *(("--block-size", "32") if cpu else ()),
-        *(("--max-model-len", "8192") if cpu and base.name == "SmolLM2-135M-Instruct" else ()),
-        *base.engine_args,
+        # The context of the model's configuration, or what the KV cache holds where that is less.
+        *(() if argument(extra, "--max-model-len") else ("--max-model-len", "auto")),
+        *(("--trust-remote-code",) if base.trust_remote_code else ()),
+        *(parsers.flags if parsers else ()),
         *extra,
     ]
 

@@ -17,8 +17,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainer_server.engines.base import AdapterRefused, EngineLost, EngineSettings, Reply, readable
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import child_environment, command, environment
 from trainer_server.engines.vllm.dialect import Health, VLLMClient
+from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, Choice, Parsers, parsers_of
 from trainer_server.process.child import Child
 from trainer_server.wire import ConfigError, EngineError
 
@@ -43,6 +45,8 @@ _DRAIN = 300.0
 """Seconds that an engine has to finish its answers before it rests. Without a limit, a client that stopped reading
 could block the trainer for ever."""
 
+UNKNOWN = "unknown"
+"""What `describe` says of the parser of an engine that does not tell."""
 _RESERVED = ("--host", "--port", "--uds", "--api-key", "--root-path", "--ssl-keyfile", "--ssl-certfile")
 """Flags of vLLM that would keep the server from reaching it."""
 
@@ -54,7 +58,13 @@ def vllm_engines(settings: EngineSettings) -> list[VLLMEngine]:
         ConfigError: Settings exclude each other, or a URL is invalid.
     """
     if settings.urls:
-        given = {"--engine-args": settings.args, "--engine-gpus": settings.gpus, "--engine-env": settings.env}
+        given = {
+            "--engine-args": settings.args,
+            "--engine-gpus": settings.gpus,
+            "--engine-env": settings.env,
+            TOOL_FLAG: settings.tool_call_parser != AUTO,
+            REASONING_FLAG: settings.reasoning_parser != AUTO,
+        }
         if flag := next((flag for flag, value in given.items() if value), None):
             raise ConfigError(f"{flag} is for engines that are started here: give it where {settings.urls[0]} is")
         urls = [_root(url) for url in settings.urls]
@@ -132,15 +142,24 @@ class VLLMEngine:
 
     Args:
         client: Client of the server.
+        base: The base model that it serves.
         child: The server's process, if it is started here; None: it runs elsewhere.
         socket: Where the child listens.
         shares: Whether the trainer uses the same GPUs, by turns; see `rest`.
+        parsers: The parsers that the child is started with; None: it runs elsewhere.
     """
 
     def __init__(
-        self, client: VLLMClient, *, child: Child | None = None, socket: Path | None = None, shares: bool = False
+        self,
+        client: VLLMClient,
+        base: ServedModel,
+        *,
+        child: Child | None = None,
+        socket: Path | None = None,
+        shares: bool = False,
+        parsers: Parsers | None = None,
     ) -> None:
-        self.client = client
+        self.client, self._base = client, base
         self.url = client.url
         self.resting = False
         self._shares = shares
@@ -150,6 +169,8 @@ class VLLMEngine:
         self.restarts = 0
         self.max_model_len: int | None = None
         self._child, self._socket = child, socket
+        self._parsers = parsers
+        self._parses_tools: bool | None = None if parsers is None else parsers.tools.name is not None
         self._tries = 0
         """Starts and tries to make it ready since it was steady; the wait before the next one grows with them."""
         self._ready_since = 0.0
@@ -164,7 +185,7 @@ class VLLMEngine:
         """An engine for a vLLM that runs elsewhere."""
         base = settings.base
         client = VLLMClient(url, settings.api_key, base=base.name, cpu=settings.cpu, revision=base.revision)
-        return cls(client, shares=settings.share_gpu)
+        return cls(client, base, shares=settings.share_gpu)
 
     @classmethod
     def launched(cls, settings: EngineSettings, *, name: str = "engine", gpus: str | None = None) -> VLLMEngine:
@@ -177,6 +198,13 @@ class VLLMEngine:
         """
         base, sleeps = settings.base, settings.share_gpu
         socket, key = _socket(), secrets.token_urlsafe(24)
+        parsers = parsers_of(
+            base.path,
+            settings.home.cache,
+            tools=settings.tool_call_parser,
+            reasoning=settings.reasoning_parser,
+            args=settings.args,
+        )
         line = command(
             base,
             settings.home,
@@ -187,11 +215,12 @@ class VLLMEngine:
             extra=settings.args,
             sleeps=sleeps,
             media_domains=settings.media_domains,
+            parsers=parsers,
         )
         own = environment(base, key, kv_cache_gib=settings.kv_cache_gib, gpus=gpus, sleeps=sleeps)
         child = Child(name, line, settings.home.logs, {**child_environment(settings.env), **own})
         client = VLLMClient(f"unix:{socket}", key, base=base.name, cpu=settings.cpu, revision=base.revision)
-        return cls(client, child=child, socket=socket, shares=sleeps)
+        return cls(client, base, child=child, socket=socket, shares=sleeps, parsers=parsers)
 
     @property
     def ready(self) -> bool:
@@ -213,7 +242,30 @@ class VLLMEngine:
             "restarts": self.restarts,
             "adapters": sorted(self._held),
             "max_model_len": self.max_model_len,
+            "tool_parser": self._parser(self._parses_tools, self._parsers and self._parsers.tools),
+            "reasoning_parser": self._parser(None, self._parsers and self._parsers.reasoning),
         }
+
+    @staticmethod
+    def _parser(parses: bool | None, choice: Choice | None) -> str | None:
+        """A parser's name; None: there is none; `unknown`: an engine elsewhere does not say its name."""
+        if choice is not None:
+            return choice.name
+        return None if parses is False else UNKNOWN
+
+    @property
+    def no_tools(self) -> str | None:
+        if self._parses_tools is not False:
+            return None
+        if self._parsers is None:
+            return (
+                f"the vLLM at {self.url} reads no tool calls: start it with --enable-auto-tool-choice {TOOL_FLAG} "
+                "NAME. `art-langgraph engine command` prints the line for this model"
+            )
+        return (
+            f"the server reads no tool calls of this model, since {self._parsers.tools.why}. Start `art-langgraph "
+            f"serve` with {TOOL_FLAG} NAME; `art-langgraph doctor` says more about the model"
+        )
 
     async def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
         """Starts vLLM and waits until it is ready or has failed.
@@ -225,6 +277,8 @@ class VLLMEngine:
             progress: Is called with lines to show to the user.
         """
         started = time.monotonic()
+        for reason in self._parsers.lines() if self._parsers else ():
+            progress(reason)
         try:
             async with self._changing:
                 await self._launch()
@@ -322,6 +376,12 @@ class VLLMEngine:
             async with self.client.chat(request) as reply:
                 yield reply
 
+    @asynccontextmanager
+    async def complete(self, request: Mapping[str, Any]) -> AsyncIterator[Reply]:
+        with self._suspected_when_lost():
+            async with self.client.complete(request) as reply:
+                yield reply
+
     async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
         with self._suspected_when_lost():
             return await self.client.render(chat, generation=generation)
@@ -398,7 +458,9 @@ class VLLMEngine:
             if not self._child:
                 raise EngineError(f"the engine at {self.url} does not answer")
             if not self._child.running:
-                raise EngineError(f"vLLM ended while starting. The end of {self._child.log}:\n{self._child.tail()}")
+                tail = self._child.tail()
+                hint = self._base.code_hint(tail)
+                raise EngineError(f"vLLM ended while starting{hint}. The end of {self._child.log}:\n{tail}")
             if time.monotonic() > deadline:
                 raise EngineError(f"vLLM at {self.url} does not answer; look into {self._child.log}")
             await asyncio.sleep(0.1)
@@ -406,6 +468,8 @@ class VLLMEngine:
         await self.check()
         if self._shares:
             await self._wake_up()
+        if self._parsers is None:
+            self._parses_tools = await self.client.parses_tools()
         present = await self.client.adapters()
         if self._child:  # adapters that were unloaded while vLLM was away
             for name in present.keys() - self.wanted.keys():

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from trainer_server.server.auth import authorized
 from trainer_server.server.dependencies import ServerDep
+from trainer_server.server.server import Server
 
 router = APIRouter(tags=["health"])
 
@@ -21,15 +22,24 @@ async def health(server: ServerDep, request: Request) -> dict[str, object]:
         "ready": server.ready,
         "engines": [engine.ready for engine in server.engines],
         "trainer": server.jobs.process.running,
+        **_parsers(server),
         "error": next(filter(None, failures), None),
     }
 
 
 @router.get("/ready")
-async def ready(server: ServerDep, response: Response) -> dict[str, bool]:
-    """Status 200 while completions can be answered, 503 while they cannot: for load balancers and probes."""
+async def ready(server: ServerDep, request: Request, response: Response) -> dict[str, object]:
+    """Status 200 while completions can be answered, 503 while they cannot: for load balancers and probes. Holders of
+    the token are also told which parsers the engines use."""
     response.status_code = 200 if server.ready else 503
-    return {"ready": server.ready}
+    return {"ready": server.ready, **(_parsers(server) if authorized(request.scope) else {})}
+
+
+def _parsers(server: Server) -> dict[str, object]:
+    """The parsers of tool calls and thoughts of the first engine; see Engine.describe. The engines that a server starts
+    have the same."""
+    described = server.engines[0].describe()
+    return {name: described.get(name) for name in ("tool_parser", "reasoning_parser")}
 
 
 @router.get("/api/engines")

@@ -28,16 +28,16 @@ _TOKENIZER = (
 """Files that a tokenizer and its chat template consist of."""
 
 
-def merged(model: Path, adapter: Path) -> Any:
+def merged(model: Path, adapter: Path, *, trust_remote_code: bool = False) -> Any:
     """The base model with the adapter in its weights, in the dtype that it is published in, on the CPU."""
-    base = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
+    base = AutoModelForCausalLM.from_pretrained(model, dtype="auto", trust_remote_code=trust_remote_code)
     try:
         return PeftModel.from_pretrained(base, str(adapter)).merge_and_unload(safe_merge=True)
     except ValueError as error:  # PEFT found NaN
         raise ConfigError(f"the adapter cannot be merged: {error}") from error
 
 
-def export(model: Path, adapter: Path, out: Path, format: str, *, name: str) -> None:
+def export(model: Path, adapter: Path, out: Path, format: str, *, name: str, trust_remote_code: bool = False) -> None:
     """Writes a version as a model of its own.
 
     Args:
@@ -46,11 +46,12 @@ def export(model: Path, adapter: Path, out: Path, format: str, *, name: str) -> 
         out: The directory to make.
         format: `merged` or `gguf`.
         name: What a GGUF calls the model: policy and version. A directory of transformers has no place for a name.
+        trust_remote_code: Whether Python code in the base model's directory may run.
 
     Raises:
         ConfigError: The format cannot hold the model.
     """
-    whole = merged(model, adapter)
+    whole = merged(model, adapter, trust_remote_code=trust_remote_code)
     out.mkdir(parents=True)
     if format == "gguf":
         write_gguf(whole, model, out / "model.gguf", name=name)
@@ -68,9 +69,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="directory that is made")
     parser.add_argument("--name", required=True, help="what a GGUF calls the model: policy@version")
     parser.add_argument("--format", choices=["merged", "gguf"], required=True)
+    parser.add_argument("--trust-remote-code", action="store_true", help="run Python code in the model's directory")
     args = parser.parse_args()
     try:
-        export(args.model, args.adapter, args.out, args.format, name=args.name)
+        export(
+            args.model,
+            args.adapter,
+            args.out,
+            args.format,
+            name=args.name,
+            trust_remote_code=args.trust_remote_code,
+        )
     except (ARTError, OSError) as error:
         sys.exit(f"error: {error}")
 

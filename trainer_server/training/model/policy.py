@@ -53,6 +53,7 @@ class PolicyModel:
         quantization: Quantization | None = None,
         ranks: Ranks = ALONE,
         rest: bool = False,
+        trust_remote_code: bool = False,
     ) -> None:
         """Loads a base model.
 
@@ -64,13 +65,16 @@ class PolicyModel:
                 difference between the two shows in `logp_gap`.
             ranks: The processes that compute a step together, and may divide the base model.
             rest: Use no GPU before `wake`.
+            trust_remote_code: Whether Python code in the model's directory may run.
 
         Raises:
             TrainingError: The model or the combination of options cannot be trained.
         """
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         options: dict[str, Any] = {} if quantization is None else quantized(quantization, self.device, dtype, ranks)
-        base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **options)
+        base: Any = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, trust_remote_code=trust_remote_code, **options
+        )
         check_trainable(base)
         base.config.use_cache = False
         base.requires_grad_(False)

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
+from tests.support.model_directories import installed_vllm, model_directory
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import child_environment, command, environment
 from trainer_server.engines.vllm.install import directory, engine_python, status
@@ -48,6 +49,33 @@ def test_the_prefix_cache_has_small_blocks_on_cpus(tmp_path: Path, cache: Path) 
     assert own[-2:] == ["--block-size", "64"], "the last one counts"
 
 
+def test_the_context_fits_the_kv_cache_unless_the_user_names_one(tmp_path: Path, cache: Path) -> None:
+    words = line(tmp_path)
+    assert words[words.index("--max-model-len") + 1] == "auto"
+    own = line(tmp_path, extra=("--max-model-len=4096",))
+    assert [word for word in own if word.startswith("--max-model-len")] == ["--max-model-len=4096"]
+
+
+def test_the_models_own_code_runs_only_when_the_user_trusts_it(tmp_path: Path, cache: Path) -> None:
+    assert "--trust-remote-code" not in line(tmp_path)
+    base = ServedModel("base", str(tmp_path), trust_remote_code=True)
+    words = command(base, Home(tmp_path), 8000, max_loras=4, max_rank=8, cpu=True)
+    assert "--trust-remote-code" in words
+
+
+def test_the_printed_line_has_the_parsers_and_says_why(tmp_path: Path, cache: Path) -> None:
+    model = model_directory(tmp_path / "model", "{{ tools }}<tool_call>{{ call }}", model_type="qwen2")
+    installed_vllm(cache)
+    printed = CliRunner().invoke(build(), ["engine", "command", "--model", str(model)])
+    assert "--enable-auto-tool-choice --tool-call-parser hermes" in printed.stdout
+    assert printed.stderr.splitlines() == [
+        "tools: hermes, since the chat template writes <tool_call>",
+        "reasoning: none, since the chat template writes no thoughts",
+    ]
+    refused = CliRunner().invoke(build(), ["engine", "command", "--model", str(model), "--tool-call-parser", "x"])
+    assert "--tool-call-parser x: the installed vLLM has no such parser" in str(refused.exception)
+
+
 def test_it_listens_on_a_port_or_on_a_socket(tmp_path: Path, cache: Path) -> None:
     words = line(tmp_path, host="0.0.0.0")
     assert words[words.index("--host") + 1 :][:3] == ["0.0.0.0", "--port", "8000"]
@@ -60,7 +88,7 @@ def test_it_listens_on_a_port_or_on_a_socket(tmp_path: Path, cache: Path) -> Non
 def test_the_printed_line_starts_nothing_without_a_key(
     tmp_path: Path, base_model: Path, cache: Path, key: str | None
 ) -> None:
-    printed = CliRunner().invoke(build(), ["engine", "command", "--model", str(base_model)]).output
+    printed = CliRunner().invoke(build(), ["engine", "command", "--model", str(base_model)]).stdout
     env = {"PATH": os.environ["PATH"], **({"ART_ENGINE_API_KEY": key} if key is not None else {})}
     done = subprocess.run(["sh", "-c", f"eval {shlex.quote(printed)}"], capture_output=True, text=True, env=env)
     if key:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.engine_plugin import engine_plugin
@@ -36,7 +36,6 @@ def test_every_row_with_an_adapter_is_in_its_group_once(rows: list[int]) -> None
     dtype=st.sampled_from([torch.float64, torch.bfloat16]),
     seed=st.integers(0, 2**31),
 )
-@settings(deadline=None)
 def test_lora_linear_equals_the_plain_formula(
     rows: list[int], widths: list[int], rank: int, inputs: int, scale: float, dtype: torch.dtype, seed: int
 ) -> None:

@@ -11,6 +11,7 @@ import stat
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from starlette.routing import Route
 
 from testbed.engine_app import make_app
 from testbed.engine_stand_in import install_stand_in
+from tests.support.model_directories import model_directory
 from tests.support.serving import serving
 from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import ServedModel
@@ -91,6 +93,34 @@ async def test_an_engine_that_dies_again_and_again_waits_longer_each_time(
         await until(lambda: engine._tries == 0)
         await die(engine)
     assert re.findall(r"died .* again in (\S+) s", caplog.text) == ["0", "0.01", "0.02", "0.02", "0"]
+
+
+def test_a_launched_engine_names_its_parsers(settings: EngineSettings, tmp_path: Path) -> None:
+    template = "{{ tools }}<tool_call>"
+    base = ServedModel("base", str(model_directory(tmp_path / "model", template, model_type="qwen3")))
+    engine = VLLMEngine.launched(replace(settings, base=base))
+    assert {"tool_parser": "hermes", "reasoning_parser": None}.items() <= engine.describe().items()
+    assert engine.no_tools is None
+    engine = VLLMEngine.launched(replace(settings, base=base, tool_call_parser="none"))
+    assert engine.describe()["tool_parser"] is None
+    assert "since --tool-call-parser none was given. Start `art-langgraph serve` with --tool-call-parser NAME" in str(
+        engine.no_tools
+    )
+
+
+@pytest.mark.parametrize("tools", [True, False])
+async def test_an_engine_elsewhere_is_asked_whether_it_reads_tool_calls(settings: EngineSettings, tools: bool) -> None:
+    with serving(make_app(tools=tools)) as url:
+        engine = VLLMEngine.at(url, settings)
+        await engine.start()
+        try:
+            assert engine.ready, engine.failure
+            assert engine.describe()["tool_parser"] == (module.UNKNOWN if tools else None)
+            assert engine.describe()["reasoning_parser"] == module.UNKNOWN
+            start = f"the vLLM at {url} reads no tool calls: start it with --enable-auto-tool-choice --tool-call-parser"
+            assert engine.no_tools is None if tools else str(engine.no_tools).startswith(start)
+        finally:
+            await engine.stop()
 
 
 async def test_a_socket_of_somebody_else_is_not_used(settings: EngineSettings) -> None:
@@ -206,7 +236,7 @@ async def engine(
     app = make_app()
     with serving(app) as url:
         child = Child("engine", PROCESS, tmp_path, dict(os.environ))
-        engine = VLLMEngine(VLLMClient(url, None, base="base", cpu=True), child=child)
+        engine = VLLMEngine(VLLMClient(url, None, base="base", cpu=True), ServedModel("base", ""), child=child)
         monkeypatch.setattr("trainer_server.engines.vllm.dialect._HEALTH_TIMEOUT", 5.0)
         await engine.start()
         monkeypatch.setattr("trainer_server.engines.vllm.dialect._HEALTH_TIMEOUT", 0.02)

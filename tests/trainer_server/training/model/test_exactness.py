@@ -185,7 +185,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return pair(PACKED[request.param], tmp_path_factory.mktemp("model"))
 
 
-DRAWN = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+DRAWN = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @DRAWN

@@ -45,7 +45,7 @@ def assert_same(model: PolicyModel, data: list[tuple[list[int], list[int]]], bud
     assert (tree_gradient - gradient).norm() <= 1e-5 * gradient.norm()
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pairs)
 def test_splitting_over_the_budget_changes_nothing(model: PolicyModel, data: list[tuple[list[int], list[int]]]) -> None:
     assert_same(model, data, budget=24)

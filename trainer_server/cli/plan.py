@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from trainer_server.cli.parser_options import ReasoningOption, ToolOption
+from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, check_parser_names, parsers_of
 from trainer_server.planning.model_shape import ModelShape
 from trainer_server.planning.plan import ENGINE_OVERHEAD, GIB, Item, Plan, Workload, make_plan, remedies
+from trainer_server.wire import Home
 
 
 def plan_command(
@@ -22,6 +26,8 @@ def plan_command(
     rank: Annotated[int, typer.Option(help="Largest LoRA rank that policies may have.", min=1, max=256)] = 16,
     policies: Annotated[int, typer.Option(help="Policies that are used at once.", min=1)] = 1,
     concurrency: Annotated[int, typer.Option(help="Requests at once.", min=1)] = 64,
+    tool_call_parser: ToolOption = AUTO,
+    reasoning_parser: ReasoningOption = AUTO,
 ) -> None:
     """Say what a model needs on these GPUs, and how to serve it there. Asks no network and no GPU."""
     workload = Workload(model, ModelShape.find(model), gpus, gpu_memory, context, rank, policies, concurrency)
@@ -48,7 +54,26 @@ def plan_command(
         f"{full_requests} requests of full length at once"
         + (f"; {concurrency} wait for one another, unless they share prefixes." if full_requests < concurrency else ".")
     )
-    console.print(f"\n{plan.command}")
+    chosen = _parser_lines(model, tool_call_parser, reasoning_parser)
+    console.print("\n".join(chosen), markup=False)
+    given = {TOOL_FLAG: tool_call_parser, REASONING_FLAG: reasoning_parser}
+    flags = [word for flag, name in given.items() if name != AUTO for word in (flag, name)]
+    console.print("\n" + " ".join([plan.command, *flags]), markup=False)
+
+
+def _parser_lines(model: str, tools: str, reasoning: str) -> list[str]:
+    """Which parsers the server will choose, and why."""
+    from trainer_server.engines.served_model import embedded_directory
+
+    cache = Home.find().cache
+    path = embedded_directory(cache) if model == "embedded" else Path(model).expanduser()
+    directory = path.parent if path.is_file() else path
+    if directory.is_dir():
+        return parsers_of(directory, cache, tools=tools, reasoning=reasoning).lines()
+    check_parser_names(cache, tools=tools, reasoning=reasoning)
+    later = "chosen when the model is on this machine, by its chat template: `art-langgraph doctor` says it beforehand"
+    given = {"tools": tools, "reasoning": reasoning}
+    return [f"{what}: {later if name == AUTO else name}" for what, name in given.items()]
 
 
 def _table(title: str, items: list[Item], kv_gib: float | None = None) -> Table:

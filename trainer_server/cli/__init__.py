@@ -1,21 +1,32 @@
-"""Commands of the server side: `art-langgraph serve`, `art-langgraph engine install | command | status`."""
+"""Commands of the server side: `art-langgraph serve`, `plan`, `doctor`, `engine install | command | status`."""
 
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from trainer_server.planning.cli import plan_command
+from trainer_server.cli.doctor import doctor_command
+from trainer_server.cli.parser_options import ReasoningOption, ToolOption
+from trainer_server.cli.plan import plan_command
 from trainer_server.process.extras import SERVER, require
 from trainer_server.wire import Home
 
 _MediaOption = Annotated[
     list[str] | None,
     typer.Option(help="A domain from which images and other media may be fetched; repeatable. Default: none."),
+]
+_TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Let engine and trainer run Python code in the model's directory. Needed by models that transformers does "
+        "not know; read that code first.",
+    ),
 ]
 _HomeOption = Annotated[
     Path | None, typer.Option("--home", help="State directory, for its owner only (ART_HOME, ~/.art-langgraph).")
@@ -63,6 +74,9 @@ def serve_command(
     ledger: Annotated[
         str, typer.Option(help="Where completions are recorded: `sqlite`, or `module:factory` of your own.")
     ] = "sqlite",
+    tool_call_parser: ToolOption = "auto",
+    reasoning_parser: ReasoningOption = "auto",
+    trust_remote_code: _TrustOption = False,
     engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
     allowed_media_domain: _MediaOption = None,
     engine_env: Annotated[
@@ -140,6 +154,9 @@ def serve_command(
             engine=engine,
             engine_urls=tuple(engine_url or ()),
             engine_api_key=os.environ.get("ART_ENGINE_API_KEY"),
+            tool_call_parser=tool_call_parser,
+            reasoning_parser=reasoning_parser,
+            trust_remote_code=trust_remote_code,
             engine_args=tuple(shlex.split(engine_args)),
             media_domains=tuple(allowed_media_domain or ()),
             engine_env=tuple(engine_env or ()),
@@ -195,19 +212,28 @@ def command_command(
     gpus: Annotated[str | None, typer.Option(help="GPUs of this engine, `0` or `2,3`. Default: all.")] = None,
     adapter_slots: Annotated[int, typer.Option(help="As `serve` has it.", min=2)] = 6,
     max_rank: Annotated[int, typer.Option(help="As `serve` has it.")] = 16,
+    tool_call_parser: ToolOption = "auto",
+    reasoning_parser: ReasoningOption = "auto",
+    trust_remote_code: _TrustOption = False,
     engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
     allowed_media_domain: _MediaOption = None,
 ) -> None:
     """Print the shell line that starts a vLLM fit for `serve --engine-url`, here or on another machine.
 
-    Its key is taken from ART_ENGINE_API_KEY, which `serve` reads too. Without a key the line starts nothing.
+    Its key is taken from ART_ENGINE_API_KEY, which `serve` reads too. Without a key the line starts nothing. Which
+    parsers it has, and why, is printed to the standard error.
     """
     from trainer_server.engines.served_model import resolve
     from trainer_server.engines.vllm.command import command, environment
+    from trainer_server.engines.vllm.parsers import parsers_of
     from trainer_server.process.hardware import flavour
 
     home = Home.find()
-    base, cpu = resolve(model, home.cache, revision=revision), flavour() == "cpu"
+    base = resolve(model, home.cache, revision=revision, trust_remote_code=trust_remote_code)
+    words = shlex.split(engine_args)
+    parsers = parsers_of(base.path, home.cache, tools=tool_call_parser, reasoning=reasoning_parser, args=words)
+    for reason in parsers.lines():
+        print(reason, file=sys.stderr)
     line = command(
         base,
         home,
@@ -215,9 +241,10 @@ def command_command(
         host=host,
         max_loras=adapter_slots,
         max_rank=max_rank,
-        cpu=cpu,
-        extra=shlex.split(engine_args),
+        cpu=flavour() == "cpu",
+        extra=words,
         media_domains=allowed_media_domain or (),
+        parsers=parsers,
     )
     variables = environment(base, "", kv_cache_gib=2, gpus=gpus)
     del variables["VLLM_API_KEY"]
@@ -247,4 +274,5 @@ def register(app: typer.Typer) -> None:
     """Adds this package's commands to `art-langgraph`."""
     app.command("serve")(serve_command)
     app.command("plan")(plan_command)
+    app.command("doctor")(doctor_command)
     app.add_typer(engine_app, name="engine")

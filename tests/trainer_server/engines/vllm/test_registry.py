@@ -1,0 +1,35 @@
+"""What the installed vLLM knows: asked once, and again when another version is installed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.model_directories import installed_vllm
+from trainer_server.engines.vllm.registry import registry
+from trainer_server.wire import EngineError
+
+NAMES = {"version": "1", "tool_parsers": ["a"], "reasoning_parsers": ["b"], "architectures": ["C"]}
+
+
+def test_vllm_is_asked_once_for_each_version(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    installed_vllm(tmp_path, script=f"echo asked >> {asked}; echo some noise; echo '{json.dumps(NAMES)}'")
+    (tmp_path / "engine" / "art-registry.json").unlink()
+    assert registry(tmp_path) == registry(tmp_path)
+    assert registry(tmp_path).tool_parsers == ("a",)
+    assert asked.read_text().count("asked") == 1
+    (tmp_path / "engine" / "lib" / "python3.11" / "site-packages" / "vllm-2.dist-info").mkdir(parents=True)
+    registry(tmp_path)
+    assert asked.read_text().count("asked") == 2
+
+
+def test_a_vllm_that_cannot_be_imported_is_told_with_its_error(tmp_path: Path) -> None:
+    installed_vllm(tmp_path, script="echo ImportError: no torch >&2; exit 1")
+    (tmp_path / "engine" / "art-registry.json").unlink()
+    with pytest.raises(EngineError, match=r"art-langgraph engine install. Its error:\nImportError: no torch"):
+        registry(tmp_path)
+    with pytest.raises(EngineError, match="vLLM is not installed"):
+        registry(tmp_path / "elsewhere")

@@ -1,0 +1,64 @@
+"""Whether a model can be trained, found out without its weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig, MambaConfig, PreTrainedTokenizerFast, T5Config
+
+from trainer_server.training.examine import examine
+
+LLAMA = LlamaConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=64)
+HERMES = """{%- for tool in tools or [] %}{{ tool | tojson }}{% endfor %}
+{%- for message in messages %}{{ message.content or '' }}
+{%- for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}
+{%- if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}{% endfor %}"""
+
+
+def written(where: Path, config: object, template: str | None = HERMES) -> Path:
+    config.save_pretrained(where)  # type: ignore[attr-defined]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"a": 0}, "a")), chat_template=template)
+    tokenizer.save_pretrained(where)
+    return where
+
+
+def test_a_decoder_can_be_trained(tmp_path: Path) -> None:
+    found = examine(written(tmp_path, LLAMA), 8)
+    assert (found["architecture"], found["untrainable"], found["separate"]) == ("LlamaForCausalLM", None, None)
+    ends = 4 * (32 + 32) + 3 * (32 + 48)
+    assert (found["adapted"], found["parameters"]) == (14, 2 * 8 * ends)
+    shown = {"error": None, "tools": True, "calls": True, "results": True, "thoughts": True}
+    assert found["template"] == shown
+
+
+def test_a_template_without_tools_is_noticed(tmp_path: Path) -> None:
+    template = "{% for message in messages %}{{ message.content + '\n' }}{% endfor %}"
+    shown = examine(written(tmp_path, LLAMA, template), 8)["template"]
+    assert shown == {"error": None, "tools": False, "calls": False, "results": False, "thoughts": False}
+    assert examine(written(tmp_path / "none", LLAMA, None), 8)["template"]["error"]
+
+
+def test_recurrent_layers_cost_rows(tmp_path: Path) -> None:
+    config = MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=64)
+    found = examine(written(tmp_path, config), 8)
+    assert "no layers of the names" in found["untrainable"]
+
+
+def test_other_models_cannot_be_trained(tmp_path: Path) -> None:
+    t5 = T5Config(d_model=32, num_layers=1, d_kv=8, num_heads=2, d_ff=32, vocab_size=64)
+    assert "T5Config" in examine(written(tmp_path, t5), 8)["untrainable"]
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_code_of_the_model_runs_only_when_it_is_trusted(tmp_path: Path, trusted: bool) -> None:
+    where = written(tmp_path, LLAMA)
+    config = json.loads((where / "config.json").read_text())
+    own = {"model_type": "heron", "auto_map": {"AutoConfig": "heron.Heron"}, "architectures": ["HeronForCausalLM"]}
+    (where / "config.json").write_text(json.dumps({**config, **own}))
+    (where / "heron.py").write_text("raise RuntimeError('it ran')")
+    found = examine(where, 8, trust_remote_code=trusted)
+    assert ("it ran" if trusted else "trust_remote_code") in found["untrainable"]

@@ -1,0 +1,75 @@
+"""All checks of `art-langgraph doctor`, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainer_server.doctor.environment import check_environment
+from trainer_server.doctor.finding import Finding, State
+from trainer_server.doctor.model import (
+    check_architecture,
+    check_context,
+    check_files,
+    check_memory,
+    check_own_code,
+    check_parsers,
+    locate,
+    shape_of,
+)
+from trainer_server.doctor.training import check_training
+from trainer_server.engines.vllm.parsers import AUTO, choose_parsers
+from trainer_server.wire import ConfigError, EngineError, Home
+
+
+def examine(
+    model: str,
+    home: Home,
+    *,
+    revision: str | None = None,
+    rank: int = 16,
+    gpus: int | None = None,
+    gpu_gib: float | None = None,
+    trust_remote_code: bool = False,
+    tools: str = AUTO,
+    reasoning: str = AUTO,
+    engine_args: Sequence[str] = (),
+) -> list[Finding]:
+    """Examines this machine and a model.
+
+    Args:
+        model: As `serve --model` takes it. Of a hub model, everything but the weights is downloaded.
+        home: The server's home.
+        revision: As `serve` has it.
+        rank: Largest LoRA rank that policies may have.
+        gpus: Number of GPUs to compute for; None: those of this machine.
+        gpu_gib: Memory of each, GiB; None: as they have.
+        trust_remote_code: As `serve` has it.
+        tools: `--tool-call-parser`, as `serve` has it.
+        reasoning: `--reasoning-parser`, as `serve` has it.
+        engine_args: As `serve` has them.
+
+    Returns:
+        What was found. A check that needs what another one could not find is left out.
+    """
+    findings, known = check_environment(home)
+    try:
+        location = locate(model, revision, home.cache)
+        files = location.files
+        shape = shape_of(files)
+        files.template  # noqa: B018 - read now, so that a broken file is found here
+    except (ConfigError, EngineError) as error:
+        return [*findings, Finding("serve", "files", State.failed, str(error))]
+    findings.append(check_files(location, shape))
+    findings.append(check_architecture(files, known))
+    if own_code := check_own_code(files, known, trust_remote_code):
+        findings.append(own_code)
+    findings.append(check_memory(model, files, shape, rank=rank, gpus=gpus, gpu_gib=gpu_gib))
+    findings.append(check_context(files, shape))
+    try:
+        parsers = choose_parsers(files, known, tools=tools, reasoning=reasoning, args=engine_args)
+    except ConfigError as error:
+        return [*findings, Finding("parse", "tool calls", State.failed, str(error))]
+    findings += check_parsers(parsers, files)
+    if any(finding.check == "trainer" and finding.state == State.failed for finding in findings):
+        return findings
+    return [*findings, *check_training(files.directory, parsers, rank=rank, trust_remote_code=trust_remote_code)]

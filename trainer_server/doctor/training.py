@@ -1,0 +1,86 @@
+"""Checks whether the trainer can train a model. A process of the trainer examines it, since that needs torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from trainer_server.doctor.finding import Finding, State
+from trainer_server.engines.vllm.parsers import Parsers
+from trainer_server.process.environment import inherited
+
+_TRAIN = "train"
+_TIMEOUT = 600.0
+"""Seconds for examining a model. Importing torch takes most of it; a mixture of many experts takes a minute."""
+
+
+def check_training(directory: Path, parsers: Parsers, *, rank: int, trust_remote_code: bool) -> list[Finding]:
+    """Checks whether a model can be trained, and what its chat template shows.
+
+    Args:
+        directory: The model's directory; it needs no weights.
+        parsers: The chosen parsers: with a parser of tool calls, the template must show tools.
+        rank: LoRA rank of policies.
+        trust_remote_code: Whether Python code in the directory may run.
+    """
+    line = [sys.executable, "-m", "trainer_server.training.examine", str(directory), "--rank", str(rank)]
+    line += ["--trust-remote-code"] if trust_remote_code else []
+    env = {**inherited(), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, check=False, env=env, timeout=_TIMEOUT)
+        found = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
+        words = str(error) if isinstance(error, OSError | subprocess.TimeoutExpired) else done.stderr[-500:]
+        return [Finding(_TRAIN, "model", State.failed, f"the model could not be examined: {words}")]
+    return [*_model(found, rank), *_template(found["template"], parsers)]
+
+
+def _model(found: dict[str, Any], rank: int) -> list[Finding]:
+    if why := found["untrainable"]:
+        remedy = (
+            "read the code in its directory; if you trust it, serve with --trust-remote-code"
+            if "trust_remote_code" in why
+            else "take a decoder with a language-model head that transformers knows"
+        )
+        return [Finding(_TRAIN, "model", State.failed, why, remedy)]
+    text = (
+        f"{found['architecture']}: a LoRA of rank {rank} adapts {found['adapted']} layers, with "
+        f"{found['parameters'] / 1e6:.1f} M parameters"
+    )
+    findings = [Finding(_TRAIN, "model", State.ok, text)]
+    if why := found["separate"]:
+        text = f"completions do not share rows, which costs time and changes no result: {why}"
+        findings.append(Finding(_TRAIN, "shared rows", State.warning, text))
+    else:
+        text = "nothing in the configuration keeps completions from sharing rows; the trainer tries it when it starts"
+        findings.append(Finding(_TRAIN, "shared rows", State.ok, text))
+    return findings
+
+
+def _template(shown: dict[str, Any], parsers: Parsers) -> list[Finding]:
+    """What the tokenizer's template renders. vLLM renders some families without it, which the parsers' reason says."""
+    if shown["error"]:
+        text = f"the tokenizer renders no conversation: {shown['error']}"
+        if parsers.tools.name and "family" in parsers.tools.why:
+            return [Finding(_TRAIN, "chat template", State.ok, f"{text}; vLLM renders this family itself")]
+        remedy = "give a template to vLLM: --engine-args '--chat-template FILE'"
+        return [Finding(_TRAIN, "chat template", State.failed, text, remedy)]
+    lacking = [
+        what
+        for what, there in (
+            ("the tools of a request", shown["tools"]),
+            ("tool calls of earlier turns", shown["calls"]),
+            ("results of tools", shown["results"]),
+        )
+        if not there
+    ]
+    if parsers.tools.name and lacking:
+        text = f"the chat template does not show {', '.join(lacking)}"
+        remedy = "agents with tools will not see them: give another template by --engine-args '--chat-template FILE'"
+        return [Finding(_TRAIN, "chat template", State.warning, text, remedy)]
+    said = "renders tools, their calls and results" if not lacking else "renders conversations"
+    thoughts = " and thoughts of the last turn" if shown["thoughts"] else ""
+    return [Finding(_TRAIN, "chat template", State.ok, f"it {said}{thoughts}")]

@@ -1,0 +1,233 @@
+"""Chooses vLLM's parsers of tool calls and thoughts for a model: by its chat template, its family, or as the user says.
+
+The table of families is in `parser_table.py`; the names that exist come from the installed vLLM (`registry.py`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer_server.engines.model_files import ModelFiles
+from trainer_server.engines.vllm.parser_table import FAMILIES, THOUGHT_TOKENS, THOUGHTS, Family
+from trainer_server.engines.vllm.registry import Registry, registry
+from trainer_server.wire import ConfigError, EngineError
+
+AUTO = "auto"
+"""Value of the flags for a choice by the model's files."""
+NONE = "none"
+"""Value of the flags for no parser."""
+TOOL_FLAG = "--tool-call-parser"
+REASONING_FLAG = "--reasoning-parser"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One parser, or none.
+
+    Args:
+        name: The parser's name with vLLM; None: no parser.
+        why: The reason, as the end of a sentence.
+    """
+
+    name: str | None
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name or NONE}, since {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsers:
+    """The parsers that vLLM is started with.
+
+    Args:
+        tools: Parser of tool calls. Without one, vLLM refuses requests with tools.
+        reasoning: Parser of thoughts. Without one, thoughts stay in the text of an answer.
+        family: The family that the model was found to belong to; None: unknown.
+    """
+
+    tools: Choice
+    reasoning: Choice
+    family: str | None = None
+
+    @property
+    def flags(self) -> list[str]:
+        """Flags of vLLM."""
+        tools = ["--enable-auto-tool-choice", TOOL_FLAG, self.tools.name] if self.tools.name else []
+        return [*tools, *([REASONING_FLAG, self.reasoning.name] if self.reasoning.name else [])]
+
+    def lines(self) -> list[str]:
+        """Two lines for users: `tools: hermes, since …` and `reasoning: …`."""
+        return [f"tools: {self.tools}", f"reasoning: {self.reasoning}"]
+
+
+def choose_parsers(
+    files: ModelFiles, known: Registry | None, *, tools: str = AUTO, reasoning: str = AUTO, args: Sequence[str] = ()
+) -> Parsers:
+    """Chooses the parsers for a model.
+
+    Args:
+        files: The model's files.
+        known: Names of the installed vLLM; None: not known, so that the best choice of the table is taken unchecked.
+        tools: `--tool-call-parser`: `auto`, `none`, or a name.
+        reasoning: `--reasoning-parser`: `auto`, `none`, or a name.
+        args: `--engine-args`. A parser or a chat template that they name overrides the choice.
+
+    Raises:
+        ConfigError: A name that the installed vLLM does not know, or a chat template that cannot be read.
+    """
+    if template := argument(args, "--chat-template"):
+        files = ModelFiles(files.directory, _template(template))
+    family = next((family for family in FAMILIES if family.fits(files)), None)
+    return Parsers(
+        tools=_given(TOOL_FLAG, tools, args, known.tool_parsers if known else None) or _tools(files, family, known),
+        reasoning=_given(REASONING_FLAG, reasoning, args, known.reasoning_parsers if known else None)
+        or _reasoning(files, family, known),
+        family=family.name if family else None,
+    )
+
+
+def parsers_of(
+    directory: str | Path, cache: Path, *, tools: str = AUTO, reasoning: str = AUTO, args: Sequence[str] = ()
+) -> Parsers:
+    """Chooses the parsers for a model directory, with the names of the installed vLLM.
+
+    Args:
+        directory: The model's directory.
+        cache: vLLM's environment is in it.
+        tools: As for `choose_parsers`.
+        reasoning: As for `choose_parsers`.
+        args: As for `choose_parsers`.
+
+    Raises:
+        ConfigError: As `choose_parsers`.
+        EngineError: A name was given, and vLLM does not say whether it knows it.
+    """
+    files = ModelFiles(Path(directory))
+    unchecked = choose_parsers(files, None, tools=tools, reasoning=reasoning, args=args)
+    if not unchecked.flags:
+        return unchecked
+    try:
+        known = registry(cache)
+    except EngineError:
+        if not {tools, reasoning} <= {AUTO, NONE}:
+            raise
+        return unchecked
+    return choose_parsers(files, known, tools=tools, reasoning=reasoning, args=args)
+
+
+def check_parser_names(cache: Path, *, tools: str, reasoning: str) -> None:
+    """Raises ConfigError for a parser that the installed vLLM does not know, EngineError if it does not say."""
+    for flag, name in ((TOOL_FLAG, tools), (REASONING_FLAG, reasoning)):
+        if name not in (AUTO, NONE):
+            known = registry(cache)
+            _check(flag, name, known.tool_parsers if flag == TOOL_FLAG else known.reasoning_parsers)
+
+
+def argument(args: Sequence[str], flag: str) -> str | None:
+    """The value of a flag in a command line, `--flag value` or `--flag=value`; None: it is not there."""
+    for at, word in reversed(list(enumerate(args))):
+        name, equals, value = word.partition("=")
+        if name == flag:
+            return value if equals else next(iter(args[at + 1 :]), "")
+    return None
+
+
+def _given(flag: str, name: str, args: Sequence[str], known: Sequence[str] | None) -> Choice | None:
+    """What the user said; None: the choice is ours."""
+    if in_args := argument(args, flag):
+        return Choice(in_args, "--engine-args name it")
+    if name == AUTO:
+        return None
+    if name == NONE:
+        return Choice(None, f"{flag} none was given")
+    if known is not None and not any(argument(args, plugin) for plugin in _PLUGINS):
+        _check(flag, name, known)
+    return Choice(name, f"{flag} names it")
+
+
+_PLUGINS = ("--tool-parser-plugin", "--reasoning-parser-plugin")
+"""Flags of vLLM that add parsers."""
+
+
+def _check(flag: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"{flag} {name}: the installed vLLM has no such parser.{hint} It has: {', '.join(known)}")
+
+
+def _tools(files: ModelFiles, family: Family | None, known: Registry | None) -> Choice:
+    if family and family.tools:
+        return _first(family.tools, known.tool_parsers if known else None, known, files, family.tokens, _reason(family))
+    if not files.template:
+        return Choice(None, "the model has no chat template")
+    if not files.shows_tools:
+        return Choice(None, "the chat template does not show tools to the model")
+    return Choice(
+        None, f"the chat template writes tool calls in a form that is not in our table; {TOOL_FLAG} names one"
+    )
+
+
+def _reasoning(files: ModelFiles, family: Family | None, known: Registry | None) -> Choice:
+    names = known.reasoning_parsers if known else None
+    if family and family.reasoning is not None:
+        if not family.reasoning:
+            return Choice(
+                None, f"some models of the family {family.name} think and some do not; {REASONING_FLAG} names one"
+            )
+        if family.thinks not in files.template:
+            return Choice(None, f"the chat template writes no {family.thinks}")
+        why = f"the chat template writes {family.thinks}" if family.thinks else f"the model is {files.model_type}"
+        return _first(family.reasoning, names, known, files, (), why)
+    for thoughts in THOUGHTS:
+        if thoughts.fits(files):
+            why = f"the chat template writes {' and '.join(thoughts.writes)}"
+            return _first(thoughts.reasoning, names, known, files, (), why)
+    if "</think>" in files.template:
+        return Choice(
+            None,
+            f"the chat template knows </think>, and does not say that each answer thinks; {REASONING_FLAG} names one",
+        )
+    return Choice(None, "the chat template writes no thoughts")
+
+
+def _reason(family: Family) -> str:
+    if family.rendered_by_vllm:
+        return f"the model is of the family {family.name}"
+    return f"the chat template writes {' and '.join(text.strip() for text in family.writes)}"
+
+
+def _first(
+    wanted: Sequence[str],
+    names: Sequence[str] | None,
+    known: Registry | None,
+    files: ModelFiles,
+    tokens: Sequence[str],
+    why: str,
+) -> Choice:
+    """The first parser that the installed vLLM has and that the tokenizer allows."""
+    version = known.version if known else "?"
+    name = wanted[0] if names is None else next((name for name in wanted if name in names), None)
+    if name is None:
+        return Choice(None, f"{why}, and the installed vLLM {version} has no parser for it ({', '.join(wanted)})")
+    for token in (*tokens, *THOUGHT_TOKENS.get(name, ())):
+        if files.has_token(token) is False:
+            return Choice(None, f"{why}, but {token} is no token of the tokenizer, as the parser {name} needs it")
+    if name != wanted[0]:
+        why = f"{why}; {wanted[0]} would fit better, and the installed vLLM {version} does not have it"
+    return Choice(name, why)
+
+
+def _template(given: str) -> str:
+    """A chat template as vLLM's --chat-template takes it: a file, or the template itself."""
+    path = Path(given).expanduser()
+    if any(mark in given for mark in "{}\n"):
+        return given
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise ConfigError(f"--engine-args --chat-template {given}: {error.strerror}") from None

@@ -1,0 +1,91 @@
+"""What the installed vLLM knows: its parsers and model architectures, by name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from trainer_server.engines.vllm.install import directory, engine_python
+from trainer_server.process.environment import inherited
+from trainer_server.process.files import write_atomic
+from trainer_server.wire import EngineError
+
+_TIMEOUT = 300.0
+"""Seconds for importing vLLM, which takes about ten on a warm disk."""
+_ASK = """
+import json, sys
+from vllm import __version__
+from vllm.model_executor.models.registry import ModelRegistry
+from vllm.reasoning import ReasoningParserManager
+from vllm.tool_parsers import ToolParserManager
+print(json.dumps({
+    "version": __version__,
+    "tool_parsers": sorted(ToolParserManager.list_registered()),
+    "reasoning_parsers": sorted(ReasoningParserManager.list_registered()),
+    "architectures": sorted(ModelRegistry.get_supported_archs()),
+}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """Names that the installed vLLM knows.
+
+    Args:
+        version: The version of vLLM.
+        tool_parsers: Values of `--tool-call-parser`.
+        reasoning_parsers: Values of `--reasoning-parser`.
+        architectures: Model classes that it serves, as in the `architectures` of a configuration.
+    """
+
+    version: str
+    tool_parsers: tuple[str, ...]
+    reasoning_parsers: tuple[str, ...]
+    architectures: tuple[str, ...]
+
+
+def registry(cache: Path) -> Registry:
+    """Asks the installed vLLM for its names.
+
+    Importing vLLM takes seconds, so the answer is kept in vLLM's environment, by the installed version.
+
+    Args:
+        cache: Directory of what can be made again; vLLM's environment is in it.
+
+    Raises:
+        EngineError: vLLM is not installed, or cannot be imported.
+    """
+    python = engine_python(cache)
+    kept = directory(cache) / "art-registry.json"
+    installed = _installed(cache)
+    if kept.exists():
+        answer = json.loads(kept.read_text())
+        if answer.pop("installed") == installed:
+            return Registry(**{name: value if name == "version" else tuple(value) for name, value in answer.items()})
+    asked = Registry(**_ask(python))
+    write_atomic(kept, json.dumps({"installed": installed, **asdict(asked)}))
+    return asked
+
+
+def _installed(cache: Path) -> list[str]:
+    """Names of the installed distributions of vLLM, with their versions."""
+    return sorted(path.name for path in directory(cache).glob("lib/python*/site-packages/vllm*.dist-info"))
+
+
+def _ask(python: Path) -> dict[str, str]:
+    variables = {**inherited(patterns=("VLLM_*",)), "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    try:
+        done = subprocess.run(
+            [str(python), "-c", _ASK], capture_output=True, text=True, check=False, env=variables, timeout=_TIMEOUT
+        )
+        lines = done.stdout.splitlines()
+        answer: dict[str, str] = json.loads(lines[-1])
+        return answer
+    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
+        tail = done.stderr[-1000:] if not isinstance(error, OSError | subprocess.TimeoutExpired) else str(error)
+        raise EngineError(
+            f"vLLM in {python.parents[1]} does not say which parsers and models it knows. Install it again: "
+            f"art-langgraph engine install. Its error:\n{tail}"
+        ) from None
