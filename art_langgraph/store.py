@@ -182,17 +182,20 @@ class TrajectoryStore:
         with closing(self._open(patience)) as db:
             yield Session(db)
 
-    def add(self, trajectory: Trajectory) -> None:
+    def add(self, trajectory: Trajectory, *, replaces: Iterable[str] = ()) -> None:
         """Appends a finished run. When this returns, the run survives a kill of the process.
 
         Args:
             trajectory: The run.
+            replaces: Ids of runs that this run contains, and that are removed: those of its remote graphs, whose
+                process may have recorded them in the same store.
 
         Raises:
             sqlite3.IntegrityError: The store has a run with this id.
             ConfigError: The store cannot be used, as on a full disk. All methods that read or write raise it.
         """
         with self._connected() as db, Session(db).batch() as batch:
+            batch.remove(replaces)
             batch.add(trajectory)
 
     def score(
@@ -445,6 +448,12 @@ class Batch:
         self._db.execute("DELETE FROM completions WHERE trajectory = ?", (trajectory.id,))
         if before is not None and _goes_on(before, trajectory):
             self._db.execute("INSERT INTO resumed VALUES (?, ?)", (trajectory.id, before.id))
+
+    def remove(self, trajectory_ids: Iterable[str]) -> None:
+        """Removes runs that have ended, those that are not there aside."""
+        ids = [(trajectory_id,) for trajectory_id in trajectory_ids]
+        self._db.executemany("DELETE FROM resumed WHERE trajectory = ?", ids)
+        self._db.executemany("DELETE FROM trajectories WHERE id = ?", ids)
 
     def _before(self, trajectory: Trajectory) -> Trajectory | None:
         """The newest run of a thread that began before another run of it."""

@@ -35,6 +35,7 @@ from trainer_server.process.hardware import flavour
 from trainer_server.process.tasks import Rounds
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.connections import Limits
+from trainer_server.server.records import Records
 from trainer_server.wire import ConfigError
 from trainer_server.wire.plugins import check_losses
 
@@ -64,6 +65,7 @@ class Server:
         self.fingerprint = base.fingerprint()
         self.store = AdapterStore(home.policies)
         self.leases = Leases(config.lease)
+        self.records = Records(config.lease)
         self.engines = Engines(make_engines(config, base))
         self.names = PolicyNames(self.store)
         self.slots = Slots(
