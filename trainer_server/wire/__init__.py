@@ -3,7 +3,7 @@ child processes; and what every part of the server may need: JSON Lines (jsonl.p
 code from outside that an option names (plugins.py).
 Imports the standard library and pydantic only."""
 
-from trainer_server.wire.completions import Completion, CompletionStatus, RolloutCalls, Sampling
+from trainer_server.wire.completions import Added, Completion, Completions, CompletionStatus, RolloutCalls, Sampling
 from trainer_server.wire.errors import (
     SERVER_STOPPING,
     ARTError,
@@ -55,8 +55,10 @@ __all__ = [
     "SERVER_STOPPING",
     "TARGETS",
     "ARTError",
+    "Added",
     "Completion",
     "CompletionStatus",
+    "Completions",
     "ConfigError",
     "Conflict",
     "Connection",
