@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import dataclasses
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -37,9 +38,15 @@ def measure(family: Family, scratch: Path) -> dict[str, Any]:
         with family_server(family, home, lambda line: print(f"{family.name}: {line}", file=sys.stderr)) as server:
             trial = asyncio.run(run_trial(family, server.connection, home))
     except (ARTError, FamilyUnavailable, RuntimeError) as error:
-        return {"family": family.name, "not_here": str(error)}
+        return {"family": family.name, "not_here": f"{error}{_cause(home / 'logs' / 'engine.log')}"}
     parsers = {"tool_parser": server.tool_parser, "reasoning_parser": server.reasoning_parser}
     return {"family": family.name, "startup": server.seconds, **parsers, **dataclasses.asdict(trial)}
+
+
+def _cause(log: Path) -> str:
+    """The first error in vLLM's log, in brackets; the others follow from it."""
+    errors = re.findall(r"\b\w*Error: .+", log.read_text(errors="replace")) if log.exists() else []
+    return f" ({errors[0]})" if errors else ""
 
 
 def table(results: list[dict[str, Any]]) -> Table:

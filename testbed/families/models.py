@@ -140,6 +140,8 @@ FAMILIES = {
                 "topk_group": 1,
                 "first_k_dense_replace": 1,
                 "moe_intermediate_size": 64,
+                "topk_method": "noaux_tc",  # vLLM reads these two, transformers knows no other
+                "scoring_func": "sigmoid",
                 "bos_token_id": 0,
                 "eos_token_id": 1,
             },
@@ -155,6 +157,7 @@ FAMILIES = {
             {
                 "vocab_size": 201_088,
                 "head_dim": 64,
+                "max_position_embeddings": 131_072,
                 "num_local_experts": 4,
                 "num_experts_per_tok": 2,
                 "sliding_window": 32,

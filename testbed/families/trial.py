@@ -36,7 +36,7 @@ _RUNS = 8
 _POLICY = "agent"
 _RANK = 16
 _ENGINE_ARGS = "--max-model-len 2048"
-_WARM_START = SFTConfig(lr=1e-2, num_train_epochs=40, per_device_train_batch_size=8)
+_WARM_START = SFTConfig(lr=1e-2, num_train_epochs=50, per_device_train_batch_size=8)
 _STEP = GRPOConfig(lr=1e-3)
 
 
@@ -201,8 +201,10 @@ async def run_trial(family: Family, server: Connection, home: Path) -> Trial:
         raise RuntimeError(f"{family.name}: the step made nothing: {metrics['skipped']}")
     return Trial(
         called=_share(bool(message.get("tool_calls")) for message in first),
-        thought=_share(message.get("reasoning_content") == _THOUGHT for message in first) if family.thinks else None,
-        finished=_share(run.final_text in _ANSWERS for run in runs) if family.takes_results else None,
+        thought=_share((message.get("reasoning_content") or "").strip() == _THOUGHT for message in first)
+        if family.thinks
+        else None,
+        finished=_share(run.final_text.strip() in _ANSWERS for run in runs) if family.takes_results else None,
         sft_loss=(warm.metrics["loss_first"], warm.metrics["loss_last"]),
         logp_gap=metrics["logp_gap"],
         rows=metrics["rows"],

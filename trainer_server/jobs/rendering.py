@@ -100,8 +100,8 @@ class Renderer:
             rest = whole[len(prompt) :] if whole[: len(prompt)] == prompt else await self._retokenized(prompt, whole)
         except NotRendered as reason:
             return str(reason)
-        if reason := await self._left_out(message, rest):
-            return reason
+        if left_out := await self._left_out(message, rest):
+            return left_out
         if rest.count(end) != 1:
             return "no_end" if end not in rest else "end_in_text"
         answer = rest[: rest.index(end) + 1]
