@@ -282,6 +282,27 @@ async def test_child_processes_inherit_the_base_url_of_their_run(monkeypatch: py
     assert subprocess.run(show, capture_output=True, text=True).stdout.strip() == "None"
 
 
+async def test_other_apis_are_tied_and_recorded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    anthropic = pytest.importorskip("anthropic")
+    for name in ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def several(question: str, run: Run) -> list[str]:
+        asked: Any = {"model": "agent", "max_tokens": 50}
+        async with anthropic.AsyncAnthropic() as client:
+            one = await client.messages.create(messages=[{"role": "user", "content": "say one"}], **asked)
+        by_url = anthropic.Anthropic(base_url=run.anthropic_base_url, api_key=run.api_key)
+        two = by_url.messages.create(messages=[{"role": "user", "content": "say two"}], **asked)
+        async with openai.AsyncOpenAI() as plain:
+            three = await plain.responses.create(model="agent", input=question, max_output_tokens=50)
+        return [one.content[0].text, two.content[0].text, three.output_text]
+
+    found = await rollout(several, "say three", version=0, temperature=0.5)
+    assert (found.error, found.output) == (None, ["one", "two", "three"])
+    assert [(call.message or {})["content"] for call in found.completions] == ["one", "two", "three"]
+    assert found.versions == {"agent": [0]}
+
+
 async def test_version_and_temperature_hold_for_every_client(connected: TrainerServer) -> None:
     async with TrainerClient() as client:
         await client.create_policy("anyone")
