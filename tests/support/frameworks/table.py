@@ -67,7 +67,7 @@ FRAMEWORKS = (
         returned=False,
         grammar=True,
     ),
-    Framework("CrewAI", "crewai_agent", "crewai", "openai-2"),
+    Framework("CrewAI", "crewai_agent", "crewai", "openai-2", grammar=True),
     Framework("AutoGen", "autogen_agent", "autogen-agentchat", "openai-2"),
     Framework("AG2", "ag2_agent", "ag2", "openai-3"),
     Framework(
