@@ -19,9 +19,9 @@ from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 
-HEADER = "| framework | API | streams | parameters | roles |\n|---|---|---|---|---|"
+HEADER = "| framework | API | parameters | roles | requests of a rollout |\n|---|---|---|---|---|"
 POPULATION = [("Oslo", "700000"), ("Rome", "2750000")]
-PLAIN = {"model", "messages", "input", "tools"}
+PLAIN = {"model", "messages", "input", "tools", "stream"}
 """Parameters that every request has."""
 
 
@@ -118,12 +118,12 @@ def check_requests(framework: Framework, log: list[SentRequest], runs: list[Traj
     assert {request.streams for request in log} == {framework.streams}
     assert {request.rollout for request in log} == {run.rollout_id for run in runs}
     assert {request.body["model"] for request in log} == {"agent"}
+    assert {name for request in log for name in request.body} - PLAIN == set(framework.sends)
 
 
 def row(framework: Framework, log: list[SentRequest]) -> str:
-    """What a framework sends: a row for the report of the tests."""
-    parameters = sorted({name for request in log for name in request.body} - PLAIN)
-    messages = [one for request in log for one in request.body.get("messages") or request.body.get("input") or []]
-    roles = sorted({str(one.get("role") or one.get("type")) for one in messages})
-    cells = (framework.name, f"/v1{framework.api}", "yes" if framework.streams else "no")
-    return "| " + " | ".join([*cells, ", ".join(parameters), ", ".join(roles)]) + " |"
+    """How a framework has a conversation: a row for the report of the tests."""
+    messages = [one for request in log for one in request.body.get("messages") or request.body["input"]]
+    roles = ", ".join(sorted({str(one.get("role") or one.get("type")) for one in messages}))
+    cells = (framework.name, f"/v1{framework.api}", ", ".join(framework.sends), roles, len(log) // 3)
+    return f"| {' | '.join(map(str, cells))} |"
