@@ -19,9 +19,10 @@ from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 
-HEADER = "| framework | API | streams | parameters | roles |\n|---|---|---|---|---|"
+HEADER = "| framework | API | parameters | roles | calls | lost: calls | raised |\n|---|---|---|---|---|---|---|"
 POPULATION = [("Oslo", "700000"), ("Rome", "2750000")]
-PLAIN = {"model", "messages", "input", "tools"}
+NO_SUCH_TOOL = "call nothing {}"
+PLAIN = {"model", "messages", "input", "tools", "stream"}
 """Parameters that every request has."""
 
 
@@ -43,29 +44,34 @@ def server(
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.script)
-async def test_three_rollouts_at_once_are_captured_and_trained(
+async def test_rollouts_at_once_are_captured_and_trained(
     server: TrainerServer, log: list[SentRequest], framework: Framework, record_property: pytest.RecordProperty
 ) -> None:
-    marks = [f"({framework.script} {number})" for number in range(3)]
-    server.engine["scripts"] = {mark: list(framework.answers) for mark in marks}
+    """Three rollouts go as they should. In a fourth one the model says nothing that its framework can use: whatever the
+    framework makes of that, the answers are trained."""
+    marks = [f"({framework.script} {name})" for name in ("one", "two", "three", "lost")]
+    useless = NO_SUCH_TOOL if framework.called else "I do not know."
+    server.engine["scripts"] = {mark: list(framework.answers) for mark in marks[:3]} | {marks[3]: [useless] * 20}
     log.clear()
     groups = await run_agent(framework, [f"{QUESTION} {mark}" for mark in marks], server.url, TOKEN)
     runs = [run for group in groups for run in group.trajectories]
-    assert [run.error for run in runs] == [None] * 3
+    lost = runs[3]
+    assert [run.error for run in runs[:3]] == [None] * 3
     async with TrainerClient(server.url, TOKEN) as trainer:
-        for mark, run in zip(marks, runs, strict=True):
+        for mark, run in zip(marks[:3], runs[:3], strict=True):
             await check(trainer, framework, mark, run)
-        check_requests(framework, log, runs)
-        for run, reward in zip(runs, (1.0, 0.0, 0.5), strict=True):
+        check_requests(framework, [request for request in log if request.rollout != lost.rollout_id], runs[:3])
+        assert len(lost.completions) == sum(request.rollout == lost.rollout_id for request in log) > 0
+        for run, reward in zip(runs, (1.0, 0.5, 0.5, 0.0), strict=True):
             run.reward = reward
         before = (await trainer.policy("agent")).latest
         step = await trainer.train_step(
             "agent", [TrajectoryGroup(scenario=runs[0].scenario, trajectories=runs)], GRPOConfig(max_staleness=100)
         )
     assert step.version == before + 1
-    assert step.metrics["completions"] == 3 * len(framework.answers)
+    assert step.metrics["completions"] == 3 * len(framework.answers) + len(lost.completions)
     assert set(step.trajectories) == {run.id for run in runs}
-    record_property(HEADER, row(framework, log))
+    record_property(HEADER, row(framework, log, lost))
 
 
 async def test_a_program_in_an_environment_of_its_own_is_captured(
@@ -118,12 +124,13 @@ def check_requests(framework: Framework, log: list[SentRequest], runs: list[Traj
     assert {request.streams for request in log} == {framework.streams}
     assert {request.rollout for request in log} == {run.rollout_id for run in runs}
     assert {request.body["model"] for request in log} == {"agent"}
+    assert {name for request in log for name in request.body} - PLAIN == set(framework.sends)
 
 
-def row(framework: Framework, log: list[SentRequest]) -> str:
-    """What a framework sends: a row for the report of the tests."""
-    parameters = sorted({name for request in log for name in request.body} - PLAIN)
-    messages = [one for request in log for one in request.body.get("messages") or request.body.get("input") or []]
-    roles = sorted({str(one.get("role") or one.get("type")) for one in messages})
-    cells = (framework.name, f"/v1{framework.api}", "yes" if framework.streams else "no")
-    return "| " + " | ".join([*cells, ", ".join(parameters), ", ".join(roles)]) + " |"
+def row(framework: Framework, log: list[SentRequest], lost: Trajectory) -> str:
+    """How a framework has a conversation: a row for the report of the tests."""
+    messages = [one for request in log for one in request.body.get("messages") or request.body["input"]]
+    roles = ", ".join(sorted({str(one.get("role") or one.get("type")) for one in messages}))
+    raised = (lost.error or "–").partition(":")[0]
+    cells = (framework.name, f"/v1{framework.api}", ", ".join(framework.sends), roles, len(framework.answers))
+    return f"| {' | '.join(map(str, (*cells, len(lost.completions), raised)))} |"

@@ -10,6 +10,7 @@ import pytest
 
 import art_langgraph
 from tests.support.client_environments import ROOT
+from tests.support.frameworks.environments import PACKAGES
 from tests.support.frameworks.run_agent import SCRIPTS
 from tests.support.frameworks.table import FRAMEWORKS
 
@@ -38,6 +39,18 @@ def test_each_tested_agent_is_a_row_of_the_table() -> None:
         )
         for one in FRAMEWORKS
     }
+
+
+def test_the_versions_of_the_table_are_those_that_are_installed() -> None:
+    versions = {name: version for name, _, version in (cells[0].rpartition(" ") for cells in ROWS)}
+    for one in FRAMEWORKS:
+        pinned = {re.split(r"[\[>]", package)[0]: package for package in PACKAGES[one.environment]}
+        assert f">={versions[one.name]},<" in pinned[one.package]
+
+
+def test_the_page_says_what_each_sends() -> None:
+    rows = {cells[0]: tuple(re.findall(r"`(\w+)`", cells[1])) for cells in ROWS if len(cells) == 3}
+    assert rows.items() >= {one.name: one.sends for one in FRAMEWORKS}.items()
 
 
 def test_the_loop_of_the_page_uses_names_that_exist() -> None:

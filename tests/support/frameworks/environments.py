@@ -12,19 +12,20 @@ from tests.support.client_environments import client_environment
 
 PACKAGES: dict[str, tuple[str, ...]] = {
     "openai-3": (
-        "openai>=3.51,<4",
-        "anthropic>=2.10,<3",
+        "openai>=3.54,<3.55",
+        "anthropic>=2.12,<2.13",
         "openai-agents>=0.24,<0.25",
-        "pydantic-ai-slim[openai]>=2.62,<3",
+        "pydantic-ai-slim[openai]>=2.68,<2.69",
         "smolagents[openai]>=1.26,<1.27",
         "ag2[openai]>=1.2,<1.3",
     ),
     "openai-2": (
         "openai>=2.54,<3",
         "crewai>=1.15,<1.16",
+        "llama-index-core>=0.14,<0.15",
         "llama-index-llms-openai-like>=0.8,<0.9",
-        "autogen-agentchat>=0.7.5,<0.8",
-        "autogen-ext[openai]>=0.7.5,<0.8",
+        "autogen-agentchat>=0.7,<0.8",
+        "autogen-ext[openai]>=0.7,<0.8",
         "dspy>=3.4,<3.5",
     ),
 }

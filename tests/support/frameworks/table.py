@@ -37,6 +37,7 @@ class Framework:
         called: Tools that the completions call, in order. Empty where the framework has tool calls as text.
         returned: Whether results come back as tool messages. Otherwise the framework writes them into its prompts.
         grammar: Whether it asks for strict tools or forces a tool call, so that a grammar constrains the answers.
+        sends: Parameters of its requests besides the model, the conversation, the tools and `stream`.
     """
 
     name: str
@@ -49,14 +50,46 @@ class Framework:
     called: tuple[str, ...] = ("population", "population")
     returned: bool = True
     grammar: bool = False
+    sends: tuple[str, ...] = ()
 
 
 FRAMEWORKS = (
     Framework("openai", "plain_openai", "openai", "openai-3"),
-    Framework("anthropic", "plain_anthropic", "anthropic", "openai-3", api="/messages", streams=True),
-    Framework("OpenAI Agents SDK", "openai_agents_sdk", "openai-agents", "openai-3", api="/responses", grammar=True),
-    Framework("Pydantic AI", "pydantic_ai_agent", "pydantic-ai-slim", "openai-3", api="/responses", grammar=True),
-    Framework("LlamaIndex", "llama_index_agent", "llama-index-core", "openai-2", streams=True),
+    Framework(
+        "anthropic",
+        "plain_anthropic",
+        "anthropic",
+        "openai-3",
+        api="/messages",
+        streams=True,
+        sends=("max_tokens", "system"),
+    ),
+    Framework(
+        "OpenAI Agents SDK",
+        "openai_agents_sdk",
+        "openai-agents",
+        "openai-3",
+        api="/responses",
+        grammar=True,
+        sends=("include", "instructions"),
+    ),
+    Framework(
+        "Pydantic AI",
+        "pydantic_ai_agent",
+        "pydantic-ai-slim",
+        "openai-3",
+        api="/responses",
+        grammar=True,
+        sends=("instructions", "tool_choice"),
+    ),
+    Framework(
+        "LlamaIndex",
+        "llama_index_agent",
+        "llama-index-core",
+        "openai-2",
+        streams=True,
+        sends=("parallel_tool_calls", "temperature", "tool_choice"),
+    ),
     Framework(
         "smolagents",
         "smolagents_agent",
@@ -66,9 +99,10 @@ FRAMEWORKS = (
         called=("population", "population", "final_answer"),
         returned=False,
         grammar=True,
+        sends=("max_tokens", "stop", "tool_choice"),
     ),
-    Framework("CrewAI", "crewai_agent", "crewai", "openai-2"),
-    Framework("AutoGen", "autogen_agent", "autogen-agentchat", "openai-2"),
+    Framework("CrewAI", "crewai_agent", "crewai", "openai-2", grammar=True, sends=("tool_choice",)),
+    Framework("AutoGen", "autogen_agent", "autogen-agentchat", "openai-2", sends=("tool_choice",)),
     Framework("AG2", "ag2_agent", "ag2", "openai-3"),
     Framework(
         "DSPy",
@@ -82,5 +116,6 @@ FRAMEWORKS = (
             fields(reasoning="2,750,000 is more.", answer=ANSWER),
         ),
         called=(),
+        sends=("temperature",),
     ),
 )
