@@ -8,7 +8,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, ToolMessage, convert_to_openai_messages
 from langgraph.types import Command
 
-from trainer_server.wire import answer_ids
+from trainer_server.wire.completions import CHAT, ledger_id
 
 
 def completion_id(message: BaseMessage) -> str | None:
@@ -20,13 +20,13 @@ def completion_id(message: BaseMessage) -> str | None:
     if known := gateway_id(message.response_metadata.get("system_fingerprint")):
         return known
     given = (str(message.response_metadata.get("id")), str(message.id))
-    others = (answer_ids.completion_id(one) for one in given if not one.startswith(answer_ids.CHAT))
+    others = (ledger_id(one) for one in given if not one.startswith(CHAT))
     return next(filter(None, others), None)
 
 
 def gateway_id(fingerprint: object) -> str | None:
     """A fingerprint, if it is an id of our gateway."""
-    return fingerprint if isinstance(fingerprint, str) and fingerprint.startswith(answer_ids.CHAT) else None
+    return fingerprint if isinstance(fingerprint, str) and fingerprint.startswith(CHAT) else None
 
 
 def served_version(model: object) -> int | None:

@@ -1,8 +1,8 @@
 """Requests of any client that is made with httpx say which rollout they are made in.
 
 `openai`, `anthropic` and `litellm` send their requests by httpx or httpx2, whoever made the client and when.
-`tie_clients` wraps the method that sends. A request from inside a rollout to the API of a trainer server under `/v1`
-then has the rollout's id, its temperature and its version. No other request is changed.
+`tie_clients` wraps the method that sends. A request from inside a rollout to the API of a trainer server under `/v1`,
+with the server's key, then has the rollout's id, its temperature and its version. No other request is changed.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _mark(request: Any) -> Scope | None:
     own = path.startswith(f"{rollout_path(scope.rollout_id)}/v1/")  # a client with the rollout's own base URL
     if not own and (not path.startswith("/v1/") or ROLLOUT in request.headers):
         return None
-    server = _server_at(str(request.url))
+    server = _server_asked(request)
     if server is None:
         return None
     request.headers[ROLLOUT] = scope.rollout_id
@@ -85,7 +85,6 @@ def _mark(request: Any) -> Scope | None:
         request.headers.setdefault(TEMPERATURE, str(scope.temperature))
     if scope.version is not None:
         request.headers.setdefault(VERSION, version_text(scope.version))
-    scope.outside = True
     scope.servers.add((server.url, server.api_key))
     return scope
 
@@ -93,9 +92,11 @@ def _mark(request: Any) -> Scope | None:
 def _count(scope: Scope | None, answer: Any) -> None:
     if scope is not None and answer.is_success:
         scope.marked += 1
+        scope.outside = True
 
 
-def _server_at(url: str) -> Connection | None:
-    """The trainer server of this process that an address belongs to."""
-    asked = origin(url)
-    return next((server for server in known_servers() if origin(server.url) == asked), None)
+def _server_asked(request: Any) -> Connection | None:
+    """The trainer server of this process that a request goes to, with its key."""
+    asked = origin(str(request.url))
+    given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip(), request.headers.get("X-API-Key")
+    return next((server for server in known_servers() if server.api_key in given and origin(server.url) == asked), None)

@@ -135,6 +135,11 @@ def running(run: Run) -> Iterator[Run]:
         _current.reset(token)
 
 
+def run_here() -> Run | None:
+    """The rollout that is running here, or None."""
+    return _current.get()
+
+
 def current_run() -> Run:
     """The rollout that is running here, with its base URL, its key and its environment.
 
@@ -142,7 +147,7 @@ def current_run() -> Run:
         ConfigError: None is: the caller is outside of `rollout`, `gather`, `evaluate`, `train` and `session`, or in a
             bare thread, which does not take the run's context along.
     """
-    run = _current.get()
+    run = run_here()
     if run is None:
         raise ConfigError(
             "no rollout is running here: call current_run() inside of a function that rollout, gather, evaluate or "

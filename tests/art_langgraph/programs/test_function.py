@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -258,6 +259,27 @@ async def test_child_processes_get_a_base_url_of_the_rollout(connected: TrainerS
     assert (found.error, found.output) == (None, "child curled True")
     assert [(row.version, row.sampling.temperature, row.rollout) for row in rows] == [(0, 0.5, found.rollout_id)] * 2
     assert [(call.message or {})["content"] for call in found.completions] == ["child", "curled"]
+
+
+async def test_child_processes_inherit_the_base_url_of_their_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    show = [sys.executable, "-S", "-c", "import os; print(os.environ.get('OPENAI_BASE_URL'))"]
+
+    def inherits(question: str, run: Run) -> list[bool]:
+        environments = (None, {**os.environ, "MORE": "1"}, {"OPENAI_BASE_URL": "http://elsewhere"}, {})
+        told = [subprocess.run(show, env=env, capture_output=True, text=True).stdout.strip() for env in environments]
+        return [told == [run.base_url, run.base_url, "http://elsewhere", "None"]]
+
+    async def inherits_too(question: str, run: Run) -> list[bool]:
+        child = await asyncio.create_subprocess_exec(*show, stdout=subprocess.PIPE)
+        told, _ = await child.communicate()
+        return [told.decode().strip() == run.base_url]
+
+    for function in (inherits, inherits_too):
+        (group,) = await gather(function, ["x"], 3, progress=False)
+        assert [run.output for run in group.trajectories] == [[True]] * 3
+    assert subprocess.run(show, capture_output=True, text=True).stdout.strip() == "None"
 
 
 async def test_version_and_temperature_hold_for_every_client(connected: TrainerServer) -> None:

@@ -17,10 +17,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainer_server.engines.base import AdapterRefused, EngineLost, EngineSettings, Reply, readable
+from trainer_server.engines.model_files import ModelFiles
 from trainer_server.engines.served_model import ServedModel
+from trainer_server.engines.vllm import harmony
 from trainer_server.engines.vllm.command import child_environment, command, environment
 from trainer_server.engines.vllm.dialect import Health, VLLMClient
-from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, Choice, Parsers, parsers_of
+from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, Parsers, parsers_of
 from trainer_server.process.child import Child
 from trainer_server.wire import ConfigError, EngineError
 
@@ -137,6 +139,12 @@ def _prepare(socket: Path) -> None:
     socket.unlink(missing_ok=True)
 
 
+def _client(url: str, key: str | None, settings: EngineSettings) -> VLLMClient:
+    base = settings.base
+    speaks_harmony = ModelFiles(Path(base.path)).model_type == harmony.MODEL_TYPE
+    return VLLMClient(url, key, base=base.name, cpu=settings.cpu, revision=base.revision, harmony=speaks_harmony)
+
+
 class VLLMEngine:
     """A vLLM server and the adapters that it must hold. See the protocol Engine for methods and attributes.
 
@@ -184,8 +192,7 @@ class VLLMEngine:
     def at(cls, url: str, settings: EngineSettings) -> VLLMEngine:
         """An engine for a vLLM that runs elsewhere."""
         base = settings.base
-        client = VLLMClient(url, settings.api_key, base=base.name, cpu=settings.cpu, revision=base.revision)
-        return cls(client, base, shares=settings.share_gpu)
+        return cls(_client(url, settings.api_key, settings), base, shares=settings.share_gpu)
 
     @classmethod
     def launched(cls, settings: EngineSettings, *, name: str = "engine", gpus: str | None = None) -> VLLMEngine:
@@ -219,7 +226,7 @@ class VLLMEngine:
         )
         own = environment(base, key, kv_cache_gib=settings.kv_cache_gib, gpus=gpus, sleeps=sleeps)
         child = Child(name, line, settings.home.logs, {**child_environment(settings.env), **own})
-        client = VLLMClient(f"unix:{socket}", key, base=base.name, cpu=settings.cpu, revision=base.revision)
+        client = _client(f"unix:{socket}", key, settings)
         return cls(client, base, child=child, socket=socket, shares=sleeps, parsers=parsers)
 
     @property
@@ -242,16 +249,13 @@ class VLLMEngine:
             "restarts": self.restarts,
             "adapters": sorted(self._held),
             "max_model_len": self.max_model_len,
-            "tool_parser": self._parser(self._parses_tools, self._parsers and self._parsers.tools),
-            "reasoning_parser": self._parser(None, self._parsers and self._parsers.reasoning),
+            **self._parser_names(),
         }
 
-    @staticmethod
-    def _parser(parses: bool | None, choice: Choice | None) -> str | None:
-        """A parser's name; None: there is none; `unknown`: an engine elsewhere does not say its name."""
-        if choice is not None:
-            return choice.name
-        return None if parses is False else UNKNOWN
+    def _parser_names(self) -> dict[str, str | None]:
+        if self._parsers:
+            return {"tool_parser": self._parsers.tools.name, "reasoning_parser": self._parsers.reasoning.name}
+        return {"tool_parser": None if self._parses_tools is False else UNKNOWN, "reasoning_parser": UNKNOWN}
 
     @property
     def no_tools(self) -> str | None:
