@@ -443,10 +443,9 @@ async def test_a_remote_process_that_is_not_captured_or_is_killed(
         (warning,) = heard.messages
         assert f"remote graph 'plain' at {url} does not record its runs" in warning
 
-        running = asyncio.create_task(rollout(graph, "slow"))
+        running = asyncio.create_task(rollout(graph, "slow", timeout=5))
         await asyncio.sleep(2)
         os.killpg(process.pid, signal.SIGKILL)
         killed = await asyncio.wait_for(running, 30)
-    assert killed.error is not None
-    assert "Error" in killed.error
+    assert "TimeoutError" in str(killed.error)
     assert [(call.message or {})["content"] for call in killed.completions] == ["first"]

@@ -37,15 +37,14 @@ _CAPTURE = (
 async def bring_home(scope: Scope, *, failed: bool) -> None:
     """Adds to the record of a rollout what remote graphs did in it.
 
-    Where a record is missing, a warning says why, once per process and cause. The ledger then has what the rollout's
-    models asked the trainer server.
+    Where a record is missing, a warning says why, once per process and cause; a graph that raised before its run began
+    has said it. The ledger then has what the rollout's models asked the trainer server.
 
     Args:
         scope: The rollout, whose graph has ended.
         failed: Whether its graph raised.
     """
-    patience = _AFTER_AN_ERROR if failed else _PATIENCE
-    found = await asyncio.gather(*(_fetched(scope, call, patience) for call in scope.remote))
+    found = await asyncio.gather(*(_fetched(scope, call, failed=failed) for call in scope.remote))
     for call, records in zip(scope.remote, found, strict=True):
         scope.unrecorded |= not (records.ended and records.records)
         for record in records.records:
@@ -59,9 +58,9 @@ async def bring_home(scope: Scope, *, failed: bool) -> None:
             kept.sort(key=lambda part: part.started)
 
 
-async def _fetched(scope: Scope, call: RemoteCall, patience: float) -> RemoteRecords:
-    """The records of a call's runs: what has come after `patience` seconds."""
-    servers = known_servers()
+async def _fetched(scope: Scope, call: RemoteCall, *, failed: bool) -> RemoteRecords:
+    """The records of a call's runs: what has come when the time is over."""
+    servers, patience = known_servers(), _AFTER_AN_ERROR if failed else _PATIENCE
     if not servers:
         warn_once(
             f"the record of remote graph {call.graph} cannot come home: this process knows no trainer server",
@@ -83,6 +82,8 @@ async def _fetched(scope: Scope, call: RemoteCall, patience: float) -> RemoteRec
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
+    if known is None and failed:
+        return RemoteRecords()
     if known is None:
         warn_once(
             f"the process of remote graph {call.graph} does not record its runs, or tells another trainer server of "
@@ -128,7 +129,7 @@ def _read(text: str, server: Connection) -> RemoteRecords:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         warn_once(
-            f"the record of a remote graph at {server.url} cannot be read: {where}: {first['msg']}",
+            f"a record of a remote graph, at the trainer server {server.url}, cannot be read: {where}: {first['msg']}",
             "Let both processes use the same version of art-langgraph",
         )
         return RemoteRecords(ended=True)
