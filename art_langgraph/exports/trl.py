@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from art_langgraph.exports.answers import answers, parsed_arguments
+from art_langgraph.exports.answers import answers, exact, model_of, parsed_arguments, reward_of
 from art_langgraph.exports.ledger_rows import Rows
 from art_langgraph.trajectory import Trajectory
 
@@ -24,18 +24,16 @@ def records(run: Trajectory, rows: Rows) -> Iterator[dict[str, Any]]:
     """
     for call, message in answers(run):
         row = rows.get(call.id or "")
-        tokens = {
-            "prompt_ids": row.prompt_token_ids if row else None,
-            "completion_ids": row.token_ids if row else None,
-            "logprobs": row.logprobs if row else None,
-        }
+        sampled = exact(row)
         yield {
             "prompt": [parsed_arguments(one) for one in call.messages],
             "completion": [parsed_arguments(message)],
             "tools": (row.request.get("tools") if row else None) or None,
-            "reward": run.reward if call.reward is None else call.reward,
-            **tokens,
-            "model": call.model if call.version is None else f"{call.policy}@{call.version}",
+            "reward": reward_of(run, call),
+            "prompt_ids": sampled.prompt_token_ids if sampled else None,
+            "completion_ids": sampled.token_ids if sampled else None,
+            "logprobs": sampled.logprobs if sampled else None,
+            "model": model_of(call),
             "scenario": run.scenario.id,
             "trajectory": run.id,
         }

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from art_langgraph.exports.answers import answers
+from art_langgraph.exports.answers import answers, exact, model_of
 from art_langgraph.exports.ledger_rows import Rows
 from art_langgraph.trajectory import CompletionCall, Trajectory
 from trainer_server.wire import Completion
@@ -41,9 +41,9 @@ def records(run: Trajectory, rows: Rows) -> Iterator[dict[str, Any]]:
                 "id": f"{run.id}-{agent}",
                 "task": task,
                 "agent": {
-                    "config": {"model": calls[-1][0].model},
+                    "config": {"model": model_of(calls[-1][0])},
                     "name": agent,
-                    "trainable": any(call.id in rows for call, _ in calls),
+                    "trainable": any(exact(rows.get(call.id or "")) for call, _ in calls),
                 },
                 "tools": graph.tools,
                 "nodes": graph.nodes,
@@ -87,13 +87,15 @@ class _Graph:
     def add(self, call: CompletionCall, message: dict[str, Any]) -> None:
         """Adds an answer below the longest path of which its prompt is a continuation, in messages and in tokens."""
         row = self._rows.get(call.id or "")
-        prompt = tuple(row.prompt_token_ids) if row else ()
+        sampled = exact(row)
+        prompt = tuple(sampled.prompt_token_ids) if sampled else ()
         parent: int | None = None
-        said = [_said(one) for one in call.messages]
-        left = 0
-        while left < len(said) and (below := self._child(parent, said[left], prompt, row is not None)) is not None:
-            parent, left = below, left + 1
         tools = _tools(row)
+        left = 0
+        for one in call.messages:
+            if (below := self._child(parent, _said(one), tools, prompt if sampled else None)) is None:
+                break
+            parent, left = below, left + 1
         self.tools += [tool for tool in tools if tool not in self.tools]
         for one in call.messages[left:]:
             parent = self._node(parent, one, call.started, tools)
@@ -102,20 +104,28 @@ class _Graph:
         answer = self._node(parent, message, call.started + call.seconds, tools)
         node = self.nodes[answer]
         node["sampled"] = True
-        if row is not None:
-            node["token_ids"] = [*scaffold, *row.token_ids]
-            node["mask"] = [False] * len(scaffold) + [True] * len(row.token_ids)
-            node["logprobs"] = list(row.logprobs)
-            self._through[answer] = (*prompt, *row.token_ids)
+        if sampled is not None:
+            node["token_ids"] = [*scaffold, *sampled.token_ids]
+            node["mask"] = [False] * len(scaffold) + [True] * len(sampled.token_ids)
+            node["logprobs"] = list(sampled.logprobs)
+            self._through[answer] = (*prompt, *sampled.token_ids)
         self.calls.append(_call(call, row, answer))
 
-    def _child(self, parent: int | None, said: str, prompt: Sequence[int], exact: bool) -> int | None:
-        """The node of a message below another one, whose tokens the prompt begins with; None: there is none."""
+    def _child(
+        self, parent: int | None, said: str, tools: list[dict[str, Any]], prompt: Sequence[int] | None
+    ) -> int | None:
+        """The node of a message below another one, whose tokens the prompt begins with; None: there is none.
+
+        A conversation with other tools has another root. prompt: None: its tokens are not known.
+        """
         for number, node in enumerate(self.nodes):
-            if node["parent"] == parent and self._said[number] == said:
-                through = self._through[number]
-                if not exact or through == tuple(prompt[: len(through)]):
-                    return number
+            if node["parent"] != parent or self._said[number] != said:
+                continue
+            if parent is None and node.get("tools", []) != tools:
+                continue
+            through = self._through[number]
+            if prompt is None or through == tuple(prompt[: len(through)]):
+                return number
         return None
 
     def _node(self, parent: int | None, message: dict[str, Any], at: float, tools: list[dict[str, Any]]) -> int:
@@ -129,10 +139,9 @@ class _Graph:
 
 
 def _call(call: CompletionCall, row: Completion | None, node: int) -> dict[str, Any]:
-    model = call.model if call.version is None else f"{call.policy}@{call.version}"
     known: dict[str, Any] = {
         "node": node,
-        "model": model,
+        "model": model_of(call),
         "endpoint": "/chat/completions",
         "time": {"start": call.started, "end": call.started + call.seconds},
     }
