@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 import shutil
-import stat
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -23,6 +20,7 @@ from trainer_server.engines.vllm import harmony
 from trainer_server.engines.vllm.command import child_environment, command, environment
 from trainer_server.engines.vllm.dialect import Health, VLLMClient
 from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, Parsers, parsers_of
+from trainer_server.engines.vllm.sockets import new_socket, prepare_socket
 from trainer_server.process.child import Child
 from trainer_server.wire import ConfigError, EngineError
 
@@ -114,31 +112,6 @@ class Silence:
         self._since, self._checks = None, 0
 
 
-def _socket() -> Path:
-    """The path of a new Unix socket. Its directory does not exist yet."""
-    parent = Path(tempfile.gettempdir())
-    if len(os.fsencode(parent)) > 60:  # the path of a socket has 107 bytes at most
-        parent = Path("/tmp")
-    return parent / f"art-engine-{secrets.token_hex(8)}" / "vllm.sock"
-
-
-def _prepare(socket: Path) -> None:
-    """Makes the directory of a socket, and removes the socket that an earlier process left there.
-
-    Only this user may enter the directory. So whoever answers on the socket was started by this user, and no process
-    of another user can get vLLM's key, or answer in its place.
-
-    Raises:
-        EngineError: The directory belongs to somebody else.
-    """
-    directory = socket.parent
-    directory.mkdir(mode=0o700, exist_ok=True)
-    facts = directory.lstat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
-        raise EngineError(f"vLLM cannot listen in {directory}: other users can write there, or own it; remove it")
-    socket.unlink(missing_ok=True)
-
-
 def _client(url: str, key: str | None, settings: EngineSettings) -> VLLMClient:
     base = settings.base
     speaks_harmony = ModelFiles(Path(base.path)).model_type == harmony.MODEL_TYPE
@@ -204,7 +177,7 @@ class VLLMEngine:
             gpus: Value of CUDA_VISIBLE_DEVICES; None: not set, so that all GPUs are used.
         """
         base, sleeps = settings.base, settings.share_gpu
-        socket, key = _socket(), secrets.token_urlsafe(24)
+        socket, key = new_socket(), secrets.token_urlsafe(24)
         parsers = parsers_of(
             base.path,
             settings.home.cache,
@@ -428,7 +401,7 @@ class VLLMEngine:
     async def _launch(self) -> None:
         """Starts vLLM if it is to be started here."""
         if self._socket:
-            _prepare(self._socket)
+            prepare_socket(self._socket)
         if self._child:
             await self._child.start()
 
