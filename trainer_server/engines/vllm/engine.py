@@ -19,6 +19,7 @@ from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm import harmony
 from trainer_server.engines.vllm.command import child_environment, command, environment
 from trainer_server.engines.vllm.dialect import Health, VLLMClient
+from trainer_server.engines.vllm.last_words import cause
 from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, Parsers, parsers_of
 from trainer_server.engines.vllm.sockets import new_socket, prepare_socket
 from trainer_server.process.child import Child
@@ -37,6 +38,8 @@ _STEADY = 300.0
 _PATIENCE = 60.0
 """Seconds for which an engine may leave health checks unanswered while its process runs. A front end that answers
 hundreds of requests is slow to answer a check too, and a restart would break all of them off."""
+_LOG_LINES = 1000
+"""Lines of vLLM's log in which the cause of a failed start is looked for."""
 _PATIENT_CHECKS = 5
 """Health checks that must fail in that time, one after another."""
 _REMOTE_BACKOFF = 2.0
@@ -435,9 +438,7 @@ class VLLMEngine:
             if not self._child:
                 raise EngineError(f"the engine at {self.url} does not answer")
             if not self._child.running:
-                tail = self._child.tail()
-                hint = self._base.code_hint(tail)
-                raise EngineError(f"vLLM ended while starting{hint}. The end of {self._child.log}:\n{tail}")
+                raise EngineError(self._why_ended(self._child))
             if time.monotonic() > deadline:
                 raise EngineError(f"vLLM at {self.url} does not answer; look into {self._child.log}")
             await asyncio.sleep(0.1)
@@ -464,6 +465,12 @@ class VLLMEngine:
         self._failure = None
         self._ready_since = time.monotonic()
         self._ready.set()
+
+    def _why_ended(self, child: Child) -> str:
+        """What is known of a vLLM that ended before it was ready."""
+        said = child.tail(_LOG_LINES)
+        why = f": {found}" if (found := cause(said)) else ""
+        return f"vLLM ended while starting{why}{self._base.code_hint(said)}. The end of {child.log}:\n{child.tail()}"
 
     async def _put_to_sleep(self) -> None:
         try:
