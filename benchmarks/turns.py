@@ -1,6 +1,6 @@
 """Agents of eight turns: what a training step computes when prompts are rendered, and when they are spliced.
 
-    python -m benchmarks.turns [--json] [--model embedded] [--rollouts 16] [--rounds 3]
+    python -m benchmarks.turns [--json] [--model embedded] [--modes off,exact,thoughts] [--rollouts 8] [--rounds 2]
 
 One vLLM serves the model. For each mode of `serve --splice` a trainer server stands over it, with a policy of its own.
 The rounds alternate between the servers. In a round, all rollouts of an agent run at once, and one step trains on them.
@@ -42,13 +42,18 @@ from rich.table import Table
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, gather
 from trainer_server.engines.served_model import resolve
 from trainer_server.engines.vllm.command import command, environment, free_port
+from trainer_server.engines.vllm.parsers import parsers_of
 from trainer_server.wire import Home
 
 KEY = "benchmark"
-MODES = ("off", "exact", "thoughts")
 TURNS = 8
 START_SECONDS = 600.0
-CALL = r'<tool_call>\n\{"name":"lookup","arguments":\{"page":[1-9][0-9]?,"word":"[a-z]{3,10}"\}\}\n</tool_call>'
+_ARGUMENTS = r'\{"page":[1-9][0-9]?,"word":"[a-z]{3,10}"\}'
+CALLS = {
+    "hermes": r'<tool_call>\n\{"name":"lookup","arguments":' + _ARGUMENTS + r"\}\n</tool_call>",
+    "llama": r'\{"name":"lookup","parameters":' + _ARGUMENTS + r"\}",
+}
+"""Grammars of calls, by family."""
 THOUGHT = r"<think>\n[a-z ]{20,60}\n</think>\n\n"
 TOOL = {
     "type": "function",
@@ -144,17 +149,18 @@ def _ready(url: str) -> bool:
 
 
 @contextmanager
-def servers(model: str, scratch: Path, extra: list[str]) -> Iterator[list[Side]]:
+def servers(model: str, modes: list[str], scratch: Path, extra: list[str]) -> Iterator[list[Side]]:
     """A vLLM, and a trainer server over it for each mode."""
     home = Home.find()
     base = resolve(model, home.cache)
     port, sides = free_port(), []
     flags = ["--structured-outputs-config", '{"enable_in_reasoning": true}', *extra]
-    line = command(base, home, port, max_loras=6, max_rank=8, cpu=True, extra=flags)
+    parsers = parsers_of(base.path, home.cache, tools="auto", reasoning="auto", args=flags)
+    line = command(base, home, port, max_loras=6, max_rank=8, cpu=True, extra=flags, parsers=parsers)
     with ExitStack() as stack:
         engine = f"http://127.0.0.1:{port}"
         stack.enter_context(process(line, environment(base, KEY, kv_cache_gib=2), scratch / "vllm.log", engine))
-        for mode in MODES:
+        for mode in modes:
             own = free_port()
             words = ["--model", model, "--home", str(scratch / mode), "--port", str(own), "--engine-url", engine]
             env = {"ART_API_KEY": KEY, "ART_ENGINE_API_KEY": KEY}
@@ -165,7 +171,7 @@ def servers(model: str, scratch: Path, extra: list[str]) -> Iterator[list[Side]]
         yield sides
 
 
-async def measure(kind: str, side: Side, rollouts: int, seed: int, thinks: bool, counted: bool) -> None:
+async def measure(kind: str, side: Side, rollouts: int, seed: int, grammar: str, counted: bool) -> None:
     """One round of one side."""
     policy, rng = f"{kind}-{side.mode}", random.Random(seed)
     async with TrainerClient(side.url, KEY) as trainer:
@@ -175,8 +181,7 @@ async def measure(kind: str, side: Side, rollouts: int, seed: int, thinks: bool,
             policy=policy, max_tokens=160 if kind == "calls" else 48, base_url=side.url, api_key=SecretStr(KEY)
         )
         if kind == "calls":
-            grammar = {"structured_outputs": {"regex": THOUGHT * thinks + CALL}}
-            model = model.bind(tools=[TOOL], extra_body=grammar)
+            model = model.bind(tools=[TOOL], extra_body={"structured_outputs": {"regex": grammar}})
         prompts = [f"{seed}.{number}: look some words up." for number in range(2)]
         asked = [{"messages": [SystemMessage("You answer in few words."), HumanMessage(prompt)]} for prompt in prompts]
         began = time.perf_counter()
@@ -198,13 +203,14 @@ async def main(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"model": options.model}
     with (
         tempfile.TemporaryDirectory(prefix="art-turns-") as scratch,
-        servers(options.model, Path(scratch), options.engine_args.split()) as sides,
+        servers(options.model, options.modes.split(","), Path(scratch), options.engine_args.split()) as sides,
     ):
         for kind in ("calls", "chat"):
             fresh = [Side(side.mode, side.url) for side in sides]
             for number in range(options.rounds + 1):
                 for side in fresh:
-                    await measure(kind, side, options.rollouts, number, options.thinks, counted=number > 0)
+                    grammar = THOUGHT * options.thinks + CALLS[options.calls]
+                    await measure(kind, side, options.rollouts, number, grammar, counted=number > 0)
             found[kind] = [side.row() for side in fresh]
     return found
 
@@ -228,9 +234,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--model", default="embedded", help="as `serve` has it")
+    parser.add_argument("--modes", default="off,exact,thoughts", help="values of `serve --splice`")
+    parser.add_argument("--calls", default="hermes", choices=CALLS, help="how the model writes calls of tools")
     parser.add_argument("--thinks", action="store_true", help="the model thinks first, in <think>…</think>")
-    parser.add_argument("--rollouts", type=int, default=16, help="rollouts of a round, in two groups")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
+    parser.add_argument("--rollouts", type=int, default=8, help="rollouts of a round, in two groups")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds that count")
     parser.add_argument("--engine-args", default="", help="more flags for vLLM")
     chosen = parser.parse_args()
     result = asyncio.run(main(chosen))

@@ -10,14 +10,13 @@ from __future__ import annotations
 import functools
 import importlib.util
 import threading
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from art_langgraph.capture.scope import Scope, current
 from art_langgraph.client.servers import known_servers
 from trainer_server.wire import Connection, rollout_path
-from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION
+from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
 from trainer_server.wire.home import origin
 
 _LIBRARIES = ("httpx", "httpx2")
@@ -85,7 +84,7 @@ def _mark(request: Any) -> Scope | None:
     if scope.temperature is not None:
         request.headers.setdefault(TEMPERATURE, str(scope.temperature))
     if scope.version is not None:
-        request.headers.setdefault(VERSION, _text(scope.version))
+        request.headers.setdefault(VERSION, version_text(scope.version))
     scope.servers.add((server.url, server.api_key))
     return scope
 
@@ -101,9 +100,3 @@ def _server_asked(request: Any) -> Connection | None:
     asked = origin(str(request.url))
     given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip(), request.headers.get("X-API-Key")
     return next((server for server in known_servers() if server.api_key in given and origin(server.url) == asked), None)
-
-
-def _text(version: int | Mapping[str, int]) -> str:
-    if isinstance(version, Mapping):
-        return ",".join(f"{policy}={number}" for policy, number in version.items())
-    return str(version)

@@ -94,9 +94,9 @@ class Completion(BaseModel):
     id: str
     """Globally unique. Choice i > 0 of a request with n > 1 has the id `<id of the answer>.<i>`."""
     created: float
-    """Unix time, seconds."""
+    """Unix time, seconds: when it was sampled, or when it arrived here from another server."""
     server_id: str
-    """Id of the server that recorded it."""
+    """Id of the server that recorded it. Steps train no completion of another server."""
     base_model: str
     """Name of the base model."""
     tokenizer: str
@@ -154,6 +154,21 @@ class Completion(BaseModel):
         """
         limit = self.sampling.max_tokens
         return self.finish_reason == "length" or (limit is not None and len(self.token_ids) >= limit)
+
+
+class Completions(BaseModel):
+    """Body of `POST /api/completions`, and answer of `POST /api/completions/find`."""
+
+    completions: list[Completion]
+
+
+class Added(BaseModel):
+    """What became of completions that were brought from another server."""
+
+    added: int
+    """Rows that are new here."""
+    known: int
+    """Rows that were here already, with the same content."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,30 @@ async def test_refusals_are_told_apart(engine: tuple[VLLMClient, dict[str, Any]]
         await client.render({"messages": [{"role": "user", "content": "unrenderable"}]}, generation=True)
 
 
+async def test_a_thought_is_rendered_under_either_name(engine: tuple[VLLMClient, dict[str, Any]]) -> None:
+    """vLLM's chat requests know both fields, its /tokenize one of them."""
+    client, state = engine
+    asked = {"role": "user", "content": "hi"}
+    for field in ("reasoning", "reasoning_content"):
+        answer = {"role": "assistant", "content": "ho", field: "they greet"}
+        await client.render({"messages": [asked, answer]}, generation=False)
+        assert state["tokenized"][-1]["messages"] == [
+            asked, {"role": "assistant", "content": "ho", "reasoning": "they greet"}
+        ]  # fmt: skip
+
+
+async def test_a_prompt_in_harmony_is_that_of_a_chat_request() -> None:
+    """vLLM's /tokenize renders by the chat template, and its chat requests for gpt-oss do not."""
+    app = make_app()
+    with serving(app) as url:
+        client = VLLMClient(url, None, base="base", cpu=True, harmony=True)
+        prompt = await client.render({"messages": [{"role": "user", "content": "say hi"}]}, generation=True)
+        await client.close()
+    assert prompt == [ord(letter) for letter in "say hi"]
+    assert app.state.engine["tokenized"] == []
+    assert app.state.engine["requests"][-1]["max_tokens"] == 1
+
+
 async def test_an_adapter_that_is_not_there_is_refused_and_a_start_is_waited_for(
     engine: tuple[VLLMClient, dict[str, Any]], tmp_path: Path
 ) -> None:
