@@ -336,6 +336,27 @@ async def test_a_version_that_a_function_did_not_ask_for_is_an_error() -> None:
         await evaluate(mute, ["a"], lambda _: 1.0, version=0, n=2, progress=False)
 
 
+async def test_a_function_that_asked_nobody_is_told_how(caplog: pytest.LogCaptureFixture) -> None:
+    async def mute(question: str) -> str:
+        return question
+
+    def in_a_bare_thread(question: str) -> str:
+        said: list[str] = []
+        thread = threading.Thread(target=lambda: said.append(sync_agent(question)))
+        thread.start()
+        thread.join()
+        return said[0]
+
+    for function in (mute, in_a_bare_thread):
+        found = await rollout(function, "say x", lambda _: 1.0)
+        assert (found.error, found.completions) == (None, [])
+    (warning,) = caplog.messages
+    assert "the function made no request that the trainer server knows as its own" in warning
+    assert "current_run().base_url" in warning
+    with pytest.raises(ConfigError, match="mute is a function: config= and resume= are for graphs"):
+        await rollout(mute, "x", config={"tags": ["x"]})
+
+
 async def test_a_function_is_evaluated_and_trained() -> None:
     told = iter(range(100))
 

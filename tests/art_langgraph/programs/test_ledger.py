@@ -71,7 +71,7 @@ async def test_kill_nine_loses_nothing(base_model: Path, tmp_path: Path, monkeyp
 
 CHILD = """
 from art_langgraph import ChatART
-print(ChatART(policy="agent", max_tokens=9).invoke("say grandchild").text)
+print(ChatART(policy="agent", max_tokens=20).invoke("say grandchild").text)
 """
 
 
