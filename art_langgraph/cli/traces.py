@@ -85,8 +85,9 @@ _ABOUT = {
 
     By the file exporter of the collector, or by FileSpanExporter and FileLogExporter of the package
     opentelemetry-exporter-otlp-json-file. The instrumentation must record the messages:
-    OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true. Where it writes them as events (conventions until 1.36),
-    the file of logs is needed too. Results of evaluations (gen_ai.evaluation.result) are feedback.
+    OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true; or SPAN_ONLY, where
+    OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental is set. Where it writes them as events (conventions until
+    1.36), the file of logs is needed too. Results of evaluations (gen_ai.evaluation.result) are feedback.
 
     Example: art-langgraph import otel traces.jsonl logs.jsonl
     """,

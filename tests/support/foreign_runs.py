@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from art_langgraph import TrajectoryStore
+from art_langgraph.traces import import_runs
+
 WEATHER = {
     "type": "function",
     "function": {
@@ -102,3 +105,25 @@ def essence(messages: Iterable[dict[str, Any]]) -> list[Any]:
         ]
         found.append((message["role"], message.get("content") or "", calls))
     return found
+
+
+COUNTS = (
+    "| export | runs | scenarios | demonstrations | rewards | left out | a second time |\n|---|---|---|---|---|---|---|"
+)
+"""Header of the table of counts, which a test run prints at its end."""
+
+
+def counted(system: str, what: str, path: Path, *records: Any) -> tuple[tuple[int, ...], str]:
+    """Imports records twice.
+
+    Returns:
+        How many runs, scenarios, demonstrations and rewards the first import made, and a row of the table.
+    """
+    file = write(path / "export.jsonl.gz", *records)
+    places: dict[str, Any] = {name: path / f"{name}.jsonl" for name in ("scenarios", "demonstrations")}
+    places["store"] = TrajectoryStore(path / "store.sqlite")
+    first, again = (import_runs(system, file, **places) for _ in range(2))
+    numbers = tuple(tally.new for tally in (first.runs, first.scenarios, first.demonstrations, first.rewards))
+    left_out = "; ".join(f"{count} {why}" for why, count in first.skips.counts.items()) or "-"
+    cells = [f"{system}: {what}", *map(str, numbers), left_out, f"{again.runs.new} new, {again.runs.known} known"]
+    return numbers, f"| {' | '.join(cells)} |"

@@ -9,13 +9,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import FastAPI
 
 from art_langgraph import Scenario, Trajectory, TrajectoryStore
+from art_langgraph.exports import trl
 from art_langgraph.trajectory import CompletionCall
 from tests.support.cli import art
+from tests.support.ledger_rows import row as ledger_row
+from tests.support.recorded_run import TOOLS, recorded_run
 from tests.support.serving import serving
 from tests.support.trainer_server import TrainerServer
 from trainer_server.gateway.recorder import Identity
@@ -25,42 +27,13 @@ from trainer_server.server.foreign import ForeignCompletions
 from trainer_server.server.routes import completions as routes
 from trainer_server.wire import Completion, Conversation
 
-TOOLS: list[dict[str, Any]] = [
-    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": properties}}}
-    for name, properties in (("weather", {"city": {"type": "string"}}), ("add", {"a": {"type": "integer"}}))
-]
-ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "say hello"}]
-
-
-def call(http: httpx.Client, messages: list[dict[str, Any]], **facts: Any) -> CompletionCall:
-    """A real answer of the gateway, as a run has it."""
-    body = {"model": "agent", "messages": messages, "tools": TOOLS, "max_tokens": 12}
-    answer = http.post("/v1/chat/completions", json=body)
-    assert answer.status_code == 200, answer.text
-    message = {name: value for name, value in answer.json()["choices"][0]["message"].items() if value is not None}
-    return CompletionCall(
-        id=answer.json()["id"], model="agent", version=0, messages=messages, message=message, started=5.0, **facts
-    )
-
 
 @pytest.fixture
 def run(connected: TrainerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trajectory:
-    """A recorded run: a question, a tool call that a client wrote into the conversation, and the answer to it."""
+    """A recorded run, in the store."""
     monkeypatch.setenv("ART_HOME", str(tmp_path / "art"))
     with connected.http() as http:
-        first = call(http, ASKED)
-        wanted = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
-        turn = [
-            *ASKED, first.message or {}, {"role": "user", "content": "say more"},
-            {"role": "assistant", "content": None, "tool_calls": [wanted]},
-            {"role": "tool", "tool_call_id": "c1", "content": "2"},
-        ]  # fmt: skip
-        second = call(http, turn)
-    failed = CompletionCall(id=None, model="agent", messages=ASKED, error="it broke", started=6.0)
-    run = Trajectory(
-        id="tr-1", scenario=Scenario(id="hello", input="say hello"), reward=0.5, graph_id="chat", started=5.0,
-        completions=[first, second, failed], metrics={"right": 1.0},
-    )  # fmt: skip
+        run = recorded_run(http)
     TrajectoryStore().add(run)
     return run
 
@@ -220,3 +193,16 @@ def test_formats_and_tokens_are_written_as_lines(run: Trajectory, tmp_path: Path
     for words in (["--with-tokens"], ["--format", "trl"]):
         refused = art("trajectories", "export", str(tmp_path / "x.parquet"), *words)
         assert "write .jsonl" in str(refused.exception)
+
+
+def test_an_answer_has_the_reward_of_its_node_and_missing_tokens_are_none() -> None:
+    said = {"role": "assistant", "content": "yes"}
+    calls = [
+        CompletionCall(id=f"c{at}", model="agent", version=2, node=node, message=said, started=1.0)
+        for at, node in enumerate(("planner", "worker"))
+    ]
+    run = Trajectory(scenario=Scenario(input="?"), completions=calls, reward=0.5, node_rewards={"planner": 1.0})
+    cut = ledger_row("c0").model_copy(update={"untrainable": "a token has no log-probability"})
+    first, second = trl.records(run, {"c0": cut, "c1": ledger_row("c1")})
+    assert (first["reward"], first["prompt_ids"], first["model"]) == (1.0, None, "agent@2")
+    assert (second["reward"], second["completion_ids"]) == (None, [3, 4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,18 @@ import pytest
 
 from art_langgraph.traces import ForeignRun, read_runs
 from art_langgraph.traces.problems import Skips
-from tests.support.foreign_runs import ANSWER, ASKED, CALLS, CONVERSATION, RAIN, WEATHER, essence, write
+from tests.support.foreign_runs import (
+    ANSWER,
+    ASKED,
+    CALLS,
+    CONVERSATION,
+    COUNTS,
+    RAIN,
+    WEATHER,
+    counted,
+    essence,
+    write,
+)
 
 OBSERVATION = {
     "project_id": "p",
@@ -190,3 +202,10 @@ def test_scores_that_are_no_numbers_are_no_rewards(tmp_path: Path) -> None:
     (run,), left_out = read(tmp_path, *agent(), *others)
     assert run.metrics == {"right": 1.0}
     assert left_out == ["scores that are no numbers (2: lines 5, 6); categories, texts and corrections are not rewards"]
+
+
+def test_import_counts(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    records = [*agent(), score("helpful", 1), score("note", "nice", data_type="CATEGORICAL"), '{"id": "o9", "tra']
+    numbers, row = counted("langfuse", "observations and scores", tmp_path, *records)
+    assert numbers == (1, 1, 1, 1)
+    record_property(COUNTS, row)

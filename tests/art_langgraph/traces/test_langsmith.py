@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,18 @@ from langsmith.schemas import Feedback, Run
 
 from art_langgraph.traces import ForeignRun, read_runs
 from art_langgraph.traces.problems import Skips
-from tests.support.foreign_runs import ANSWER, ASKED, CALLS, CONVERSATION, RAIN, WEATHER, essence, write
+from tests.support.foreign_runs import (
+    ANSWER,
+    ASKED,
+    CALLS,
+    CONVERSATION,
+    COUNTS,
+    RAIN,
+    WEATHER,
+    counted,
+    essence,
+    write,
+)
 
 STARTED = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -271,3 +283,12 @@ def test_what_is_no_run_is_left_out_with_the_reason(tmp_path: Path, line: Any, w
     runs, left_out = read(tmp_path, line)
     assert not runs
     assert left_out[0].startswith(why)
+
+
+def test_import_counts(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    runs = traced()
+    root = next(run for run in runs if run["parent_run_id"] is None)
+    stray = feedback("00000000-0000-4000-8000-000000000000", "user_score", 1)
+    numbers, row = counted("langsmith", "a traced graph", tmp_path, *runs, feedback(root["id"], "user_score", 1), stray)
+    assert numbers == (1, 1, 1, 1)
+    record_property(COUNTS, row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,18 @@ from openai.types.chat import ChatCompletion, ChatCompletionStoreMessage
 
 from art_langgraph.traces import ForeignRun, read_runs
 from art_langgraph.traces.problems import Skips
-from tests.support.foreign_runs import ANSWER, ASKED, CALLS, CONVERSATION, RAIN, WEATHER, essence, write
+from tests.support.foreign_runs import (
+    ANSWER,
+    ASKED,
+    CALLS,
+    CONVERSATION,
+    COUNTS,
+    RAIN,
+    WEATHER,
+    counted,
+    essence,
+    write,
+)
 
 
 def read(path: Path, *records: Any) -> tuple[list[ForeignRun], list[str]]:
@@ -162,3 +174,25 @@ def test_lines_of_another_kind_are_left_out_with_the_reason(tmp_path: Path, line
 def test_the_same_line_again_is_one_run(tmp_path: Path) -> None:
     (run,), _ = read(tmp_path, {"messages": CONVERSATION}, {"messages": CONVERSATION})
     assert run.repeated == [2]
+
+
+def test_import_counts(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    asked = [{"role": "user", "content": f"Weather in {city}?"} for city in ("Oslo", "Rome", "Kyiv")]
+    forms: dict[str, tuple[tuple[int, ...], list[Any]]] = {
+        "fine-tuning": ((3, 3, 3, 0), [{"messages": [one, ANSWER]} for one in asked]),
+        "batch": (
+            (3, 3, 2, 0),
+            [
+                *({"custom_id": str(at), "method": "POST", "url": "/v1/chat/completions",
+                   "body": {"model": "gpt-4o-mini", "messages": [one]}} for at, one in enumerate(asked)),
+                *({"id": f"b{at}", "custom_id": str(at), "error": None,
+                   "response": {"status_code": 200, "body": completion(f"chatcmpl-{at}")}} for at in range(2)),
+            ],
+        ),
+        "stored completions": ((2, 2, 2, 0), [completion(f"chatcmpl-{at}", messages=[asked[at]]) for at in range(2)]),
+    }  # fmt: skip
+    for what, (numbers, records) in forms.items():
+        (tmp_path / what).mkdir()
+        found, row = counted("openai-jsonl", what, tmp_path / what, *records, "not JSON")
+        assert found == numbers, what
+        record_property(COUNTS, row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from tests.support.foreign_runs import (
     ASKED,
     CALLS,
     CONVERSATION,
+    COUNTS,
     RAIN,
     WEATHER,
     attributes,
+    counted,
     essence,
     log,
     logs,
@@ -214,3 +217,16 @@ def test_what_is_left_out_is_named(tmp_path: Path, line: Any, why: str) -> None:
     runs, left_out = read(tmp_path, line if isinstance(line, dict) else json.dumps([line]))
     assert not runs
     assert left_out[0].startswith(why)
+
+
+def test_import_counts(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    older = [log(name, body, span="1", trace="b" * 32) for name, body in events()]
+    forms = {
+        "messages on spans": [traces(*attribute_spans(json.dumps))],
+        "older events": [logs(*older), traces(span("1", CHAT, trace="b" * 32))],
+    }
+    for what, records in forms.items():
+        (tmp_path / what).mkdir()
+        numbers, row = counted("otel", what, tmp_path / what, *records, {"resourceMetrics": []})
+        assert numbers == (1, 1, 1, 0)
+        record_property(COUNTS, row)
