@@ -1,16 +1,19 @@
 """A small engine that answers chat and text completions with exact tokens, as vLLM does: for the lane without vLLM.
 
 A token is a character of the text, but two newlines in a row are one. Its chat template puts END after what the
-assistant said, and drops `(hint) …` messages once they are answered. What it answers follows from the last message:
-`think THOUGHT|TEXT` thinks first, `call NAME {json}` makes a tool call, `calls [[NAME, {json}], …]` several,
-`say TEXT` says TEXT, `who` names the weights of the adapter that answers, `where` the engine, `slow` streams slowly,
-`die` breaks the connection, `no tokens` leaves the token ids out, `gap TEXT` says TEXT and leaves the second chunk of a
-stream out; `after SECONDS …` does the rest later; anything else is echoed. A forced tool is called with what would have
-been said. More than 2,000 characters are over the context. While a test leaves texts in `state["answers"]`, these are
-said instead (of `call …`, done), to prompts of any length. `state["scripts"]` has such answers for conversations: a
-list for each text by which a conversation is known, however a framework wraps it. After the list it says `done`.
-Adapters whose names are in `state["refused"]` are not loaded, nor are those that are no whole safetensors files. While
-`state["deaf"]`, health checks are not answered.
+assistant said, and drops `(hint) …` messages once they are answered. It takes `kv_transfer_params.prompt_token_ids` in
+place of the rendered prompt, unless `state["splices"]` is false (`"garbled"`: it reports another prompt).
+
+What it answers follows from the last message: `think THOUGHT|TEXT` thinks first, `call NAME {json}` makes a tool call,
+`calls [[NAME, {json}], …]` several, `say TEXT` says TEXT, `who` names the weights of the adapter that answers, `where`
+the engine, `slow` streams slowly, `die` breaks the connection, `no tokens` leaves the token ids out, `gap TEXT` says
+TEXT and leaves the second chunk of a stream out; `after SECONDS …` does the rest later, `turn …` does the rest and
+samples END; anything else is echoed. A forced tool is called with what would have been said. More than 2,000 characters
+are over the context. While a test leaves texts in `state["answers"]`, these are said instead (of `call …`, done), to
+prompts of any length. `state["scripts"]` has such answers for conversations: a list for each text by which a
+conversation is known, however a framework wraps it. After the list it says `done`. Adapters whose names are in
+`state["refused"]` are not loaded, nor are those that are no whole safetensors files. While `state["deaf"]`, health
+checks are not answered.
 
 `cut TEXT` says TEXT, and that the limit of tokens cut it.
 
@@ -47,6 +50,8 @@ from trainer_server.wire.jsonl import to_json
 CONTEXT = 2_000
 END = "\x03"
 PARAGRAPH = 256
+UNSEEN = "unseen"
+"""A function whose calls the chat template leaves out."""
 UNIFORM = -math.log(300)
 """Log-probability of every token: about that of the tiny base model, which knows nothing yet."""
 
@@ -64,6 +69,7 @@ def make_app(
     state: dict[str, Any] = {
         "loaded": {}, "most_loaded": 0, "loads": 0, "load_seconds": 0.0, "requests": [], "tokenized": [], "aborted": 0,
         "blind": False, "unready": 0, "answers": [], "scripts": {}, "refused": [], "unloadable": 0,
+        "splices": True,
         "deaf": False, "looks": 0, "asleep": False, "naps": 0, "disturbed": 0, "sleepless": 0, "under_way": 0,
     }  # fmt: skip
 
@@ -112,9 +118,10 @@ def make_app(
         if following:
             scripted = following
             prompt = prompt.encode("latin-1", "replace").decode("latin-1")  # the tiny model has no other characters
-        context = math.inf if following else CONTEXT
-        limit = body.get("max_tokens") or CONTEXT - len(prompt)
-        if len(prompt) + limit > context or limit < 1:
+        given = (body.get("kv_transfer_params") or {}).get("prompt_token_ids") if state["splices"] else None
+        length, context = len(given or prompt), math.inf if following else CONTEXT
+        limit = body.get("max_tokens") or CONTEXT - length
+        if length + limit > context or limit < 1:
             message = f"This model's maximum context length is {CONTEXT} tokens."
             return JSONResponse({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
         said = scripted or str(body["messages"][-1].get("content") or "")
@@ -124,16 +131,19 @@ def make_app(
                 state["aborted"] += 1
                 return Response()
         said = {"who": f"say {weights(state['loaded'].get(body['model']))}", "where": f"say {name}"}.get(said, said)
+        said, ends = said.removeprefix("turn "), END * said.startswith("turn ")
         text, calls = _answer(said, body)
         if following:  # calls of several turns must not have the same id
             calls = [{**call, "id": f"{call['id']}-{len(state['requests'])}"} for call in calls]
-        tokens = [ord(char) for char in text][:limit]
+        tokens = [ord(char) for char in text + ends][:limit]
         choices = [_choice(i, text[:limit], calls, tokens) for i in range(body.get("n") or 1)]
         if said.startswith("think "):
             thought, answer = said.removeprefix("think ").split("|")
             for choice in choices:
                 choice["message"] |= {"reasoning": thought, "content": answer}
-        prompt_ids = _tokens(prompt) or [0]
+        prompt_ids = given or _tokens(prompt) or [0]
+        if given and state["splices"] == "garbled":
+            prompt_ids = prompt_ids[1:]
         head = {"id": "chatcmpl-engine", "object": "chat.completion", "created": 1, "model": body["model"]}
         for choice in choices if said.startswith("cut ") else ():
             choice["finish_reason"] = "length"
@@ -147,7 +157,8 @@ def make_app(
                 await asyncio.sleep(0.01)
             state["aborted"] += 1
             return Response()
-        usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(tokens), "total_tokens": 0}
+        counted = len(tokens) * len(choices)
+        usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": counted, "total_tokens": 0}
         return JSONResponse({**head, "choices": choices, "usage": usage, "prompt_token_ids": prompt_ids})
 
     async def complete(request: Request) -> Response:
@@ -275,6 +286,7 @@ def _render(messages: list[dict[str, Any]]) -> str:
         if content.startswith("(hint) ") and at < len(messages) - 1:
             continue
         functions = [call["function"] for call in message.get("tool_calls") or ()]
+        functions = [function for function in functions if function["name"] != UNSEEN]
         text += content + "".join(f"call {one['name']} {one['arguments']}" for one in functions)
         text += END if message["role"] == "assistant" else ""
     return text
@@ -376,7 +388,7 @@ async def _stream(
             elif at < len(thought := message.get("reasoning", "")):
                 delta = {"reasoning": thought[at]}
             else:
-                delta = {"content": message["content"][at - len(thought)]}
+                delta = {"content": message["content"][at - len(thought) :][:1]}
             if not (said.startswith("gap ") and at == 1):
                 yield event(delta, at, choice["finish_reason"] if last else None)
             if said == "slow":

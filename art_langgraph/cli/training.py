@@ -261,9 +261,10 @@ async def _train(
     if skipped := metrics.get("skipped"):
         print(f"{policy} stays at version {result.version}: {skipped}; the runs can be used again")
         raise typer.Exit(1)
+    drift = metrics.get("prefix_drift")
     print(
         f"{policy}@{result.version} is served: {metrics['completions']} completions, "
-        f"mean reward {metrics['reward_mean']:.3f}"
+        f"mean reward {metrics['reward_mean']:.3f}" + ("" if drift is None else f", prefix drift {drift:.1%}")
     )
 
 

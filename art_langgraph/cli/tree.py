@@ -37,14 +37,21 @@ def answered_by(trajectory: Trajectory) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def tree(trajectory: Trajectory) -> Tree:
-    """A run as a tree: calls under the runs of nodes that made them, in order of time."""
+def tree(trajectory: Trajectory, *, drift: str | None = None) -> Tree:
+    """A run as a tree: calls under the runs of nodes that made them, in order of time.
+
+    Args:
+        trajectory: The run.
+        drift: Its prefix drift, in words; None: not shown.
+    """
     reward = "no reward" if trajectory.reward is None else f"reward {cell(trajectory.reward)}"
     facts = [trajectory.graph_id or "", reward, f"{trajectory.seconds:.2f} s", trajectory.reward_error or ""]
     root = Tree(f"[bold]{escape(trajectory.id)}[/bold] {escape(' · '.join(filter(None, facts)))}")
     root.add(escape(f"question: {shortened(question(trajectory.scenario), 400)}"))
     if models := answered_by(trajectory):
         root.add(escape(f"answered by: {', '.join(models)}"))
+    if drift:
+        root.add(escape(f"prefix drift: {drift}"))
     if trajectory.error:
         root.add(f"[red]{escape(trajectory.error)}[/red]")
     if trajectory.reward_reason:

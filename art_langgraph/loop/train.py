@@ -55,6 +55,12 @@ class StepRecord:
         return mean
 
     @property
+    def prefix_drift(self) -> float | None:
+        """Share of the sampled tokens that the next prompt of their run does not have; None where no run has turns."""
+        share: float | None = self.result.metrics.get("prefix_drift")
+        return share
+
+    @property
     def skipped(self) -> str | None:
         """Why the step made no new version; None where it made a version."""
         reason: str | None = self.result.metrics.get("skipped")
@@ -72,7 +78,10 @@ class StepRecord:
 
     def __str__(self) -> str:
         reward = "no reward" if self.reward is None else f"mean reward {self.reward:.3f}"
-        parts = [f"step {self.step}: version {self.result.version}, {reward}", self.skipped, self.failures]
+        head = f"step {self.step}: version {self.result.version}, {reward}"
+        if (drift := self.prefix_drift) is not None:
+            head += f", prefix drift {drift:.1%}"
+        parts = [head, self.skipped, self.failures]
         return "; ".join(filter(None, parts))
 
 
@@ -118,7 +127,8 @@ async def train(
         graph: As that of `rollout`.
         scenarios: The tasks to learn from.
         policy: The policy to train; the graph asks it through ChatART.
-        reward: Scores single runs. Either `reward` or `group_reward` is needed.
+        reward: Scores single runs. Either `reward` or `group_reward` is needed, unless a function sets the reward of
+            its runs (`current_run().reward`).
         group_reward: Scores the runs of a scenario together (`Ruler`).
         steps: Number of the last step.
         client: The trainer server.
@@ -170,7 +180,9 @@ async def train(
     if max_staleness < 0 or dynamic_sampling < 0:
         raise ConfigError(f"max_staleness={max_staleness} and dynamic_sampling={dynamic_sampling} must be 0 or more")
     source.check(tasks)
-    source.server, source.policy = client.connection, policy
+    source.policy = policy
+    if source.function is not None:
+        source.server = client.connection
     check = StepCheck(policy, nodes, retry_credit)
 
     async def run_scenario(scenario: Scenario) -> Trajectory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -16,6 +16,8 @@ from trainer_server.cli.plan import plan_command
 from trainer_server.process.extras import SERVER, require
 from trainer_server.wire import Home
 
+_Splice = Literal["off", "exact", "thoughts"]
+"""See `gateway.splice.splicer.SpliceMode`, which only the server's process imports."""
 _MediaOption = Annotated[
     list[str] | None,
     typer.Option(help="A domain from which images and other media may be fetched; repeatable. Default: none."),
@@ -79,6 +81,14 @@ def serve_command(
     trust_remote_code: _TrustOption = False,
     engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
     allowed_media_domain: _MediaOption = None,
+    splice: Annotated[
+        _Splice,
+        typer.Option(
+            help="Prompt the engine with the tokens that it sampled in the conversation's earlier turn, where the chat "
+            "template would write them otherwise: `exact`, only prompts that say the same messages; `thoughts`, also "
+            "keep thoughts that template or client leave out; `off`, never."
+        ),
+    ] = "exact",
     engine_env: Annotated[
         list[str] | None,
         typer.Option(
@@ -159,6 +169,7 @@ def serve_command(
             trust_remote_code=trust_remote_code,
             engine_args=tuple(shlex.split(engine_args)),
             media_domains=tuple(allowed_media_domain or ()),
+            splice=splice,
             engine_env=tuple(engine_env or ()),
             engine_gpus=tuple(engine_gpus or ()),
             trainer_gpus=trainer_gpus,

@@ -208,7 +208,8 @@ class Engine(Protocol):
 
         Args:
             request: An OpenAI chat completion request, with vLLM's extensions. With `stream`, read the reply's
-                `chunks`; without, `whole`.
+                `chunks`; without, `whole`. If it has `prompt_token_ids`, these are the prompt, and `messages` are not
+                rendered. An engine that cannot do so ignores them, and reports the prompt that it rendered.
 
         Raises:
             RequestRefused: The engine answered with an error.

@@ -21,6 +21,8 @@ class Answer:
     """Log-probabilities of the sampled tokens."""
     finish_reason: str | None = None
     """Why the answer ended; None until it has ended."""
+    stop_reason: int | str | None = None
+    """What ended it, where that is not the model's own end of a turn: a text or a token of the request, for example."""
     message: dict[str, Any] | None = None
     """The assistant message; None until the first part of it was received."""
 
@@ -36,6 +38,7 @@ class Answer:
         self.token_ids += choice.get("token_ids") or []
         self.logprobs += [entry["logprob"] for entry in (choice.get("logprobs") or {}).get("content") or []]
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        self.stop_reason = choice.get("stop_reason") or self.stop_reason
         if delta := choice.get("delta"):
             self.message = merge_delta(self.message or {"role": "assistant", "content": None}, delta)
         elif message := choice.get("message"):

@@ -23,6 +23,7 @@ from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.dialects.base import Exchange
 from trainer_server.gateway.errors import APIError, stopping
 from trainer_server.gateway.recorder import Recorder, Source
+from trainer_server.gateway.splice.splicer import Prompt
 from trainer_server.policies.names import PolicyNames
 from trainer_server.wire import Completion, CompletionStatus, EngineError
 from trainer_server.wire.headers import COMPLETION
@@ -37,6 +38,7 @@ class Call:
         chat: The request.
         source: The version that answers, and the rollout that asks.
         exchange: Translates the answer to the API in which the client asked.
+        prompt: Splices the prompt with an earlier turn's tokens.
         affinity_key: The rollout, or a digest of the conversation's beginning; see Engines.route.
         engines: The engines that can answer.
         slots: Loads the version's adapter.
@@ -56,6 +58,7 @@ class Call:
         source: Source,
         *,
         exchange: Exchange,
+        prompt: Prompt,
         affinity_key: str,
         engines: Engines,
         slots: Slots,
@@ -65,7 +68,7 @@ class Call:
         engine_wait: float,
         stopping: asyncio.Event,
     ) -> None:
-        self._chat, self._exchange = chat, exchange
+        self._chat, self._exchange, self._prompt = chat, exchange, prompt
         self._source, self._affinity_key = source, affinity_key
         self._engines, self._slots, self._names = engines, slots, names
         self._recorder, self._engine_wait = recorder, engine_wait
@@ -229,7 +232,8 @@ class Call:
     async def _ask(self) -> AsyncIterator[Reply]:
         """Sends the request to an engine. Leaving the context early aborts the generation.
 
-        If a limit of tokens that may shrink does not fit the context, the request is sent again without it.
+        If a limit of tokens that may shrink does not fit the context, the request is sent again without it. If the
+        engine refuses a spliced prompt, the request is sent again without the splice.
 
         Raises:
             APIError: The engine refused the request, or no engine is ready.
@@ -240,6 +244,8 @@ class Call:
             if self._chat.wants_tools and (hindrance := engine.no_tools):
                 raise APIError(400, f"`tools`: {hindrance}", code="tools_not_parsed", param="tools")
             request = self._chat.upstream(name)
+            if spliced := await self._prompt.tokens(engine, request):
+                request["prompt_token_ids"] = spliced
             while True:
                 try:
                     asked = engine.chat(request) if self._chat.prompt is None else engine.complete(request)
@@ -251,6 +257,9 @@ class Call:
                         self._slots.lost(self._key)
                     raise
                 except RequestRefused as refusal:
+                    if self._prompt.refused():
+                        del request["prompt_token_ids"]
+                        continue
                     if not (refusal.too_long and self._chat.shrinks and "max_tokens" in request):
                         raise _as_api_error(refusal) from None
                 del request["max_tokens"]  # the engine then takes what the context leaves, if it leaves anything
@@ -302,6 +311,8 @@ class Call:
                 status,
                 self._created,
                 untrainable=untrainable,
+                continues=self._prompt.continues,
+                continuation=self._prompt.continuation,
             )
             for i, answer in enumerate(answers)
         ]
@@ -316,14 +327,19 @@ class Call:
                 "the engine answered without exact tokens; it must be vLLM that honours return_token_ids",
                 code="missing_tokens",
             )
+        url = self._engine.url if self._engine else "?"
         if untrainable := why_incomplete(answers, counted):
-            url = self._engine.url if self._engine else "?"
             log.warning("%s of %s will not be trained: %s. Newer versions of vLLM send all", self.id, url, untrainable)
+        elif untrainable := self._prompt.check(answers[0].prompt_token_ids, url):
+            log.warning("%s of %s will not be trained: %s", self.id, url, untrainable)
         if self._chat.sampling.max_tokens is None:
             context = self._engine.max_model_len if self._engine else None
             left = (context or 0) - len(answers[0].prompt_token_ids)
             self._chat.sampling.max_tokens = left if left > 0 else None
-        await self._recorder.add(self._rows(answers, CompletionStatus.complete, untrainable))
+        rows = self._rows(answers, CompletionStatus.complete, untrainable)
+        await self._recorder.add(rows)
+        for row, answer in zip(rows, answers, strict=True):
+            self._prompt.answered(row, answer)
 
     def _clean(self, choice: dict[str, Any]) -> None:
         """Removes from a choice the fields that the client did not ask for."""

@@ -24,6 +24,7 @@ from trainer_server.gateway.dialects.checked import checked
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.recorder import Recorder, Source
 from trainer_server.gateway.rollout_pins import RolloutPins
+from trainer_server.gateway.splice.splicer import Splicer
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
@@ -48,8 +49,10 @@ class Gateway:
         max_tokens: Limit of tokens when a request names none.
         engine_wait: Seconds that a request waits for an engine that is starting or restarting.
         media_domains: Domains from which engines may fetch images and other media; empty: they fetch nothing.
+        splicer: Splices prompts with the tokens of earlier turns.
 
     Attributes:
+        splicer: As the argument.
         requests: Chat requests since the start of the server.
         stopping: Set it to end all streams that are under way.
     """
@@ -68,11 +71,13 @@ class Gateway:
         max_tokens: int = 1024,
         engine_wait: float = 180.0,
         media_domains: Collection[str] = (),
+        splicer: Splicer,
     ) -> None:
         self._recorder = recorder
         self._store, self._names, self._slots = store, names, slots
         self._leases, self._engines, self._pins = leases, engines, pins
         self._admission, self._media_domains = admission, media_domains
+        self.splicer = splicer
         self._max_tokens, self._engine_wait = max_tokens, engine_wait
         self.stopping = asyncio.Event()
         self._noted: set[str] = set()
@@ -117,6 +122,7 @@ class Gateway:
             chat,
             source,
             exchange=exchange,
+            prompt=self.splicer.prompt(chat, rollout),
             affinity_key=rollout or _conversation(chat),
             engines=self._engines,
             slots=self._slots,

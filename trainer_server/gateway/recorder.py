@@ -12,7 +12,7 @@ from trainer_server.gateway.answer import Answer
 from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import Ledger, LedgerError
-from trainer_server.wire import Completion, CompletionStatus
+from trainer_server.wire import Completion, CompletionStatus, Continuation
 
 log = logging.getLogger("trainer_server")
 
@@ -70,6 +70,8 @@ class Recorder:
         created: float,
         *,
         untrainable: str | None = None,
+        continues: str | None = None,
+        continuation: Continuation | None = None,
     ) -> Completion:
         """Makes the ledger's row of one choice.
 
@@ -81,6 +83,8 @@ class Recorder:
             status: How the completion ended.
             created: Unix time, seconds.
             untrainable: See Completion.untrainable.
+            continues: See Completion.continues.
+            continuation: See Completion.continuation.
         """
         return Completion(
             id=completion_id,
@@ -103,6 +107,8 @@ class Recorder:
             logprobs=answer.logprobs,
             request=chat.recorded(),
             message=answer.message,
+            continues=continues,
+            continuation=continuation,
         )
 
     async def read(self, completion_id: str) -> Completion | None:

@@ -56,6 +56,8 @@ class ServerConfig:
     """Largest LoRA rank that the engine takes."""
     slot_wait: float = 60.0
     """Seconds that a request stands in line when all adapter slots are in use."""
+    splice: str = "exact"
+    """Which prompts begin with the tokens of the conversation's earlier turn: a `SpliceMode`."""
     kv_cache_gib: int = 2
     """vLLM's KV cache on CPUs, GiB."""
     max_tokens: int = 1024

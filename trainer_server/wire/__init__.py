@@ -3,7 +3,16 @@ child processes; and what every part of the server may need: JSON Lines (jsonl.p
 code from outside that an option names (plugins.py).
 Imports the standard library and pydantic only."""
 
-from trainer_server.wire.completions import Completion, CompletionStatus, Sampling
+from trainer_server.wire.completions import (
+    Added,
+    Completion,
+    Completions,
+    CompletionStatus,
+    Continuation,
+    PrefixDrift,
+    Sampling,
+    prefix_drift,
+)
 from trainer_server.wire.errors import (
     SERVER_STOPPING,
     ARTError,
@@ -71,11 +80,14 @@ __all__ = [
     "SERVER_STOPPING",
     "TARGETS",
     "ARTError",
+    "Added",
     "Completion",
     "CompletionStatus",
+    "Completions",
     "ConfigError",
     "Conflict",
     "Connection",
+    "Continuation",
     "Conversation",
     "EngineError",
     "ExportFormat",
@@ -95,6 +107,7 @@ __all__ = [
     "NotStored",
     "Policy",
     "PolicySpec",
+    "PrefixDrift",
     "Refusal",
     "Registration",
     "Reward",
@@ -119,6 +132,7 @@ __all__ = [
     "Unprocessable",
     "Version",
     "VersionNumber",
+    "prefix_drift",
     "rollout_path",
     "version_number",
 ]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,6 +29,42 @@ class CompletionStatus(StrEnum):
     """The client disconnected."""
     failed = "failed"
     """The engine died, or answered without exact tokens."""
+
+
+class Continuation(StrEnum):
+    """How a prompt that continues an earlier turn of its conversation was made of that turn's tokens.
+
+    A turn is a completion together with its prompt. Every member but `extended` and `spliced` is a reason why the
+    prompt was rendered anew although it differs from what was sampled.
+    """
+
+    extended = "extended"
+    """The chat template renders exactly the earlier turn's tokens, and goes on."""
+    spliced = "spliced"
+    """The prompt is the earlier turn's tokens, followed by what the template renders after them."""
+    off = "off"
+    """The server splices no prompts (`serve --splice off`)."""
+    thoughts = "thoughts"
+    """The template or the client leaves thoughts of earlier turns out (`serve --splice thoughts` keeps them)."""
+    cut = "cut"
+    """The earlier answer does not end with a token that ends a turn: a limit or a stop text cut it."""
+    changed = "changed"
+    """The template renders what stands before the earlier answer otherwise than it did then: other tools, or text that
+    depends on later messages."""
+    unlike = "unlike"
+    """The template leaves text of the earlier answer out, or ends it otherwise than the policy did."""
+    ambiguous = "ambiguous"
+    """Several answers with other tokens are the same message."""
+    forced = "forced"
+    """The earlier answer is a forced tool call, which engines write in a form of their own."""
+    media = "media"
+    """The messages have images or other media."""
+    prefill = "prefill"
+    """The request continues its last message, or asks for no generation prompt."""
+    unsupported = "unsupported"
+    """The engine cannot render a prompt without answering it, or does not take tokens as a prompt."""
+    refused = "refused"
+    """The engine refused the spliced prompt, for example because it is longer than the rendered one and too long."""
 
 
 class Sampling(BaseModel):
@@ -54,9 +94,9 @@ class Completion(BaseModel):
     id: str
     """Globally unique. Choice i > 0 of a request with n > 1 has the id `<id of the answer>.<i>`."""
     created: float
-    """Unix time, seconds."""
+    """Unix time, seconds: when it was sampled, or when it arrived here from another server."""
     server_id: str
-    """Id of the server that recorded it."""
+    """Id of the server that recorded it. Steps train no completion of another server."""
     base_model: str
     """Name of the base model."""
     tokenizer: str
@@ -95,6 +135,11 @@ class Completion(BaseModel):
     `completions`. `instructions` is the number of messages that are a response's instructions."""
     message: dict[str, Any] | None = None
     """The assistant message; None where the engine sent nothing."""
+    continues: str | None = None
+    """Id of the completion whose messages and answer are the beginning of this request's messages, the longest such one
+    of the same rollout (or of requests without a rollout, where this one has none); None: none is known."""
+    continuation: Continuation | None = None
+    """How the prompt was made of that completion's tokens. None if and only if `continues` is."""
 
     @property
     def greedy(self) -> bool:
@@ -109,3 +154,88 @@ class Completion(BaseModel):
         """
         limit = self.sampling.max_tokens
         return self.finish_reason == "length" or (limit is not None and len(self.token_ids) >= limit)
+
+
+class Completions(BaseModel):
+    """Body of `POST /api/completions`, and answer of `POST /api/completions/find`."""
+
+    completions: list[Completion]
+
+
+class Added(BaseModel):
+    """What became of completions that were brought from another server."""
+
+    added: int
+    """Rows that are new here."""
+    known: int
+    """Rows that were here already, with the same content."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixDrift:
+    """How much of what was sampled the next prompts do not have."""
+
+    sampled: int
+    """Tokens that were sampled by completions which another one continues."""
+    missing: int
+    """Those of them that the next prompt does not have where they were sampled, after the same tokens."""
+
+    @property
+    def share(self) -> float | None:
+        """The metric `prefix_drift`; None where no completion is continued."""
+        return self.missing / self.sampled if self.sampled else None
+
+
+def prefix_drift(completions: Iterable[Completion]) -> PrefixDrift:
+    """Compares what completions sampled with the next prompts of their conversations.
+
+    The next prompt of a completion is that of the earliest completion which `continues` it. A sampled token is in it if
+    prompt and sampled tokens up to and including this one are a prefix of it; only then can a prefix cache and the
+    trainer's prefix tree share it. Completions that nothing continues do not count.
+
+    Args:
+        completions: Of one trajectory, of a step, or of any number of them.
+    """
+    by_id = {completion.id: completion for completion in completions}
+    following: dict[str, Completion] = {}
+    for completion in sorted(by_id.values(), key=lambda completion: completion.created):
+        if completion.continues is not None and completion.continues in by_id:
+            following.setdefault(completion.continues, completion)
+    sampled = missing = 0
+    for id_, later in following.items():
+        earlier = by_id[id_]
+        turn = earlier.prompt_token_ids + earlier.token_ids
+        pairs = zip(turn, later.prompt_token_ids, strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        sampled += len(earlier.token_ids)
+        missing += len(earlier.token_ids) - max(0, shared - len(earlier.prompt_token_ids))
+    return PrefixDrift(sampled, missing)
+
+
+CHAT = "chatcmpl-"
+"""How ids in the ledger begin. The other APIs of the gateway have beginnings of their own; what follows is the same, so
+that the id of every answer leads to its completion."""
+RESPONSE = "resp_"
+MESSAGE = "msg_"
+TEXT = "cmpl-"
+
+_OTHER = re.compile(rf"(?:{RESPONSE}|{MESSAGE}|{TEXT})([0-9a-f]{{32}}(?:\.\d+)?)")
+"""OpenAI's and Anthropic's own ids have other lengths, or other characters."""
+
+
+def answer_id(completion_id: str, prefix: str) -> str:
+    """The id of a completion in another API. prefix: RESPONSE, MESSAGE or TEXT."""
+    return prefix + completion_id.removeprefix(CHAT)
+
+
+def ledger_id(given: object) -> str | None:
+    """The id of the ledger's completion that an answer's id leads to; None for an id of another server.
+
+    Args:
+        given: Id of an answer of any of the APIs.
+    """
+    if not isinstance(given, str):
+        return None
+    if given.startswith(CHAT):
+        return given
+    return CHAT + found[1] if (found := _OTHER.fullmatch(given)) else None

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from art_langgraph import Scenario, Trajectory, TrajectoryStore
 from art_langgraph.cli.main import build
 from art_langgraph.trajectory import CompletionCall, NodeRun
+from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 
@@ -227,3 +228,31 @@ def test_a_run_without_the_question_of_its_thread_is_not_replayed(
     done = art("train", "--from-store", "--policy", "agent", *replay)
     assert "1 runs are left out: they resumed a thread" in done.output
     assert "replaying 0 scenarios" in done.output
+
+
+def test_show_says_how_much_of_what_was_sampled_the_next_prompts_have(connected: TrainerServer, tmp_path: Path) -> None:
+    store, messages, calls = TrajectoryStore(tmp_path / "runs.sqlite"), [], []
+    for number, content in enumerate(["say a", "say b", "say c"]):
+        messages.append({"role": "user", "content": content})
+        with connected.http() as http:
+            body = {"model": "agent", "max_tokens": 9, "messages": messages}
+            answer = http.post("/v1/chat/completions", json=body, headers={"X-ART-Rollout": "shown"}).json()
+        messages.append(answer["choices"][0]["message"])
+        calls.append(CompletionCall(id=answer["id"], model="agent", version=0, started=float(number)))
+    trajectory = recorded("tr-1").model_copy(update={"completions": calls})
+    store.add(trajectory)
+    shown = art("trajectories", "show", "tr-1", "--store", str(store.path)).output
+    assert "prefix drift: 0.0%, 0 of 2 sampled tokens; next prompts: 2 extended" in " ".join(shown.split())
+
+
+def test_show_needs_no_server(store: TrajectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ART_BASE_URL", raising=False)
+    monkeypatch.delenv("ART_API_KEY", raising=False)
+    run = recorded("tr-1")
+    run.completions[1].id = "chatcmpl-2"
+    store.add(run)
+    shown = art("trajectories", "show", "tr-1").output
+    assert "prefix drift: not known, the server has the tokens: no token for" in " ".join(
+        shown.replace("│", "").split()
+    )
+    assert "answered by" in shown

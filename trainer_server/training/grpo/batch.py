@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainer_server.training.grpo.advantage import advantages, zero_variance
-from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig, TrajectoryRef
+from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig, TrajectoryRef, prefix_drift
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class Batch:
 
     version: the newest one of the policy, which is trained. samples: what is trained. rewards: of all trajectories that
     have one. rewards_by_version: those of trajectories that one version of the policy sampled alone. *_skipped: what is
-    not trained, by reason.
+    not trained, by reason. continuations: of the completions in the ledger, how many continue an earlier turn in which
+    way. prefix_drift: of all of them.
     """
 
     version: int = 0
@@ -58,6 +59,8 @@ class Batch:
     trajectories: int = 0
     trajectories_skipped: Counter[str] = field(default_factory=Counter)
     completions_skipped: Counter[str] = field(default_factory=Counter)
+    continuations: Counter[str] = field(default_factory=Counter)
+    prefix_drift: float | None = None
 
     def keeping(self, samples: list[Sample], skipped: Counter[str]) -> Batch:
         """The same batch with these samples only. skipped: the completions that this leaves out, by reason."""
@@ -95,6 +98,8 @@ class Batch:
             "completions": len(self.samples),
             "completions_skipped": dict(self.completions_skipped),
             "constrained": sum(sample.constrained for sample in self.samples),
+            "prefix_drift": self.prefix_drift,
+            "continuations": dict(self.continuations),
         }
 
 
@@ -107,6 +112,7 @@ def gather_batch(
     version: int,
     base_model: str,
     tokenizer: str,
+    server_id: str | None = None,
 ) -> Batch:
     """Looks every completion up, decides whether it is trained, and gives it its trajectory's advantage.
 
@@ -118,8 +124,14 @@ def gather_batch(
         version: Its newest.
         base_model: Of the trainer; completions of others are skipped.
         tokenizer: Fingerprint; completions of others are skipped.
+        server_id: Of the server; completions of others are skipped, since versions of theirs have the same numbers and
+            other weights. None: of no server.
     """
-    batch = Batch(version)
+    batch = Batch(
+        version,
+        continuations=Counter(one.continuation for one in completions.values() if one.continuation),
+        prefix_drift=prefix_drift(completions.values()).share,
+    )
     scored_by_group, rewards_by_group = [], []
     for group in groups:
         batch.groups += 1
@@ -130,7 +142,7 @@ def gather_batch(
         rewards = [trajectory.reward for trajectory in scored if trajectory.reward is not None]
         batch.rewards += rewards
         for trajectory in scored:
-            sampler = _sampler(trajectory, completions, policy)
+            sampler = _sampler(trajectory, completions, policy, server_id)
             if sampler is not None and trajectory.reward is not None:
                 batch.rewards_by_version[sampler].append(trajectory.reward)
         scored_by_group.append(scored)
@@ -152,7 +164,13 @@ def gather_batch(
             for completion_id in dict.fromkeys(trajectory.completions):
                 completion = completions.get(completion_id)
                 reason = _why_skipped(
-                    completion, config, policy=policy, version=version, base_model=base_model, tokenizer=tokenizer
+                    completion,
+                    config,
+                    policy=policy,
+                    version=version,
+                    base_model=base_model,
+                    tokenizer=tokenizer,
+                    server_id=server_id,
                 )
                 if reason:
                     batch.completions_skipped[reason] += 1
@@ -195,20 +213,33 @@ def minibatches(
     return [sorted(part) for part in parts]
 
 
-def _sampler(trajectory: TrajectoryRef, completions: Mapping[str, Completion], policy: str) -> int | None:
+def _sampler(
+    trajectory: TrajectoryRef, completions: Mapping[str, Completion], policy: str, server_id: str | None
+) -> int | None:
     """The version of the policy that sampled a whole trajectory; None: several did, or others, or it is not known."""
     known = [completions[completion_id] for completion_id in trajectory.completions if completion_id in completions]
+    if server_id is not None and any(completion.server_id != server_id for completion in known):
+        return None
     samplers = {(completion.policy, completion.version) for completion in known}
     name, version = samplers.pop() if len(samplers) == 1 else (None, None)
     return version if name == policy else None
 
 
 def _why_skipped(
-    completion: Completion | None, config: GRPOConfig, *, policy: str, version: int, base_model: str, tokenizer: str
+    completion: Completion | None,
+    config: GRPOConfig,
+    *,
+    policy: str,
+    version: int,
+    base_model: str,
+    tokenizer: str,
+    server_id: str | None,
 ) -> str | None:
     """Why a completion cannot be trained, or None."""
     if completion is None:
         return "missing"
+    if server_id is not None and completion.server_id != server_id:
+        return "other_server"
     if completion.policy != policy:
         return "other_policy"
     if completion.base_model != base_model:

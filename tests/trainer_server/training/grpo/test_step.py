@@ -27,6 +27,7 @@ from trainer_server.training.model.tree import pack
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (
     CompletionStatus,
+    Continuation,
     GroupRef,
     GRPOConfig,
     Home,
@@ -102,6 +103,21 @@ def test_what_is_never_trained(changes: dict[str, Any], reason: str) -> None:
     )
     assert [sample.completion.id for sample in batch.samples] == ["c1"]
     assert batch.completions_skipped == {reason: 1}
+
+
+def test_drift_counts_whatever_is_trained() -> None:
+    first = completion("c0", [5, 6], status=CompletionStatus.aborted)
+    prompt = [*first.prompt_token_ids, 5, 9]
+    second = completion(
+        "c1", [7], prompt_token_ids=prompt, created=1.0, continues="c0", continuation=Continuation.thoughts
+    )
+    found = {"c0": first, "c1": second}
+    batch = gather_batch(
+        groups(1.0, 0.0), found, GRPOConfig(), policy="p", version=0, base_model="tiny", tokenizer="tok"
+    )
+    metrics = batch.metrics()
+    assert metrics["prefix_drift"] == 0.5
+    assert metrics["continuations"] == {"thoughts": 1}
 
 
 def test_tokens_that_a_grammar_forced_are_not_trained() -> None:

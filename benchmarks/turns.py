@@ -1,0 +1,245 @@
+"""Agents of eight turns: what a training step computes when prompts are rendered, and when they are spliced.
+
+    python -m benchmarks.turns [--json] [--model embedded] [--modes off,exact,thoughts] [--rollouts 8] [--rounds 2]
+
+One vLLM serves the model. For each mode of `serve --splice` a trainer server stands over it, with a policy of its own.
+The rounds alternate between the servers. In a round, all rollouts of an agent run at once, and one step trains on them.
+
+- `calls`: a grammar makes the policy call a tool in each turn, in JSON without spaces, which no template writes. Where
+  the model thinks, it thinks first. LangChain writes the calls anew and sends no thoughts.
+- `chat`: free text at temperature 1. Its tokens are often not those that the tokenizer would choose.
+
+`packed`: tokens of the step's prefix tree, `separate`: of the same completions one by one. `tokens/s` counts sampled
+tokens by the wall time of the rollouts. Figures are of all rounds but the first, which is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.runnables import Runnable
+from langgraph.graph import END, START, MessagesState, StateGraph
+from pydantic import SecretStr
+from rich.console import Console
+from rich.table import Table
+
+from art_langgraph import ChatART, GRPOConfig, TrainerClient, gather
+from trainer_server.engines.served_model import resolve
+from trainer_server.engines.vllm.command import command, environment, free_port
+from trainer_server.engines.vllm.parsers import parsers_of
+from trainer_server.wire import Home
+
+KEY = "benchmark"
+TURNS = 8
+START_SECONDS = 600.0
+_ARGUMENTS = r'\{"page":[1-9][0-9]?,"word":"[a-z]{3,10}"\}'
+CALLS = {
+    "hermes": r'<tool_call>\n\{"name":"lookup","arguments":' + _ARGUMENTS + r"\}\n</tool_call>",
+    "llama": r'\{"name":"lookup","parameters":' + _ARGUMENTS + r"\}",
+}
+"""Grammars of calls, by family."""
+THOUGHT = r"<think>\n[a-z ]{20,60}\n</think>\n\n"
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "lookup",
+        "description": "Looks a word up in a book.",
+        "parameters": {
+            "type": "object",
+            "properties": {"word": {"type": "string"}, "page": {"type": "integer"}},
+            "required": ["word", "page"],
+        },
+    },
+}
+
+
+def agent(model: Runnable[Any, Any]) -> Any:
+    """A graph that asks its model eight times."""
+
+    async def ask(state: MessagesState) -> dict[str, list[AnyMessage]]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    def go_on(state: MessagesState) -> dict[str, list[AnyMessage]]:
+        said = state["messages"][-1]
+        results: list[AnyMessage] = [
+            ToolMessage(f'"{call["args"]["word"]}" is not there.', tool_call_id=str(call["id"]))
+            for call in getattr(said, "tool_calls", ())
+        ]
+        return {"messages": results or [HumanMessage("Go on.")]}
+
+    def more(state: MessagesState) -> str:
+        return END if sum(isinstance(one, AIMessage) for one in state["messages"]) >= TURNS else "go_on"
+
+    graph = StateGraph(MessagesState).add_node("ask", ask).add_node("go_on", go_on)
+    graph.add_edge(START, "ask").add_edge("go_on", "ask").add_conditional_edges("ask", more)
+    return graph.compile()
+
+
+@dataclass(slots=True)
+class Side:
+    """A trainer server with one mode of `--splice`, and what was measured there."""
+
+    mode: str
+    url: str
+    seconds: float = 0.0
+    sampled: int = 0
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+
+    def row(self) -> dict[str, Any]:
+        """Totals over the rounds."""
+        total: defaultdict[str, float] = defaultdict(float)
+        continuations: Counter[str] = Counter()
+        for metrics in self.metrics:
+            for name in ("tokens_total", "tokens_unique", "tokens_trained"):
+                total[name] += metrics[name]
+            total["compute"] += metrics["seconds"]["compute"]
+            continuations.update(metrics["continuations"])
+        drifts = [metrics["prefix_drift"] for metrics in self.metrics]
+        return {
+            "splice": self.mode,
+            "prefix_drift": sum(drifts) / len(drifts),
+            "packed": int(total["tokens_unique"] / len(drifts)),
+            "separate": int(total["tokens_total"] / len(drifts)),
+            "trained": int(total["tokens_trained"] / len(drifts)),
+            "compute_seconds": total["compute"] / len(drifts),
+            "tokens_per_second": self.sampled / self.seconds,
+            "continuations": dict(continuations),
+        }
+
+
+@contextmanager
+def process(line: list[str], env: dict[str, str], log: Path, url: str) -> Iterator[None]:
+    """A server process, once it is ready."""
+    with log.open("wb") as out:
+        child = subprocess.Popen(line, env={**os.environ, **env}, stdout=out, stderr=out)
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not _ready(url):
+            if child.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{url} did not start:\n{log.read_text()[-3000:]}")
+            time.sleep(0.5)
+        yield
+    finally:
+        child.terminate()
+        child.wait(60)
+
+
+def _ready(url: str) -> bool:
+    try:
+        answer = httpx.get(f"{url}/health", timeout=5)
+        return answer.status_code == 200 and (not answer.content or bool(answer.json().get("ready", True)))
+    except (httpx.HTTPError, ValueError):
+        return False
+
+
+@contextmanager
+def servers(model: str, modes: list[str], scratch: Path, extra: list[str]) -> Iterator[list[Side]]:
+    """A vLLM, and a trainer server over it for each mode."""
+    home = Home.find()
+    base = resolve(model, home.cache)
+    port, sides = free_port(), []
+    flags = ["--structured-outputs-config", '{"enable_in_reasoning": true}', *extra]
+    parsers = parsers_of(base.path, home.cache, tools="auto", reasoning="auto", args=flags)
+    line = command(base, home, port, max_loras=6, max_rank=8, cpu=True, extra=flags, parsers=parsers)
+    with ExitStack() as stack:
+        engine = f"http://127.0.0.1:{port}"
+        stack.enter_context(process(line, environment(base, KEY, kv_cache_gib=2), scratch / "vllm.log", engine))
+        for mode in modes:
+            own = free_port()
+            words = ["--model", model, "--home", str(scratch / mode), "--port", str(own), "--engine-url", engine]
+            env = {"ART_API_KEY": KEY, "ART_ENGINE_API_KEY": KEY}
+            url = f"http://127.0.0.1:{own}"
+            serve = [sys.executable, "-m", "trainer_server", *words, "--max-rank", "8", "--splice", mode]
+            stack.enter_context(process(serve, env, scratch / f"{mode}.log", url))
+            sides.append(Side(mode, url))
+        yield sides
+
+
+async def measure(kind: str, side: Side, rollouts: int, seed: int, grammar: str, counted: bool) -> None:
+    """One round of one side."""
+    policy, rng = f"{kind}-{side.mode}", random.Random(seed)
+    async with TrainerClient(side.url, KEY) as trainer:
+        if policy not in {known.name for known in await trainer.policies()}:
+            await trainer.create_policy(policy, rank=8)
+        model: Any = ChatART(
+            policy=policy, max_tokens=160 if kind == "calls" else 48, base_url=side.url, api_key=SecretStr(KEY)
+        )
+        if kind == "calls":
+            model = model.bind(tools=[TOOL], extra_body={"structured_outputs": {"regex": grammar}})
+        prompts = [f"{seed}.{number}: look some words up." for number in range(2)]
+        asked = [{"messages": [SystemMessage("You answer in few words."), HumanMessage(prompt)]} for prompt in prompts]
+        began = time.perf_counter()
+        groups = await gather(agent(model), asked, n=rollouts // 2, reward=lambda _: rng.random(), progress=False)
+        seconds = time.perf_counter() - began
+        runs = [run for group in groups for run in group.trajectories]
+        if errors := [run.error for run in runs if run.error]:
+            raise RuntimeError(f"{len(errors)} of {len(runs)} rollouts failed: {errors[0]}")
+        result = await trainer.train_step(policy, groups, GRPOConfig(lr=1e-6))
+        if counted:
+            side.seconds += seconds
+            answers = [message for run in runs for message in run.messages if isinstance(message, AIMessage)]
+            side.sampled += sum(answer.usage_metadata["output_tokens"] for answer in answers if answer.usage_metadata)
+            side.metrics.append(result.metrics)
+
+
+async def main(options: argparse.Namespace) -> dict[str, Any]:
+    """All agents on all sides."""
+    found: dict[str, Any] = {"model": options.model}
+    with (
+        tempfile.TemporaryDirectory(prefix="art-turns-") as scratch,
+        servers(options.model, options.modes.split(","), Path(scratch), options.engine_args.split()) as sides,
+    ):
+        for kind in ("calls", "chat"):
+            fresh = [Side(side.mode, side.url) for side in sides]
+            for number in range(options.rounds + 1):
+                for side in fresh:
+                    grammar = THOUGHT * options.thinks + CALLS[options.calls]
+                    await measure(kind, side, options.rollouts, number, grammar, counted=number > 0)
+            found[kind] = [side.row() for side in fresh]
+    return found
+
+
+def show(found: dict[str, Any]) -> None:
+    """Prints a table."""
+    table = Table(title=f"{found['model']}, per step")
+    names = ("agent", "splice", "prefix drift", "packed", "separate", "trained", "step s", "tokens/s", "prompts")
+    for name in names:
+        table.add_column(name)
+    for kind in ("calls", "chat"):
+        for row in found[kind]:
+            prompts = ", ".join(f"{count} {how}" for how, count in row["continuations"].items())
+            figures = [f"{row['prefix_drift']:.3f}", *(str(row[name]) for name in ("packed", "separate", "trained"))]
+            speed = [f"{row['compute_seconds']:.1f}", f"{row['tokens_per_second']:.0f}"]
+            table.add_row(kind, row["splice"], *figures, *speed, prompts)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--model", default="embedded", help="as `serve` has it")
+    parser.add_argument("--modes", default="off,exact,thoughts", help="values of `serve --splice`")
+    parser.add_argument("--calls", default="hermes", choices=CALLS, help="how the model writes calls of tools")
+    parser.add_argument("--thinks", action="store_true", help="the model thinks first, in <think>…</think>")
+    parser.add_argument("--rollouts", type=int, default=8, help="rollouts of a round, in two groups")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds that count")
+    parser.add_argument("--engine-args", default="", help="more flags for vLLM")
+    chosen = parser.parse_args()
+    result = asyncio.run(main(chosen))
+    print(json.dumps(result)) if chosen.json else show(result)

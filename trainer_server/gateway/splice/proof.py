@@ -1,0 +1,165 @@
+"""Whether a prompt can be an earlier turn's own tokens and what the chat template renders after them.
+
+The rendered and the spliced prompt then say the same messages:
+
+- Before the answer: what the template renders there now is what it rendered there for the earlier turn.
+- The answer: the request has the message that the engine read from the sampled tokens (`turns.py` found it so). In the
+  rendered prompt it begins where the earlier prompt ended, all of its text is there, and it ends with the token that
+  ended the turn: the template ends answers with it, and the answer's own text does not have it.
+- After the answer: these are the template's own tokens. The token that ends a turn is special. No tokenizer merges it
+  with its neighbours, so a prompt can be cut there.
+
+Where any of this cannot be shown, the prompt is rendered anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import Any, NamedTuple, Protocol
+
+from trainer_server.gateway.splice.messages import holds, said, thoughts
+from trainer_server.gateway.splice.turns import Match, Tokens
+from trainer_server.wire import Continuation
+
+_TAGS = re.compile(r"\s+|<[^<>]*>|\[/?[A-Z_]*\]")
+"""What may stand around thoughts: white space, `<think>`, `[THINK]` and the like."""
+_MOST_TURNED = 100
+"""Characters by which the place of a deletion is moved to look for thoughts in it."""
+
+_MOST_SHARED = 3
+"""Tokens that the tag of a generation prompt and the beginning of an answer may share: the "<" of both, for example."""
+
+TextOf = Callable[[Sequence[int]], Awaitable[str]]
+
+
+class Template(Protocol):
+    """What the proof needs to know of the engine's tokenizer and chat template."""
+
+    async def text_of(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, special ones included."""
+        ...
+
+    async def ends(self, answer: Mapping[str, Any], token: int) -> bool:
+        """Whether the template ends answers of the shape of this one with this token."""
+        ...
+
+
+class _Answer(NamedTuple):
+    """Where a rendered prompt has an earlier answer."""
+
+    start: int
+    """Index of its first token."""
+    end: int
+    """Index of the token that ends its turn."""
+    dropped: bool
+    """Whether thoughts of answers before it are left out, which the template rendered then."""
+
+
+async def splice(
+    match: Match, messages: Sequence[Mapping[str, Any]], rendered: Tokens, template: Template, *, keep_thoughts: bool
+) -> Tokens | Continuation:
+    """Puts an earlier turn's tokens in place of what the template renders for them.
+
+    Args:
+        match: The turn that the request continues.
+        messages: Of the request.
+        rendered: The request's prompt as the template renders it.
+        template: The engine's.
+        keep_thoughts: Whether the prompt may have thoughts of earlier turns that the rendered one leaves out.
+
+    Returns:
+        The prompt; or `extended` where `rendered` begins with the turn's tokens; or why the prompt is rendered anew.
+    """
+    turn = match.turn
+    own = turn.prompt + turn.sampled
+    if turn.sampled and rendered[: len(own)] == own:
+        return Continuation.extended
+    if turn.hindrance:
+        return turn.hindrance
+    end_token = turn.sampled[-1]
+    if not await template.ends(turn.message, end_token) or holds(turn.message, await template.text_of([end_token])):
+        return Continuation.unlike
+    known = [thought for message in messages[: match.length - 1] for thought in thoughts(message)]
+    answer = await _find_answer(turn.rendered, rendered, end_token, template.text_of, known)
+    if answer is None:
+        return Continuation.changed
+    text = await template.text_of(rendered[answer.start : answer.end])
+    if not _in_order(said(turn.message), text):
+        return Continuation.unlike
+    if not keep_thoughts and (answer.dropped or not _in_order(thoughts(turn.message), text)):
+        return Continuation.thoughts
+    return own + rendered[answer.end + 1 :]
+
+
+async def _find_answer(
+    then: Tokens, now: Tokens, end_token: int, text_of: TextOf, known: Sequence[str]
+) -> _Answer | None:
+    """Finds an answer in a rendered prompt: it begins where the earlier rendered prompt ended.
+
+    Args:
+        then: The prompt that was answered, as the template rendered it.
+        now: The prompt that has the answer in it.
+        end_token: The token that ended the answer.
+        text_of: Decodes tokens.
+        known: Thoughts of the messages before the answer.
+
+    Returns:
+        None: what the template renders before the answer is not what it rendered then, apart from thoughts.
+    """
+    parts_then, parts_now = _parts(then, end_token), _parts(now, end_token)
+    *before, opened = parts_then
+    if len(parts_now) <= len(parts_then):
+        return None
+    start, dropped = 0, False
+    for part_then, part_now in zip(before, parts_now, strict=False):
+        start += len(part_now)
+        if part_then != part_now:
+            if not _thoughts_dropped(await text_of(part_then), await text_of(part_now), known):
+                return None
+            dropped = True
+    part = parts_now[len(before)]
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(opened, part[:-1], strict=False)))
+    for begin in range(shared, max(shared - _MOST_SHARED, 0) - 1, -1):
+        if begin == len(opened) or not _TAGS.sub("", await text_of(opened[begin:])):
+            return _Answer(start + begin, start + len(part) - 1, dropped)
+    return None
+
+
+def _parts(tokens: Tokens, end_token: int) -> list[Tokens]:
+    """Tokens, cut behind each `end_token`. The last part has none, and may be empty."""
+    parts, start = [], 0
+    for _ in range(tokens.count(end_token)):
+        end = tokens.index(end_token, start) + 1
+        parts.append(tokens[start:end])
+        start = end
+    return [*parts, tokens[start:]]
+
+
+def _thoughts_dropped(longer: str, shorter: str, known: Sequence[str]) -> bool:
+    """Whether a text is another one without known thoughts and the tags around them, which stand in one place."""
+    dropped = len(longer) - len(shorter)
+    start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(longer, shorter, strict=False)))
+    for at in range(start, max(start - _MOST_TURNED, 0) - 1, -1):  # "<think>…</think><b>" less "think>…</think><"
+        if dropped <= 0 or longer[at + dropped :] != shorter[at:]:
+            return False
+        block = longer[at : at + dropped]
+        for thought in known:
+            block = block.replace(thought, "")
+        if not _TAGS.sub("", block):
+            return True
+    return False
+
+
+def _in_order(texts: Iterable[str], whole: str) -> bool:
+    """Whether texts stand in a text one after another, as they are or as JSON writes them."""
+    at = 0
+    for text in texts:
+        forms = (text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1])
+        found = next(((where, form) for form in forms if (where := whole.find(form, at)) >= 0), None)
+        if found is None:
+            return False
+        at = found[0] + len(found[1])
+    return True

@@ -1,0 +1,111 @@
+"""The turns of conversations that are under way, by their messages."""
+
+from __future__ import annotations
+
+import dataclasses
+from array import array
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from trainer_server.gateway.splice.messages import digests, extended
+from trainer_server.wire import Continuation
+
+MOST_TOKENS = 2**25
+"""Tokens that are remembered, in all: 128 MiB. The turns that were used least recently are forgotten first."""
+_OVERHEAD = 1_000
+"""What a turn counts for its message, in tokens."""
+
+Tokens: TypeAlias = "array[int]"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A completion that later prompts may continue."""
+
+    id: str
+    """Id of the completion."""
+    prompt: Tokens
+    """What the engine was prompted with."""
+    sampled: Tokens
+    """What it sampled, up to and including the token that ended the turn."""
+    rendered: Tokens
+    """The prompt as the chat template renders it. The same as `prompt`, unless that was spliced."""
+    message: Mapping[str, Any]
+    """The answer, as the client got it."""
+    hindrance: Continuation | None = None
+    """Why prompts are never spliced with these tokens; None: they may be."""
+
+    @property
+    def size(self) -> int:
+        """Tokens that it keeps in memory."""
+        own = 0 if self.rendered is self.prompt else len(self.rendered)
+        return len(self.prompt) + len(self.sampled) + own + _OVERHEAD
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A turn that a request continues."""
+
+    turn: Turn
+    length: int
+    """How many of the request's messages are the turn's: those of its prompt, and its answer."""
+
+
+class Conversation:
+    """The messages of one request, and the key of every beginning of them.
+
+    Args:
+        messages: Of the request.
+        rollout: Its rollout. Only turns of the same rollout are found; requests without a rollout find one another.
+    """
+
+    def __init__(self, messages: Sequence[Mapping[str, Any]], rollout: str | None) -> None:
+        self.messages = messages
+        self._keys = digests(messages, "" if rollout is None else f"rollout {rollout}")
+
+    def beginnings(self) -> list[tuple[int, bytes]]:
+        """Length and key of each beginning that ends with an answer, and that a message follows. The longest first."""
+        lengths = range(len(self.messages) - 1, 0, -1)
+        return [(k, self._keys[k - 1]) for k in lengths if self.messages[k - 1].get("role") == "assistant"]
+
+    def answered(self, message: Mapping[str, Any]) -> bytes:
+        """The key of the conversation with its answer."""
+        return extended(self._keys[-1], message)
+
+
+class Turns:
+    """Remembers turns, and finds those that a request continues.
+
+    Args:
+        most_tokens: Limit of memory, in tokens.
+    """
+
+    def __init__(self, most_tokens: int = MOST_TOKENS) -> None:
+        self._most = most_tokens
+        self._turns: OrderedDict[bytes, Turn] = OrderedDict()
+        self._size = 0
+
+    def add(self, conversation: Conversation, turn: Turn) -> None:
+        """Remembers a turn: the conversation that was answered, and the answer."""
+        key = conversation.answered(turn.message)
+        if known := self._turns.pop(key, None):
+            self._size -= known.size
+            same = (known.prompt, known.sampled) == (turn.prompt, turn.sampled)
+            if not same or known.hindrance == Continuation.ambiguous:
+                turn = dataclasses.replace(turn, hindrance=Continuation.ambiguous)
+        self._turns[key] = turn
+        self._size += turn.size
+        while self._size > self._most:
+            _, forgotten = self._turns.popitem(last=False)
+            self._size -= forgotten.size
+
+    def matches(self, conversation: Conversation) -> list[Match]:
+        """The turns that a conversation begins with, the longest first."""
+        found: list[Match] = []
+        for length, key in conversation.beginnings():
+            if turn := self._turns.get(key):
+                self._turns.move_to_end(key)
+                found.append(Match(turn, length))
+        return found
