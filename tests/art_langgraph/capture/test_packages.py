@@ -52,7 +52,7 @@ async def test_langgraph_supervisor(make: MakeModel, connected: TrainerServer) -
     connected.engine["answers"][:] = [
         "call transfer_to_math {}", 'call double {"value": 4}', "eight", "call transfer_to_writer {}", "written", "end",
     ]  # fmt: skip
-    run = await rollout(team, "go", lambda _: NodeRewards({"boss": 0.5, "math": 1.0, "writer/model": 0.25}))
+    run = await rollout(team, "go", lambda _: NodeRewards({"boss/agent": 0.5, "math": 1.0, "writer/model": 0.25}))
     boss = "boss/agent"
     assert places(run) == [
         (boss, True), ("math/model", True), ("math/model", True), (boss, True), ("writer/model", True), (boss, True),
@@ -65,7 +65,7 @@ async def test_langgraph_supervisor(make: MakeModel, connected: TrainerServer) -
         ref.scenario_id.partition("/")[2]: (len(ref.trajectories[0].completions), ref.trajectories[0].reward)
         for ref in group_refs([group])
     }
-    assert found == {"boss": (3, 0.5), "math": (2, 1.0), "writer/model": (1, 0.25)}
+    assert found == {"boss/agent": (3, 0.5), "math": (2, 1.0), "writer/model": (1, 0.25)}
 
 
 @needs("langgraph_swarm")
