@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,3 +51,42 @@ def test_verifiers_reads_episodes_with_the_exact_tokens(connected: TrainerServer
     assert mask[-sampled:] == [True] * sampled
     assert logprobs[-sampled:] == pytest.approx(last.logprobs)
     assert read["output"] == sum(len(row.token_ids) for row in rows.values())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning", "ignore::DeprecationWarning")
+def test_trl_takes_a_step_on_the_rows(connected: TrainerServer, base_model: Path, tmp_path: Path) -> None:
+    datasets, trl = pytest.importorskip("datasets"), pytest.importorskip("trl")
+    tokenizer = letters()
+    with connected.http() as http:
+        run = recorded_run(http)
+    Export(TrainerFormat.trl, tokens=True).write(tmp_path / "rows.jsonl", [run])
+    rows = datasets.load_dataset(
+        "json", data_files=str(tmp_path / "rows.jsonl"), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    config = trl.SFTConfig(
+        output_dir=str(tmp_path / "out"), max_steps=1, per_device_train_batch_size=2, report_to="none", use_cpu=True,
+        bf16=False, save_strategy="no", completion_only_loss=True,
+    )  # fmt: skip
+    trainer = trl.SFTTrainer(model=str(base_model), args=config, train_dataset=rows, processing_class=tokenizer)
+    assert trainer.train().global_step == 1
+    (_, second) = [tokenizer.decode(row["input_ids"]) for row in trainer.train_dataset]
+    assert second.startswith("weather add system: Be brief.")
+    assert 'assistant: add({"a": 1})' in second
+
+
+def letters() -> Any:
+    """A tokenizer with a token for each byte, and a chat template that shows tools and calls."""
+    tokenizers, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
+    level = tokenizers.pre_tokenizers.ByteLevel
+    letters = {letter: number for number, letter in enumerate([*sorted(level.alphabet()), "<end>"])}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=letters, merges=[]))
+    made.pre_tokenizer, made.decoder = level(add_prefix_space=False), tokenizers.decoders.ByteLevel()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>", pad_token="<end>")
+    tokenizer.chat_template = (
+        "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}"
+        "{% for message in messages %}{{ message.role }}: {{ message.content or '' }}"
+        "{% for call in message.tool_calls or [] %}{{ call.function.name }}({{ call.function.arguments | tojson }})"
+        "{% endfor %}<end>{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    return tokenizer
