@@ -6,6 +6,9 @@ of all slots at once, and what is not a row's own is masked; of a long one (pref
 apart. Either way a fused layer takes two matmuls, and rows without an adapter get nothing. `ART_CPU_LORA=0` leaves
 vLLM as it is.
 
+Experts get no adapter (`--lora-target-modules`). Stock vLLM, once adapters are enabled, computes experts with Triton,
+which CPUs do not have; here its kernels for CPUs compute them.
+
 This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
 Shapes: N tokens, I in, O out (of all slices), R rank, C slices of a fused layer (q, k, v), S slots.
 """
@@ -140,6 +143,7 @@ def register() -> None:
         return
     from vllm.lora.model_manager import LoRAModelManager
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
+    from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
 
     # An operator of its own, because torch.compile would bake one batch's groups into the graph.
     library = torch.library.Library("art", "FRAGMENT")
@@ -148,7 +152,7 @@ def register() -> None:
     library.impl("lora_linear", lambda *args: None, "Meta")
     register.library = library  # type: ignore[attr-defined]  # an operator lives as long as its library
 
-    update = PunicaWrapperCPU.update_metadata
+    update, init_experts = PunicaWrapperCPU.update_metadata, FusedMoEConfig.__post_init__
 
     def update_metadata(self: Any, mapping: Any, lora_index_to_id: list[int | None], *args: Any, **kwargs: Any) -> None:
         update(self, mapping, lora_index_to_id, *args, **kwargs)
@@ -176,6 +180,10 @@ def register() -> None:
         y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
         lora_linear(y, x, (a,), (b,), scale, batch, _packed)
 
+    def without_adapters(self: Any) -> None:
+        self.is_lora_enabled = False
+        init_experts(self)
+
     def forgetting(change: Any) -> Any:
         def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
@@ -189,6 +197,7 @@ def register() -> None:
 
         return changed
 
+    FusedMoEConfig.__post_init__ = without_adapters
     PunicaWrapperCPU.update_metadata = update_metadata
     PunicaWrapperCPU.add_lora_logits = add_lora_logits
     PunicaWrapperCPU.add_lora_linear = add_lora_linear
