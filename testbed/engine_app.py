@@ -1,4 +1,4 @@
-"""A small engine that answers chat completions with exact tokens, as vLLM does: for the lane without vLLM.
+"""A small engine that answers chat and text completions with exact tokens, as vLLM does: for the lane without vLLM.
 
 A token is a character of the text, but two newlines in a row are one. Its chat template puts END after what the
 assistant said, and drops `(hint) …` messages once they are answered. It takes `kv_transfer_params.prompt_token_ids` in
@@ -12,6 +12,8 @@ samples END; anything else is echoed. A forced tool is called with what would ha
 are over the context. While a test leaves texts in `state["answers"]`, these are said instead (of `call …`, done), to
 prompts of any length. Adapters whose names are in `state["refused"]` are not loaded, nor are those that are no whole
 safetensors files. While `state["deaf"]`, health checks are not answered.
+
+`cut TEXT` says TEXT, and that the limit of tokens cut it.
 
 With `sleeps` it can be told to rest, and answers nothing while it does.
 
@@ -133,6 +135,8 @@ def make_app(
         if given and state["splices"] == "garbled":
             prompt_ids = prompt_ids[1:]
         head = {"id": "chatcmpl-engine", "object": "chat.completion", "created": 1, "model": body["model"]}
+        for choice in choices if said.startswith("cut ") else ():
+            choice["finish_reason"] = "length"
         if said == "no tokens":
             for choice in choices:
                 choice["token_ids"] = None
@@ -146,6 +150,26 @@ def make_app(
         counted = len(tokens) * len(choices)
         usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": counted, "total_tokens": 0}
         return JSONResponse({**head, "choices": choices, "usage": usage, "prompt_token_ids": prompt_ids})
+
+    async def complete(request: Request) -> Response:
+        body = await request.json()
+        state["requests"].append(body)
+        if body["model"] != base and body["model"] not in state["loaded"]:
+            return JSONResponse({"error": {"message": f"model {body['model']} does not exist", "code": 404}}, 404)
+        prompt_ids = _tokens(body["prompt"]) if isinstance(body["prompt"], str) else body["prompt"]
+        text, _ = _answer(_text(prompt_ids), body)
+        tokens = _tokens(text)[: body.get("max_tokens") or CONTEXT]
+        head = {"id": "cmpl-engine", "object": "text_completion", "created": 1, "model": body["model"]}
+        count = len(tokens) * (body.get("n") or 1)
+        usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": count, "total_tokens": len(prompt_ids) + count}
+        if body.get("stream"):
+            events = [
+                {**head, "choices": [_text_choice(0, [token], prompt_ids if at == 0 else None, at == len(tokens) - 1)]}
+                for at, token in enumerate(tokens)
+            ]
+            return StreamingResponse(_events([*events, {**head, "choices": [], "usage": usage}]))
+        choices = [_text_choice(index, tokens, prompt_ids, True) for index in range(body.get("n") or 1)]
+        return JSONResponse({**head, "choices": choices, "usage": usage})
 
     async def tokenize(request: Request) -> Response:
         body = await request.json()
@@ -212,6 +236,7 @@ def make_app(
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/completions", complete, methods=["POST"]),
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
             *([Route("/v1/load_lora_adapter", load, methods=["POST"])] if lora else []),
@@ -265,7 +290,7 @@ def _text(tokens: list[int]) -> str:
 
 
 def _answer(said: str, body: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
-    text = said.removeprefix("say ").removeprefix("gap ") or "?"
+    text = said.removeprefix("say ").removeprefix("gap ").removeprefix("cut ") or "?"
     if said.startswith("think "):
         return said.removeprefix("think ").replace("|", ""), []
     if said.startswith("call "):
@@ -293,6 +318,25 @@ def _choice(index: int, text: str, calls: list[dict[str, Any]], tokens: list[int
         "index": index, "message": message, "logprobs": logprobs, "token_ids": tokens,
         "finish_reason": "tool_calls" if calls else "stop",
     }  # fmt: skip
+
+
+def _text_choice(index: int, tokens: list[int], prompt_ids: list[int] | None, ended: bool) -> dict[str, Any]:
+    """A choice of a text completion, or of a chunk of it."""
+    texts = [_text([token]) for token in tokens]
+    logprobs = {
+        "tokens": texts, "token_logprobs": [UNIFORM] * len(tokens), "text_offset": list(range(len(tokens))),
+        "top_logprobs": [{text: UNIFORM} for text in texts],
+    }  # fmt: skip
+    return {
+        "index": index, "text": "".join(texts), "logprobs": logprobs, "finish_reason": "stop" if ended else None,
+        "stop_reason": None, "token_ids": tokens, "prompt_token_ids": prompt_ids,
+    }  # fmt: skip
+
+
+async def _events(bodies: list[dict[str, Any]]) -> AsyncIterator[bytes]:
+    for body in bodies:
+        yield b"data: " + to_json(body).encode() + b"\n\n"
+    yield b"data: [DONE]\n\n"
 
 
 async def _stream(

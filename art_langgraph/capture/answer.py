@@ -8,18 +8,25 @@ from typing import Any
 from langchain_core.messages import BaseMessage, ToolMessage, convert_to_openai_messages
 from langgraph.types import Command
 
+from trainer_server.wire import answer_ids
+
 
 def completion_id(message: BaseMessage) -> str | None:
     """The id under which our gateway recorded an answer; None for answers of other servers.
 
-    Our gateway repeats the id as `system_fingerprint`, which every LangChain version keeps, streaming or not.
+    Our gateway repeats the id as `system_fingerprint`, which every LangChain version keeps, streaming or not. The
+    Responses API and Anthropic's have no such field: there the answer's own id tells.
     """
-    return gateway_id(message.response_metadata.get("system_fingerprint"))
+    if known := gateway_id(message.response_metadata.get("system_fingerprint")):
+        return known
+    given = (str(message.response_metadata.get("id")), str(message.id))
+    others = (answer_ids.completion_id(one) for one in given if not one.startswith(answer_ids.CHAT))
+    return next(filter(None, others), None)
 
 
 def gateway_id(fingerprint: object) -> str | None:
     """A fingerprint, if it is an id of our gateway."""
-    return fingerprint if isinstance(fingerprint, str) and fingerprint.startswith("chatcmpl-") else None
+    return fingerprint if isinstance(fingerprint, str) and fingerprint.startswith(answer_ids.CHAT) else None
 
 
 def served_version(model: object) -> int | None:

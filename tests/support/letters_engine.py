@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,8 +92,15 @@ class LettersEngine:
     async def unload(self, name: str) -> None:
         self.loaded.pop(name, None)
 
+    def chat(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[Reply]:
+        return self._answer(request, self._render(request["messages"]))
+
+    def complete(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[Reply]:
+        prompt = request["prompt"]
+        return self._answer(request, list(map(ord, prompt)) if isinstance(prompt, str) else prompt)
+
     @asynccontextmanager
-    async def chat(self, request: Mapping[str, Any]) -> AsyncIterator[Reply]:
+    async def _answer(self, request: Mapping[str, Any], prompt: list[int]) -> AsyncIterator[Reply]:
         if request["model"] != self._base and request["model"] not in self.loaded:
             raise AdapterLost(f"letters do not hold {request['model']}")
         self.asked.append(dict(request))
@@ -108,16 +115,16 @@ class LettersEngine:
             "logprobs": {"content": content},
             "token_ids": tokens,
         }
-        prompt = await self.render({"messages": request["messages"]}, generation=True)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(tokens), "total_tokens": 0}
         head = {"id": "c", "object": "chat.completion", "created": 1, "model": request["model"], "usage": usage}
         yield LettersReply({**head, "prompt_token_ids": prompt, "choices": [choice]})
 
     async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
-        text = "".join(
-            str(message["content"]) + (END if message["role"] == "assistant" else "") for message in chat["messages"]
-        )
-        return await self.tokenize(text)
+        return self._render(chat["messages"])
+
+    def _render(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        ends = {"assistant": END}
+        return [ord(char) for message in messages for char in f"{message['content']}{ends.get(message['role'], '')}"]
 
     async def tokenize(self, text: str) -> list[int]:
         return [ord(letter) for letter in text]

@@ -52,7 +52,7 @@ class RequestRefused(EngineError):
 
 
 class Reply(Protocol):
-    """An answer to a chat request that the engine has accepted. Call either `whole` or `chunks`, and only once."""
+    """An answer to a request that the engine has accepted. Call either `whole` or `chunks`, and only once."""
 
     async def whole(self) -> dict[str, Any]:
         """The answer to a request without `stream`: an OpenAI chat completion with exact tokens, see `Engine.chat`.
@@ -218,11 +218,28 @@ class Engine(Protocol):
         """
         ...
 
+    def complete(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[Reply]:
+        """Asks for a text completion: the model goes on with a prompt that no chat template renders.
+
+        The answer has the form of `chat`'s: the text is the content of the message, or of the deltas. Its tokens are as
+        exact. `prompt_token_ids` are those of `prompt`, with the special tokens that the engine puts before a text.
+
+        Args:
+            request: As for `chat`, with `prompt` in place of `messages`: a text, or a list of token ids.
+
+        Raises:
+            RequestRefused: The engine answered with an error.
+            AdapterLost: The engine does not hold the adapter `model`.
+            EngineLost: The engine went away. Also raised by reading the reply.
+        """
+        ...
+
     async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
         """Renders a conversation with the model's chat template, to the same tokens that `chat` prompts with.
 
         Args:
-            chat: `messages`, and optionally `tools` and `chat_template_kwargs`, as in a chat request.
+            chat: `messages`, and optionally `tools`, `chat_template_kwargs` and `continue_final_message`, as in a chat
+                request.
             generation: Whether the generation prompt, the start of the next answer, is added.
 
         Returns:

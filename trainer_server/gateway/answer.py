@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,10 +112,7 @@ def as_text(choice: dict[str, Any], sampled: str | None) -> None:
     if sampled is not None and not good:
         message["content"] = _without_thought(sampled, message.get("reasoning") or message.get("reasoning_content"))
     else:
-        written = [
-            f'{{"name": {json.dumps(call["function"]["name"])}, "arguments": {call["function"]["arguments"]}}}'
-            for call in bad
-        ]
+        written = map(written_call, bad)
         message["content"] = "\n".join([*([message["content"]] if message.get("content") else []), *written])
     message["tool_calls"] = good
     if not good:
@@ -130,6 +127,12 @@ def _without_thought(sampled: str, thought: str | None) -> str:
 
 _END_OF_THOUGHT = re.compile(r"^\s*(</[^<>]*>|\[/[^\[\]]*\]|<channel\|>)?\s*")
 """The mark that ends a thought in the formats of vLLM's parsers, such as `</think>`, and the space around it."""
+
+
+def written_call(call: Mapping[str, Any]) -> str:
+    """A tool call as text."""
+    function = call["function"]
+    return f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'
 
 
 def _is_object(arguments: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 import uuid
@@ -21,11 +20,13 @@ from trainer_server.engines.slots import Key, NoFreeSlot, Slots
 from trainer_server.gateway.admission import Admission
 from trainer_server.gateway.answer import Answer, as_text, unusable_calls, why_incomplete
 from trainer_server.gateway.chat_request import ChatRequest
+from trainer_server.gateway.dialects.base import Exchange
 from trainer_server.gateway.errors import APIError, stopping
 from trainer_server.gateway.recorder import Recorder, Source
 from trainer_server.gateway.splice.splicer import Prompt
 from trainer_server.policies.names import PolicyNames
 from trainer_server.wire import Completion, CompletionStatus, EngineError
+from trainer_server.wire.headers import COMPLETION
 
 log = logging.getLogger("trainer_server")
 
@@ -36,6 +37,7 @@ class Call:
     Args:
         chat: The request.
         source: The version that answers, and the rollout that asks.
+        exchange: Translates the answer to the API in which the client asked.
         prompt: Splices the prompt with an earlier turn's tokens.
         affinity_key: The rollout, or a digest of the conversation's beginning; see Engines.route.
         engines: The engines that can answer.
@@ -55,6 +57,7 @@ class Call:
         chat: ChatRequest,
         source: Source,
         *,
+        exchange: Exchange,
         prompt: Prompt,
         affinity_key: str,
         engines: Engines,
@@ -65,7 +68,8 @@ class Call:
         engine_wait: float,
         stopping: asyncio.Event,
     ) -> None:
-        self._chat, self._source, self._affinity_key = chat, source, affinity_key
+        self._chat, self._exchange = chat, exchange
+        self._source, self._affinity_key = source, affinity_key
         self._prompt = prompt
         self._engines, self._slots, self._names = engines, slots, names
         self._recorder, self._engine_wait = recorder, engine_wait
@@ -92,8 +96,7 @@ class Call:
             await self._record(answers, (body.get("usage") or {}).get("completion_tokens"))
         self._stamp(body)
         body["system_fingerprint"] = self.id
-        body.pop("prompt_token_ids", None)
-        return JSONResponse(body)
+        return JSONResponse(self._exchange.whole(body), headers={COMPLETION: self.id})
 
     async def _sampled_text(self, choice: dict[str, Any]) -> str | None:
         """What the model wrote, without the token that ends an answer; None if the engine cannot be asked any more."""
@@ -133,7 +136,8 @@ class Call:
             finally:
                 await events.aclose()
 
-        return StreamingResponse(rest(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        headers = {"Cache-Control": "no-store", COMPLETION: self.id}
+        return StreamingResponse(rest(), media_type="text/event-stream", headers=headers)
 
     async def _events(self) -> AsyncGenerator[bytes]:
         """The events of a stream. An error after the first one is the last one."""
@@ -146,7 +150,7 @@ class Call:
         except APIError as error:
             if not sent:
                 raise
-            yield _data(error.body())
+            yield self._exchange.failure(error)
 
     async def _text(self) -> AsyncGenerator[bytes]:
         """The events of an answer. Those from the end of its text on are held back until the answer is recorded."""
@@ -162,28 +166,19 @@ class Call:
                         if choice.get("finish_reason"):
                             chunk["system_fingerprint"] = self.id
                     counted = (chunk.get("usage") or {}).get("completion_tokens", counted)
-                    if (event := self._event(chunk)) is None:
+                    self._stamp(chunk)
+                    if not (events := self._exchange.chunk(chunk)):
                         continue
                     if answer.finish_reason:
-                        end.append(event)
+                        end.append(events)
                     else:
-                        yield event
+                        yield events
             if not answer.finish_reason:
                 raise EngineLost("the stream ended without a finish_reason")
             await self._record([answer], counted)
-        for event in end:
-            yield event
-        yield b"data: [DONE]\n\n"
-
-    def _event(self, chunk: dict[str, Any]) -> bytes | None:
-        """A chunk as an event for the client; None for a chunk that it did not ask for."""
-        if not chunk.get("choices") and not self._chat.wants_usage:
-            return None
-        self._stamp(chunk)
-        chunk.pop("prompt_token_ids", None)
-        if not self._chat.wants_usage:
-            chunk.pop("usage", None)
-        return _data(chunk)
+        for events in end:
+            yield events
+        yield self._exchange.end()
 
     @asynccontextmanager
     async def _admitted(self, answers: Sequence[Answer]) -> AsyncIterator[None]:
@@ -238,7 +233,7 @@ class Call:
     async def _ask(self) -> AsyncIterator[Reply]:
         """Sends the request to an engine. Leaving the context early aborts the generation.
 
-        If the server's default length of answers does not fit the context, the request is sent again without it. If the
+        If a limit of tokens that may shrink does not fit the context, the request is sent again without it. If the
         engine refuses a spliced prompt, the request is sent again without the splice.
 
         Raises:
@@ -249,12 +244,13 @@ class Call:
             self._engine = engine
             if self._chat.wants_tools and (hindrance := engine.no_tools):
                 raise APIError(400, f"`tools`: {hindrance}", code="tools_not_parsed", param="tools")
-            request = self._chat.upstream(name)
+            limit, request = self._chat.sampling.max_tokens, self._chat.upstream(name)
             if spliced := await self._prompt.tokens(engine, request):
                 request["prompt_token_ids"] = spliced
             while True:
                 try:
-                    async with engine.chat(request) as reply:
+                    asked = engine.chat(request) if self._chat.prompt is None else engine.complete(request)
+                    async with asked as reply:
                         yield reply
                         return
                 except AdapterLost:
@@ -262,13 +258,14 @@ class Call:
                         self._slots.lost(self._key)
                     raise
                 except RequestRefused as refusal:
-                    if self._prompt.refused():
-                        del request["prompt_token_ids"]
-                        continue
-                    if not (refusal.too_long and self._chat.default_max_tokens and "max_tokens" in request):
+                    if refusal.too_long and self._chat.shrinks and "max_tokens" in request:
+                        del request["max_tokens"]  # the engine then takes what the context leaves, if anything
+                        self._chat.sampling.max_tokens = None
+                    elif self._prompt.refused():
+                        self._chat.sampling.max_tokens = limit
+                        request = self._chat.upstream(name)
+                    else:
                         raise _as_api_error(refusal) from None
-                del request["max_tokens"]  # the engine then takes what the context leaves, if it leaves anything
-                self._chat.sampling.max_tokens = None
 
     @property
     def _key(self) -> Key | None:
@@ -369,8 +366,3 @@ def _as_api_error(refusal: RequestRefused) -> APIError:
     if 400 <= status < 500 and status not in (401, 403, 404):
         return APIError(400, message, code="invalid_request")
     return APIError(502, f"the engine answered {status}: {message}", code="engine_error", retry_after=2)
-
-
-def _data(event: dict[str, Any]) -> bytes:
-    """A server-sent event."""
-    return b"data: " + json.dumps(event).encode() + b"\n\n"

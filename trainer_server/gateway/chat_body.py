@@ -175,6 +175,12 @@ class ChatBody(BaseModel):
         return self.forced_tool or strict or formatted or bool(self.structured_outputs)
 
 
+class TextBody(ChatBody):
+    """The parameters of a text completion, whose prompt is not rendered from messages."""
+
+    messages: list[_Message] = Field(default_factory=list, max_length=0)
+
+
 def check_media(messages: list[dict[str, Any]], domains: Collection[str]) -> None:
     """Checks the addresses of images, videos and sounds in messages.
 

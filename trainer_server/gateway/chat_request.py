@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainer_server.gateway.body import check_values
-from trainer_server.gateway.chat_body import ChatBody, check_media
+from trainer_server.gateway.chat_body import ChatBody, TextBody, check_media
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import check_parameters, forwarded
 from trainer_server.wire import Sampling
@@ -28,6 +28,12 @@ class ChatRequest:
     """Effective sampling parameters, after defaults and overrides."""
     dropped: list[str]
     """Parameters that the client sent and that change nothing about the answer."""
+    prompt: str | list[int] | None = None
+    """The prompt of a text completion, as text or as token ids. None: the prompt is rendered from the messages."""
+    note: dict[str, Any] = field(default_factory=dict)
+    """What the ledger keeps of the request, besides its parts in `body`."""
+    elastic: bool = False
+    """Whether a limit of tokens that the context does not leave means: all that it leaves."""
 
     @property
     def model(self) -> str:
@@ -40,15 +46,10 @@ class ChatRequest:
         return self.asked.stream
 
     @property
-    def default_max_tokens(self) -> bool:
-        """Whether the client named no limit of tokens. Then the server's default applies, as far as the context
-        allows."""
-        return self.asked.max_completion_tokens is None and self.asked.max_tokens is None
-
-    @property
-    def wants_usage(self) -> bool:
-        """Whether the client asked for usage in the stream."""
-        return self.asked.stream_options is not None and bool(self.asked.stream_options.include_usage)
+    def shrinks(self) -> bool:
+        """Whether the limit of tokens holds as far as the context allows: that of the server's default, which applies
+        where the client names none, and that of an elastic request."""
+        return self.elastic or (self.asked.max_completion_tokens is None and self.asked.max_tokens is None)
 
     @property
     def wants_tools(self) -> bool:
@@ -81,6 +82,7 @@ class ChatRequest:
             ]
         return {
             **parameters,
+            **({"prompt": self.prompt} if self.prompt is not None else {}),
             "model": adapter,
             "n": self.sampling.n,
             "temperature": self.sampling.temperature,
@@ -93,12 +95,18 @@ class ChatRequest:
         }
 
     def recorded(self) -> dict[str, Any]:
-        """The part of the request that the ledger keeps."""
-        return {key: self.body[key] for key in ("messages", "tools", "tool_choice", "stop") if self.body.get(key)}
+        """The part of the request that the ledger keeps. A prompt of token ids is in the row already."""
+        kept = {key: self.body[key] for key in ("messages", "tools", "tool_choice", "stop") if self.body.get(key)}
+        return {**kept, **({"prompt": self.prompt} if isinstance(self.prompt, str) else {}), **self.note}
 
 
 def parse(
-    body: object, *, default_max_tokens: int, temperature: float | None, media_domains: Collection[str] = ()
+    body: object,
+    *,
+    default_max_tokens: int,
+    temperature: float | None,
+    media_domains: Collection[str] = (),
+    prompt: str | list[int] | None = None,
 ) -> ChatRequest:
     """Checks a request's body.
 
@@ -107,6 +115,7 @@ def parse(
         default_max_tokens: Limit of tokens when the body names none.
         temperature: Overrides the body's temperature; None: no override.
         media_domains: Domains that images and other media may come from.
+        prompt: Prompt of a text completion, whose body has no messages.
 
     Raises:
         APIError: 400; it names the field that is wrong.
@@ -115,8 +124,8 @@ def parse(
         raise APIError(400, "the body must be a JSON object")
     dropped = check_parameters(body)
     check_values(body)
-    asked = ChatBody.of(body)
-    check_media(body["messages"], media_domains)
+    asked = (ChatBody if prompt is None else TextBody).of(body)
+    check_media(body.get("messages") or [], media_domains)
     if asked.stream and asked.n > 1:
         raise APIError(400, "streaming with n > 1 is not offered: use n = 1, or do not stream", param="n")
     temperature = asked.temperature if temperature is None else temperature
@@ -133,4 +142,4 @@ def parse(
         n=asked.n,
         seed=asked.seed,
     )
-    return ChatRequest(body=body, asked=asked, sampling=sampling, dropped=dropped)
+    return ChatRequest(body=body, asked=asked, sampling=sampling, dropped=dropped, prompt=prompt)

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
+"""Errors in OpenAI's shape, `{"error": {"message", "type", "param", "code"}}`, and in Anthropic's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ from starlette.responses import JSONResponse
 
 from trainer_server.wire import SERVER_STOPPING
 
+_ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
+"""Ends of the paths that are answered in Anthropic's shape."""
+_ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
@@ -39,10 +49,21 @@ class APIError(Exception):
         param = None if self.param is None else _printable(self.param)
         return {"error": {"message": _printable(self.message), "type": kind, "param": param, "code": self.code}}
 
-    def response(self) -> JSONResponse:
-        """The HTTP answer."""
+    def anthropic_body(self) -> dict[str, object]:
+        """The body of the answer, in Anthropic's shape. `code` and `param` are as in OpenAI's."""
+        kind = _ANTHROPIC_KINDS.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
+        error = {"type": kind, "message": _printable(self.message), "code": self.code}
+        return {"type": "error", "error": {**error, "param": None if self.param is None else _printable(self.param)}}
+
+    def response(self, path: str = "") -> JSONResponse:
+        """The HTTP answer.
+
+        Args:
+            path: Path of the request, which says in which shape the client expects it.
+        """
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after else None
-        return JSONResponse(self.body(), self.status, headers)
+        body = self.anthropic_body() if path.endswith(_ANTHROPIC) else self.body()
+        return JSONResponse(body, self.status, headers)
 
 
 def stopping() -> APIError:

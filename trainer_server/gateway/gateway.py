@@ -1,4 +1,4 @@
-"""The gateway: answers chat completions, and records each with exact tokens before its last byte is sent."""
+"""The gateway: answers requests for completions, and records each with exact tokens before its last byte is sent."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trainer_server.engines.base import RequestRefused
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Slots
 from trainer_server.gateway.admission import Admission
-from trainer_server.gateway.body import read_json
+from trainer_server.gateway.body import check_values, read_json
 from trainer_server.gateway.call import Call
-from trainer_server.gateway.chat_request import ChatRequest, parse
+from trainer_server.gateway.chat_request import ChatRequest
+from trainer_server.gateway.dialects.base import Dialect, Exchange
+from trainer_server.gateway.dialects.checked import checked
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.recorder import Recorder, Source
 from trainer_server.gateway.rollout_pins import RolloutPins
@@ -25,14 +28,14 @@ from trainer_server.gateway.splice.splicer import Splicer
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import version_number
+from trainer_server.wire import CompletionStatus, EngineError, version_number
 from trainer_server.wire.headers import ROLLOUT
 
 log = logging.getLogger("trainer_server")
 
 
 class Gateway:
-    """Answers `/v1/chat/completions` and `/v1/models`.
+    """Answers `/v1/chat/completions`, the same in other dialects, and `/v1/models`.
 
     Args:
         recorder: Writes answers to the ledger.
@@ -92,29 +95,33 @@ class Gateway:
             "data": [{"id": name, "object": "model", "created": 0, "owned_by": "art-langgraph"} for name in ids],
         }
 
-    async def chat(self, request: Request) -> Response:
-        """Answers a chat request.
+    async def answer(self, request: Request, dialect: Dialect) -> Response:
+        """Answers a request.
+
+        Args:
+            request: The request.
+            dialect: The API in which it asks.
 
         Raises:
             APIError: The request is wrong, or cannot be answered now.
         """
         self.requests += 1
-        body = read_json(await request.body())
+        exchange = await self._read(request, dialect)
         rollout = request.headers.get(ROLLOUT)
         if rollout is not None and not 0 < len(rollout) <= 200:
             raise APIError(400, f"header {ROLLOUT} must have 1 to 200 characters", param=ROLLOUT)
         pinned = await self._pins.of(rollout, request.headers)
-        model = body.get("model") if isinstance(body, dict) else None
-        policy, version = self._resolve(pinned.model(model), rollout)
+        policy, version = self._resolve(pinned.model(exchange.chat.get("model")), rollout)
         override = pinned.temperature
         if override is None and policy and (spec := self._store.spec(policy)):
             override = spec.temperature
-        chat = parse(body, default_max_tokens=self._max_tokens, temperature=override, media_domains=self._media_domains)
+        chat = self._checked(exchange, override)
         self._note_dropped(chat)
         source = Source(policy, version, rollout)
         call = Call(
             chat,
             source,
+            exchange=exchange,
             prompt=self.splicer.prompt(chat, rollout),
             affinity_key=rollout or _conversation(chat),
             engines=self._engines,
@@ -126,6 +133,52 @@ class Gateway:
             stopping=self.stopping,
         )
         return await _unless_disconnected(request, call.stream() if chat.stream else call.answer())
+
+    async def count(self, request: Request, dialect: Dialect) -> int:
+        """Counts the tokens that a request would prompt the model with.
+
+        Raises:
+            APIError: The request is wrong, or cannot be rendered now.
+        """
+        exchange = await self._read(request, dialect)
+        self._resolve(exchange.chat.get("model"), None)
+        chat = self._checked(exchange, None)
+        rendered = {
+            name: chat.body[name]
+            for name in ("messages", "tools", "chat_template_kwargs", "continue_final_message")
+            if chat.body.get(name)
+        }
+        try:
+            await self._engines.wait_ready(self._engine_wait)
+            with self._engines.route(_conversation(chat), sticky=False) as engine:
+                return len(await engine.render(rendered, generation=chat.asked.add_generation_prompt))
+        except RequestRefused as error:
+            raise APIError(400, str(error), code="invalid_request", param="messages") from None
+        except EngineError as error:
+            raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
+
+    async def _read(self, request: Request, dialect: Dialect) -> Exchange:
+        """Reads a request, with the completion that it continues."""
+        body = read_json(await request.body())
+        if not isinstance(body, dict):
+            raise APIError(400, "the body must be a JSON object")
+        check_values(body)
+        wanted, earlier = dialect.continues(body), None
+        if wanted is not None:
+            earlier = await self._recorder.read(wanted)
+            if earlier is None or earlier.status != CompletionStatus.complete:
+                why = "this server has no such answer" if earlier is None else f"that answer is {earlier.status}"
+                message = f"{why} ({wanted}), or no longer: send the whole conversation instead of the answer's id"
+                raise APIError(404, message, code="previous_response_not_found", param="previous_response_id")
+        return dialect.read(body, earlier)
+
+    def _checked(self, exchange: Exchange, temperature: float | None) -> ChatRequest:
+        return checked(
+            exchange,
+            default_max_tokens=self._max_tokens,
+            temperature=temperature,
+            media_domains=self._media_domains,
+        )
 
     def _note_dropped(self, chat: ChatRequest) -> None:
         for name in sorted(set(chat.dropped) - self._noted):
@@ -172,6 +225,8 @@ def _conversation(chat: ChatRequest) -> str:
 
     Later calls of the same conversation begin with the same messages, so that they have the same key.
     """
+    if chat.prompt is not None:
+        return hashlib.sha256(json.dumps([chat.model, chat.prompt[:1000]]).encode()).hexdigest()
     messages = chat.body["messages"]
     question = next((at for at, message in enumerate(messages) if message.get("role") == "user"), 0)
     head = [chat.model, chat.body.get("tools"), messages[: question + 1]]

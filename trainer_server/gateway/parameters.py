@@ -97,23 +97,12 @@ _REMEDIES = {
 
 
 def check_parameters(body: Mapping[str, Any]) -> list[str]:
-    """Checks the parameters of a request. A known parameter that is null counts as not given.
-
-    Args:
-        body: Body of the request.
-
-    Returns:
-        Names of the parameters that are dropped.
+    """Checks the parameters of a chat request; see `check_names`.
 
     Raises:
         APIError: 400 for a parameter that is unknown or not supported.
     """
-    given = sorted(name for name, value in body.items() if name not in PARAMETERS or value is not None)
-    for name in given:
-        if name not in PARAMETERS:
-            raise APIError(400, f"unknown parameter: {name!r}", code="unknown_parameter", param=name)
-        if PARAMETERS[name] == Handling.refused and body[name] not in ([], {}):
-            raise APIError(400, f"`{name}`: {_REMEDIES[name]}", code="unsupported_parameter", param=name)
+    dropped = check_names(body, PARAMETERS, _REMEDIES)
     modalities = body.get("modalities")
     if modalities is not None and modalities != ["text"]:
         raise APIError(
@@ -122,7 +111,31 @@ def check_parameters(body: Mapping[str, Any]) -> list[str]:
             code="unsupported_parameter",
             param="modalities",
         )
-    return [name for name in given if PARAMETERS[name] == Handling.dropped]
+    return dropped
+
+
+def check_names(body: Mapping[str, Any], parameters: Mapping[str, Handling], remedies: Mapping[str, str]) -> list[str]:
+    """Checks which parameters a request has. A known parameter that is null counts as not given, and one that is
+    refused may be empty or false.
+
+    Args:
+        body: Body of the request.
+        parameters: The parameters of its API.
+        remedies: By parameter that is refused: what to do instead.
+
+    Returns:
+        Names of the parameters that are dropped.
+
+    Raises:
+        APIError: 400 for a parameter that is unknown or not supported.
+    """
+    given = sorted(name for name, value in body.items() if name not in parameters or value is not None)
+    for name in given:
+        if name not in parameters:
+            raise APIError(400, f"unknown parameter: {name!r}", code="unknown_parameter", param=name)
+        if parameters[name] == Handling.refused and body[name] not in ([], {}, False):
+            raise APIError(400, f"`{name}`: {remedies[name]}", code="unsupported_parameter", param=name)
+    return [name for name in given if parameters[name] == Handling.dropped]
 
 
 def forwarded(body: Mapping[str, Any]) -> dict[str, Any]:

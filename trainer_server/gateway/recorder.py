@@ -111,6 +111,17 @@ class Recorder:
             continuation=continuation,
         )
 
+    async def read(self, completion_id: str) -> Completion | None:
+        """A completion of the ledger, or None.
+
+        Raises:
+            APIError: 503, the ledger could not be read.
+        """
+        try:
+            return (await asyncio.to_thread(self._ledger.read, [completion_id])).get(completion_id)
+        except LedgerError as error:
+            raise APIError(503, str(error), code="ledger_unreadable", retry_after=5) from None
+
     async def add(self, completions: Sequence[Completion]) -> None:
         """Records completions, and returns once they are on disk.
 

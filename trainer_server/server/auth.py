@@ -52,7 +52,7 @@ class KnownHosts:
             code="unknown_host",
             param="Host",
         )
-        await refusal.response()(scope, receive, send)
+        await refusal.response(scope["path"])(scope, receive, send)
 
     def _known(self, given: str, server: tuple[str, int | None] | None) -> bool:
         if (host := _host(given)) is None:
@@ -108,7 +108,7 @@ class BearerAuth:
             "`<home>/token`",
             code="invalid_api_key",
         )
-        await refusal.response()(scope, receive, send)
+        await refusal.response(scope["path"])(scope, receive, send)
 
 
 def authorized(scope: Scope) -> bool:

@@ -45,7 +45,7 @@ class Bodies:
                 "--max-body-mib",
                 code="body_too_large",
             )
-            await refusal.response()(scope, receive, send)
+            await refusal.response(scope["path"])(scope, receive, send)
             return
         whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 

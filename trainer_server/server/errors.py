@@ -1,4 +1,4 @@
-"""Errors on their way out: what parts of the server raise, as HTTP answers in OpenAI's shape."""
+"""Errors on their way out: what parts of the server raise, as HTTP answers in the shape of the API that was asked."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ STATUS: dict[type[ARTError], int] = {
 """HTTP status of each error that parts of the server raise."""
 
 
-def answer(error: Exception) -> Response:
-    """An error as an HTTP answer."""
+def answer(error: Exception, path: str = "") -> Response:
+    """An error as an HTTP answer. path: that of the request."""
     if isinstance(error, APIError):
-        return error.response()
+        return error.response(path)
     status = next(status for kind, status in STATUS.items() if isinstance(error, kind))
     code, param = (error.code, error.param) if isinstance(error, Refusal) else (None, None)
-    return APIError(status, str(error), code=code, param=param).response()
+    return APIError(status, str(error), code=code, param=param).response(path)
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Has an application answer errors in OpenAI's shape."""
+    """Has an application answer errors in the shape of the API that was asked."""
 
-    async def refuse(_request: Request, error: Exception) -> Response:
-        return answer(error)
+    async def refuse(request: Request, error: Exception) -> Response:
+        return answer(error, request.url.path)
 
     kinds: list[type[Exception]] = [APIError, *STATUS]
     for kind in kinds:
@@ -48,9 +48,11 @@ def add_error_handlers(app: FastAPI) -> None:
         return APIError(422, f"{where or 'body'}: {first['msg']}", code="invalid_request", param=where).response()
 
     @app.exception_handler(Exception)
-    async def fault(_request: Request, error: Exception) -> Response:  # its trace is logged when this has answered
-        return APIError(500, f"the server failed on this request: {type(error).__name__}", code="fault").response()
+    async def fault(request: Request, error: Exception) -> Response:  # its trace is logged when this has answered
+        failure = APIError(500, f"the server failed on this request: {type(error).__name__}", code="fault")
+        return failure.response(request.url.path)
 
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, error: HTTPException) -> Response:
-        return APIError(error.status_code, f"{request.method} {request.url.path}: {error.detail}").response()
+        path = request.url.path
+        return APIError(error.status_code, f"{request.method} {path}: {error.detail}").response(path)

@@ -129,7 +129,9 @@ class Completion(BaseModel):
     """Log-probability of each sampled token under the processed distribution (temperature applied). Same length as
     token_ids, unless the completion is `untrainable`."""
     request: dict[str, Any] = Field(default_factory=dict)
-    """`messages`, `tools`, `tool_choice` and `stop`, as the client sent them."""
+    """`messages`, `tools`, `tool_choice` and `stop`, in the form of a chat request; or the text that was the `prompt`
+    of a text completion. `api` names the API that was asked, unless it was chat completions: `responses`, `messages` or
+    `completions`. `instructions` is the number of messages that are a response's instructions."""
     message: dict[str, Any] | None = None
     """The assistant message; None where the engine sent nothing."""
     continues: str | None = None

@@ -11,3 +11,5 @@ effective temperature."""
 
 VERSION = "X-ART-Version"
 """Version that the rollout asks of the policies that requests name without one: `3` for all, or `agent=3,critic=1`."""
+COMPLETION = "X-ART-Completion"
+"""Of an answer: the id of its completion in the ledger, whichever API was asked."""

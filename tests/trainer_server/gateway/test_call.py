@@ -26,7 +26,8 @@ class SlowEngine(LettersEngine):
 def call(engine: SlowEngine, admission: Admission) -> Call:
     nothing: Any = None
     return Call(
-        nothing, Source(None, None, None), prompt=nothing, affinity_key="", engines=Engines([engine]), slots=nothing,
+        nothing, Source(None, None, None), exchange=nothing, prompt=nothing, affinity_key="", engines=Engines([engine]),
+        slots=nothing,
         names=nothing, recorder=nothing, admission=admission, engine_wait=10.0, stopping=asyncio.Event(),
     )  # fmt: skip
 

@@ -255,7 +255,7 @@ def test_the_token_is_needed(server: TrainerServer) -> None:
 
 def test_engine_routes_are_not_reachable(server: TrainerServer) -> None:
     with server.http() as http:
-        for path in ("/v1/load_lora_adapter", "/tokenize", "/invocations", "/v1/completions"):
+        for path in ("/v1/load_lora_adapter", "/tokenize", "/invocations", "/v1/embeddings"):
             assert http.post(path, json={}).status_code == 404
 
 

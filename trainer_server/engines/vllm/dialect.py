@@ -220,13 +220,27 @@ class VLLMClient:
     @asynccontextmanager
     async def chat(self, request: Mapping[str, Any]) -> AsyncIterator[VLLMReply]:
         """See Engine.chat."""
+        async with self._generation("/v1/chat/completions", request) as response:
+            yield VLLMReply(response, self.url)
+
+    @asynccontextmanager
+    async def complete(self, request: Mapping[str, Any]) -> AsyncIterator[TextReply]:
+        """See Engine.complete."""
+        body = {name: value for name, value in request.items() if name != "top_logprobs"}
+        body |= {"logprobs": request.get("top_logprobs", 0), "return_tokens_as_token_ids": False}
+        async with self._generation("/v1/completions", body) as response:
+            yield TextReply(response, self.url)
+
+    @asynccontextmanager
+    async def _generation(self, path: str, request: Mapping[str, Any]) -> AsyncIterator[httpx.Response]:
+        """An accepted request. Leaving the context early aborts the generation."""
         body = dict(request)
         if (spliced := body.pop("prompt_token_ids", None)) is not None:
             # vLLM then renders nothing; parsers, grammar and streaming stay as they are. Older ones ignore the field.
             body["kv_transfer_params"] = {"prompt_token_ids": spliced}
         if self._cpu:
             body.pop("seed", None)  # vLLM on CPUs can crash when requests have seeds
-        sent = self.http.build_request("POST", "/v1/chat/completions", json=body)
+        sent = self.http.build_request("POST", path, json=body)
         response: httpx.Response | None = None
         refusal = b""
         try:
@@ -238,7 +252,7 @@ class VLLMClient:
                 raise self._lost(error) from error
             if response.status_code != 200:
                 await self._raise_refusal(response.status_code, refusal, body["model"])
-            yield VLLMReply(response, self.url)
+            yield response
         finally:
             if response is not None:
                 await response.aclose()
@@ -272,7 +286,7 @@ class VLLMClient:
             ) from None
 
     async def _raise_refusal(self, status: int, body: bytes, model: str) -> None:
-        """Raises the error that fits an error answer to a chat request: AdapterLost, EngineLost or RequestRefused."""
+        """Raises the error that fits an error answer to a request: AdapterLost, EngineLost or RequestRefused."""
         message = _message(body)
         if status == 404 and model != self._base:
             raise AdapterLost(f"{self.url} does not hold {model}: {message}")
@@ -359,6 +373,53 @@ class VLLMReply:
             raise EngineLost(f"{self._url}: {error!r}") from error
         except ValueError as error:
             raise EngineLost(f"{self._url} answered no JSON: {error}") from error
+
+
+class TextReply(VLLMReply):
+    """An answer of vLLM to a text completion, in the form of a chat completion; see Engine.complete."""
+
+    async def whole(self) -> dict[str, Any]:
+        """See Reply.whole."""
+        body = await super().whole()
+        choices = [_as_chat(choice, "message") for choice in body["choices"]]
+        return {**body, "choices": choices, **_prompt_of(body)}
+
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """See Reply.chunks."""
+        async for chunk in super().chunks():
+            choices = [_as_chat(choice, "delta") for choice in chunk["choices"]]
+            yield {**chunk, "choices": choices, **_prompt_of(chunk)}
+
+
+def _as_chat(choice: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A choice of a text completion as that of a chat completion. key: `message`, or `delta`."""
+    logprobs = choice.get("logprobs") or {}
+    tokens, tops = logprobs.get("tokens") or [], logprobs.get("top_logprobs") or []
+    content = [
+        {
+            "token": token,
+            "logprob": logprob,
+            "bytes": list(token.encode()),
+            "top_logprobs": [
+                {"token": text, "logprob": value, "bytes": list(text.encode())} for text, value in (top or {}).items()
+            ],
+        }
+        for token, logprob, top in zip(tokens, logprobs.get("token_logprobs") or [], tops, strict=True)
+    ]
+    return {
+        "index": choice["index"],
+        key: {"role": "assistant", "content": choice["text"]},
+        "finish_reason": choice.get("finish_reason"),
+        "stop_reason": choice.get("stop_reason"),
+        "token_ids": choice.get("token_ids"),
+        "logprobs": {"content": content},
+    }
+
+
+def _prompt_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """`prompt_token_ids` where a chat completion has them; nothing if no choice has them."""
+    ids = [choice["prompt_token_ids"] for choice in body["choices"] if choice.get("prompt_token_ids")]
+    return {"prompt_token_ids": ids[0]} if ids else {}
 
 
 def _out_of_files(error: BaseException) -> bool:

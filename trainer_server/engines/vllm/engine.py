@@ -376,6 +376,12 @@ class VLLMEngine:
             async with self.client.chat(request) as reply:
                 yield reply
 
+    @asynccontextmanager
+    async def complete(self, request: Mapping[str, Any]) -> AsyncIterator[Reply]:
+        with self._suspected_when_lost():
+            async with self.client.complete(request) as reply:
+                yield reply
+
     async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
         with self._suspected_when_lost():
             return await self.client.render(chat, generation=generation)

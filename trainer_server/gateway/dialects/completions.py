@@ -1,0 +1,183 @@
+"""OpenAI's completions: a text, or token ids, that the model goes on with. There are no messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from trainer_server.gateway.dialects.base import refuse, sse
+from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.parameters import Handling, check_names
+from trainer_server.wire import Completion
+from trainer_server.wire.answer_ids import TEXT, answer_id
+
+COMPLETIONS: dict[str, Handling] = {
+    "best_of": Handling.used,
+    "echo": Handling.used,
+    "frequency_penalty": Handling.forwarded,
+    "logit_bias": Handling.forwarded,
+    "logprobs": Handling.used,
+    "max_tokens": Handling.used,
+    "model": Handling.used,
+    "n": Handling.forwarded,
+    "presence_penalty": Handling.forwarded,
+    "prompt": Handling.used,
+    "seed": Handling.forwarded,
+    "stop": Handling.forwarded,
+    "stream": Handling.forwarded,
+    "stream_options": Handling.forwarded,
+    "suffix": Handling.refused,
+    "temperature": Handling.forwarded,
+    "top_p": Handling.forwarded,
+    "user": Handling.dropped,
+}
+"""All parameters of `completions.create` in OpenAI's Python SDK. A test fails when the SDK has others."""
+
+_VLLM = ("ignore_eos", "include_stop_str_in_output", "min_p", "min_tokens", "repetition_penalty", "return_token_ids",
+         "skip_special_tokens", "stop_token_ids", "structured_outputs", "top_k")  # fmt: skip
+_REMEDIES = {"suffix": "a suffix is not offered: put what comes after into the prompt, as the model was trained for it"}
+_PARAMETERS = COMPLETIONS | dict.fromkeys(_VLLM, Handling.forwarded)
+_MOST_LOGPROBS = 20
+
+
+class TextExchange:
+    """See Exchange.
+
+    Args:
+        body: The request.
+    """
+
+    elastic = False
+    names: Mapping[str, str] = MappingProxyType({"top_logprobs": "logprobs"})
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self.dropped = check_names(body, _PARAMETERS, _REMEDIES)
+        given = {name: value for name, value in body.items() if value is not None}
+        self.prompt: str | list[int] | None = _prompt(given.get("prompt"))
+        self._echo = given.get("echo", False) is True
+        if (best := given.get("best_of")) is not None and best != given.get("n", 1):
+            refuse("best_of", f"{best!r:.20}: all answers are returned here; send `n`, and choose", unsupported=True)
+        used = {name for name, handling in _PARAMETERS.items() if handling == Handling.forwarded}
+        self.chat = {name: value for name, value in given.items() if name in {*used, "model"}}
+        self.chat["max_tokens"] = given.get("max_tokens", 16)  # the API's default
+        self._logprobs = given.get("logprobs")
+        if self._logprobs is not None:
+            if type(self._logprobs) is not int or not 0 <= self._logprobs <= _MOST_LOGPROBS:
+                refuse("logprobs", f"must be a number from 0 to {_MOST_LOGPROBS}, not {self._logprobs!r:.50}")
+            if self._echo:
+                refuse(
+                    "echo",
+                    "log-probabilities of the prompt are not offered: leave `echo` or `logprobs` out",
+                    unsupported=True,
+                )
+            self.chat |= {"logprobs": True, "top_logprobs": self._logprobs}
+        if self._echo and not isinstance(self.prompt, str):
+            refuse("echo", "the text of token ids is not known here: decode them in the client", unsupported=True)
+        options = given.get("stream_options")
+        self._wants_usage = isinstance(options, dict) and bool(options.get("include_usage"))
+        self.note: dict[str, Any] = {"api": "completions"}
+        self._offset = 0
+        self._begun = False
+
+    def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """See Exchange.whole."""
+        wants_ids = bool(self.chat.get("return_token_ids"))
+        prompt = answer.get("prompt_token_ids")
+        choices = []
+        for choice in answer["choices"]:
+            self._offset = len(self._head)
+            text = self._head + (choice["message"].get("content") or "")
+            choices.append(self._choice(choice, text, prompt if wants_ids else None))
+        return {**self._fields(answer), "choices": choices, "usage": answer.get("usage")}
+
+    def chunk(self, chunk: dict[str, Any]) -> bytes:
+        """See Exchange.chunk."""
+        choices, wants_ids = [], bool(self.chat.get("return_token_ids"))
+        for choice in chunk.get("choices") or []:
+            text = (choice.get("delta") or {}).get("content") or ""
+            if not self._begun:
+                text, self._offset, self._begun = self._head + text, len(self._head), True
+            choices.append(self._choice(choice, text, chunk.get("prompt_token_ids") if wants_ids else None))
+        usage = {"usage": chunk.get("usage")} if self._wants_usage else {}
+        if not choices and not (usage and usage["usage"]):
+            return b""
+        return sse({**self._fields(chunk), "choices": choices, **usage})
+
+    def end(self) -> bytes:
+        """See Exchange.end."""
+        return b"data: [DONE]\n\n"
+
+    def failure(self, error: APIError) -> bytes:
+        """See Exchange.failure."""
+        return sse(error.body())
+
+    @property
+    def _head(self) -> str:
+        """The prompt, where the client wants it repeated."""
+        return self.prompt if self._echo and isinstance(self.prompt, str) else ""
+
+    def _fields(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "id": answer_id(answer["id"], TEXT),
+            "object": "text_completion",
+            "created": answer.get("created"),
+            "model": answer["model"],
+            "system_fingerprint": answer.get("system_fingerprint"),
+        }
+
+    def _choice(self, choice: Mapping[str, Any], text: str, prompt: list[int] | None) -> dict[str, Any]:
+        made = {
+            "index": choice["index"],
+            "text": text,
+            "logprobs": self._text_logprobs((choice.get("logprobs") or {}).get("content")),
+            "finish_reason": choice.get("finish_reason"),
+        }
+        if "token_ids" in choice:
+            made["token_ids"] = choice["token_ids"]
+        return made if prompt is None else {**made, "prompt_token_ids": prompt}
+
+    def _text_logprobs(self, entries: list[dict[str, Any]] | None) -> dict[str, Any] | None:
+        """Log-probabilities in the form of this API; None if the client does not want them."""
+        if self._logprobs is None or entries is None:
+            return None
+        offsets = []
+        for entry in entries:
+            offsets.append(self._offset)
+            self._offset += len(entry["token"])
+        return {
+            "tokens": [entry["token"] for entry in entries],
+            "token_logprobs": [entry["logprob"] for entry in entries],
+            "top_logprobs": [
+                {top["token"]: top["logprob"] for top in entry["top_logprobs"]} or None for entry in entries
+            ],
+            "text_offset": offsets,
+        }
+
+
+def _prompt(given: object) -> str | list[int]:
+    """Reads `prompt`: a text, a list of token ids, or a list of one of these."""
+    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str | list):
+        given = given[0]
+    if isinstance(given, str) and given:
+        return given
+    if isinstance(given, list) and given and all(type(token) is int and 0 <= token < 2**31 for token in given):
+        return given
+    if isinstance(given, list) and all(isinstance(one, str | list) for one in given) and len(given) > 1:
+        refuse("prompt", f"{len(given)} prompts: send one request for each", unsupported=True)
+    refuse("prompt", f"must be a text, or a list of token ids, and not empty: not {given!r:.100}")
+
+
+class TextDialect:
+    """`/v1/completions`. See Dialect."""
+
+    def continues(self, body: Mapping[str, Any]) -> str | None:
+        """See Dialect.continues."""
+        return None
+
+    def read(self, body: Mapping[str, Any], earlier: Completion | None) -> TextExchange:
+        """See Dialect.read."""
+        return TextExchange(body)
+
+
+COMPLETIONS_DIALECT = TextDialect()

@@ -1,0 +1,135 @@
+"""OpenAI's Responses API, translated to chat completions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from trainer_server.gateway.dialects.base import refuse, text_at
+from trainer_server.gateway.dialects.responses import parameters
+from trainer_server.gateway.dialects.responses.items import Items
+from trainer_server.gateway.dialects.responses.output import ResponseBody
+from trainer_server.gateway.dialects.responses.stream import ResponseStream
+from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.parameters import check_names
+from trainer_server.wire import Completion
+from trainer_server.wire.answer_ids import CHAT, completion_id
+
+_SAME = {"model": "model", "stream": "stream", "temperature": "temperature", "top_p": "top_p",
+         "parallel_tool_calls": "parallel_tool_calls", "max_output_tokens": "max_tokens"}  # fmt: skip
+"""Parameters that have the same values in a chat request: their names here and there."""
+
+
+class ResponsesExchange:
+    """See Exchange.
+
+    Args:
+        body: The request.
+        earlier: The answer that `previous_response_id` names.
+    """
+
+    prompt: str | list[int] | None = None
+    elastic = False
+    names: Mapping[str, str] = MappingProxyType(
+        {
+            "max_tokens": "max_output_tokens",
+            "messages": "input",
+            "reasoning_effort": "reasoning.effort",
+            "response_format": "text.format",
+        }
+    )
+
+    def __init__(self, body: Mapping[str, Any], earlier: Completion | None) -> None:
+        dropped = check_names(body, {**parameters.RESPONSES, **parameters.EXTRA}, parameters.REMEDIES)
+        given = {name: value for name, value in body.items() if value is not None}
+        if given.get("truncation", "disabled") != "disabled":
+            refuse("truncation", "nothing is cut from the conversation here; shorten it in the agent", unsupported=True)
+        chat = {name: given[name] for name in parameters.EXTRA if name in given}
+        chat |= {theirs: given[ours] for ours, theirs in _SAME.items() if ours in given}
+        items = Items()
+        if "instructions" in given:
+            items.add_system(given["instructions"], "instructions")
+        instructions = len(items.messages)
+        if earlier is not None:
+            _add_earlier(items, earlier)
+        if "input" in given:
+            items.add_input(given["input"])
+        if len(items.messages) == instructions:
+            refuse("input", "is missing: send a text, or at least one item")
+        chat["messages"] = items.messages
+        if given.get("tools"):
+            chat["tools"] = parameters.tools(given["tools"])
+            if "tool_choice" in given:
+                chat["tool_choice"] = parameters.tool_choice(given["tool_choice"])
+        else:
+            chat.pop("parallel_tool_calls", None)
+        summary = logprobs = False
+        if "text" in given:
+            chat["response_format"], also = parameters.response_format(given["text"])
+            dropped += also
+        if "reasoning" in given:
+            chat["reasoning_effort"], summary, also = parameters.reasoning(given["reasoning"])
+            dropped += also
+        if "include" in given:
+            logprobs, also = parameters.include(given["include"])
+            dropped += also
+        if logprobs or given.get("top_logprobs"):
+            logprobs = True
+            chat |= {"logprobs": True, "top_logprobs": given.get("top_logprobs", 0)}
+        self.chat, self.dropped = chat, sorted({*dropped, *items.dropped})
+        self.note: dict[str, Any] = {"api": "responses", "instructions": instructions}
+        self._body = ResponseBody(given, summary=summary, logprobs=logprobs)
+        self._stream = ResponseStream(self._body)
+
+    def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """See Exchange.whole."""
+        (choice,) = answer["choices"]
+        return self._body.response(
+            answer,
+            self._body.items(answer, choice),
+            finish_reason=choice.get("finish_reason"),
+            usage=answer.get("usage") or {},
+        )
+
+    def chunk(self, chunk: dict[str, Any]) -> bytes:
+        """See Exchange.chunk."""
+        return self._stream.chunk(chunk)
+
+    def end(self) -> bytes:
+        """See Exchange.end."""
+        return self._stream.end()
+
+    def failure(self, error: APIError) -> bytes:
+        """See Exchange.failure."""
+        return self._stream.failure(error)
+
+
+class ResponsesDialect:
+    """`/v1/responses`. See Dialect."""
+
+    def continues(self, body: Mapping[str, Any]) -> str | None:
+        """See Dialect.continues."""
+        given = body.get("previous_response_id")
+        if given is None:
+            return None
+        if (known := completion_id(text_at(given, "previous_response_id"))) is None:
+            refuse("previous_response_id", f"{given!r:.80} is no answer of this server: send the whole conversation")
+        return known
+
+    def read(self, body: Mapping[str, Any], earlier: Completion | None) -> ResponsesExchange:
+        """See Dialect.read."""
+        return ResponsesExchange(body, earlier)
+
+
+def _add_earlier(items: Items, earlier: Completion) -> None:
+    """Adds the conversation that led to an answer, and the answer. Its instructions hold for it alone."""
+    messages = earlier.request.get("messages")
+    if not messages or earlier.message is None:
+        refuse("previous_response_id", "that answer is no turn of a conversation: send the whole conversation")
+    for message in messages[int(earlier.request.get("instructions") or 0) :]:
+        items.messages.append(dict(message))
+    items.add_turn(earlier.message, earlier.id.removeprefix(CHAT))
+
+
+RESPONSES = ResponsesDialect()
