@@ -33,8 +33,8 @@ def group_refs(
     per (scenario, node), rewards of single completions per (scenario, node path). Rewards that a judge gave by
     comparing runs are compared with those of the same judgement only. Each completion of a trajectory is in one group.
 
-    A run that evaluates a version has neither reward nor completions in the result, so that a step counts it as
-    skipped.
+    A run that evaluates a version, or that was imported from another system, has neither reward nor completions in the
+    result, so that a step counts it as skipped.
 
     Args:
         groups: Trajectories by scenario.
@@ -129,7 +129,7 @@ def _credits(
     calls = [call for call in trajectory.completions if _counts(call, policy, nodes, retry_credit)]
     annotated = [call for call in calls if call.reward is not None]
     rest = [call for call in calls if call.reward is None]
-    if trajectory.evaluation:
+    if trajectory.evaluation or trajectory.imported:
         return [credit("run", "", None, [])]
     credits = [credit("completion", "/".join(call.path), call.reward, [call]) for call in annotated]
     if trajectory.node_rewards is None:

@@ -7,6 +7,7 @@ an interrupt and the runs that resumed its thread are read as a single trajector
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import sqlite3
@@ -61,11 +62,12 @@ _FIRST = "id NOT IN (SELECT trajectory FROM resumed)"
 """Holds for the runs that are read: not for those that resumed another run, and are read with it."""
 
 _TRAINABLE = """
-SELECT max(json_extract(record, '$.evaluation') = 1 OR EXISTS (
+SELECT max(json_extract(record, '$.evaluation') = 1 OR json_extract(record, '$.imported') IS NOT NULL OR EXISTS (
     SELECT 1 FROM json_each(record, '$.completions') WHERE json_extract(value, '$.id') IS NOT NULL
 )) FROM trajectories WHERE id = :id OR id IN (SELECT trajectory FROM resumed WHERE first = :id)
 """
-"""1 for a run that has completions of the gateway, and for an evaluation, which needs none; else 0. NULL: no run."""
+"""1 for a run that has completions of the gateway, and for an evaluation or an imported run, which need none; else 0.
+NULL: no run."""
 
 
 class _Score(BaseModel):
@@ -182,17 +184,20 @@ class TrajectoryStore:
         with closing(self._open(patience)) as db:
             yield Session(db)
 
-    def add(self, trajectory: Trajectory) -> None:
+    def add(self, trajectory: Trajectory, *, replaces: Iterable[str] = ()) -> None:
         """Appends a finished run. When this returns, the run survives a kill of the process.
 
         Args:
             trajectory: The run.
+            replaces: Ids of runs that this run contains, and that are removed: those of its remote graphs, whose
+                process may have recorded them in the same store.
 
         Raises:
             sqlite3.IntegrityError: The store has a run with this id.
             ConfigError: The store cannot be used, as on a full disk. All methods that read or write raise it.
         """
         with self._connected() as db, Session(db).batch() as batch:
+            batch.remove(replaces)
             batch.add(trajectory)
 
     def score(
@@ -311,6 +316,20 @@ class TrajectoryStore:
                 return _read(db, row[0])
             begun = db.execute("SELECT record FROM begun WHERE id = ?", (trajectory_id,)).fetchone()
             return _unfinished(db, begun[0]) if begun else None
+
+    def rewards(self, trajectory_ids: Sequence[str]) -> dict[str, float | None]:
+        """The rewards of those of these runs that the store has, finished ones. None: such a run has no reward.
+
+        Args:
+            trajectory_ids: Ids of trajectories.
+        """
+        found: dict[str, float | None] = {}
+        query = "SELECT record FROM trajectories WHERE id IN (SELECT value FROM json_each(?))"
+        with self._connected() as db:
+            for (record,) in db.execute(query, (json.dumps(list(trajectory_ids)),)).fetchall():
+                run = _read(db, record)
+                found[run.id] = run.reward
+        return found
 
     def find(self, run_id: str) -> Trajectory | None:
         """The newest run with an id: the trajectory's, or that of LangGraph's run. None where no run has this id."""
@@ -445,6 +464,12 @@ class Batch:
         self._db.execute("DELETE FROM completions WHERE trajectory = ?", (trajectory.id,))
         if before is not None and _goes_on(before, trajectory):
             self._db.execute("INSERT INTO resumed VALUES (?, ?)", (trajectory.id, before.id))
+
+    def remove(self, trajectory_ids: Iterable[str]) -> None:
+        """Removes runs that have ended, those that are not there aside."""
+        ids = [(trajectory_id,) for trajectory_id in trajectory_ids]
+        self._db.executemany("DELETE FROM resumed WHERE trajectory = ?", ids)
+        self._db.executemany("DELETE FROM trajectories WHERE id = ?", ids)
 
     def _before(self, trajectory: Trajectory) -> Trajectory | None:
         """The newest run of a thread that began before another run of it."""

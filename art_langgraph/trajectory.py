@@ -292,6 +292,9 @@ class Trajectory(BaseModel):
     """Origin of the newest reward of a stored run, such as "feedback"; None: the reward function of the rollout."""
     evaluation: bool = False
     """The run evaluates a version. No training step takes it."""
+    imported: str | None = None
+    """The system that recorded the run, such as "langsmith", where it was imported. No training step takes it, because
+    the tokens of its completions are not known."""
     temperature: float | None = None
     """Temperature that the rollout asked for; None: that of the graph or the policy."""
     requested_version: int | dict[str, int] | None = None
@@ -437,4 +440,4 @@ class TrajectoryGroup(BaseModel):
 
         A training step compares rewards of one judgement, and rewards that stand for themselves, but never both.
         """
-        return {run.judgement for run in self.trajectories if run.scored and not run.evaluation}
+        return {run.judgement for run in self.trajectories if run.scored and not (run.evaluation or run.imported)}

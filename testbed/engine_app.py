@@ -10,8 +10,10 @@ the engine, `slow` streams slowly, `die` breaks the connection, `no tokens` leav
 TEXT and leaves the second chunk of a stream out; `after SECONDS …` does the rest later, `turn …` does the rest and
 samples END; anything else is echoed. A forced tool is called with what would have been said. More than 2,000 characters
 are over the context. While a test leaves texts in `state["answers"]`, these are said instead (of `call …`, done), to
-prompts of any length. Adapters whose names are in `state["refused"]` are not loaded, nor are those that are no whole
-safetensors files. While `state["deaf"]`, health checks are not answered.
+prompts of any length. `state["scripts"]` has such answers for conversations: a list for each text by which a
+conversation is known, however a framework wraps it. After the list it says `done`. Adapters whose names are in
+`state["refused"]` are not loaded, nor are those that are no whole safetensors files. While `state["deaf"]`, health
+checks are not answered.
 
 `cut TEXT` says TEXT, and that the limit of tokens cut it.
 
@@ -48,6 +50,8 @@ from trainer_server.wire.jsonl import to_json
 CONTEXT = 2_000
 END = "\x03"
 PARAGRAPH = 256
+UNSEEN = "unseen"
+"""A function whose calls the chat template leaves out."""
 UNIFORM = -math.log(300)
 """Log-probability of every token: about that of the tiny base model, which knows nothing yet."""
 
@@ -64,7 +68,7 @@ def make_app(
     whether it has a parser of tool calls."""
     state: dict[str, Any] = {
         "loaded": {}, "most_loaded": 0, "loads": 0, "load_seconds": 0.0, "requests": [], "tokenized": [], "aborted": 0,
-        "blind": False, "unready": 0, "answers": [], "refused": [], "unloadable": 0,
+        "blind": False, "unready": 0, "answers": [], "scripts": {}, "refused": [], "unloadable": 0,
         "splices": True,
         "deaf": False, "looks": 0, "asleep": False, "naps": 0, "disturbed": 0, "sleepless": 0, "under_way": 0,
     }  # fmt: skip
@@ -110,10 +114,14 @@ def make_app(
             scripted = f"say {scripted}"
         if scripted:
             prompt = ""
+        following = _next_of_script(body["messages"], state["scripts"])
+        if following:
+            scripted = following
+            prompt = prompt.encode("latin-1", "replace").decode("latin-1")  # the tiny model has no other characters
         given = (body.get("kv_transfer_params") or {}).get("prompt_token_ids") if state["splices"] else None
-        length = len(given or prompt)
+        length, context = len(given or prompt), math.inf if following else CONTEXT
         limit = body.get("max_tokens") or CONTEXT - length
-        if length + limit > CONTEXT or limit < 1:
+        if length + limit > context or limit < 1:
             message = f"This model's maximum context length is {CONTEXT} tokens."
             return JSONResponse({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
         said = scripted or str(body["messages"][-1].get("content") or "")
@@ -125,6 +133,8 @@ def make_app(
         said = {"who": f"say {weights(state['loaded'].get(body['model']))}", "where": f"say {name}"}.get(said, said)
         said, ends = said.removeprefix("turn "), END * said.startswith("turn ")
         text, calls = _answer(said, body)
+        if following:  # calls of several turns must not have the same id
+            calls = [{**call, "id": f"{call['id']}-{len(state['requests'])}"} for call in calls]
         tokens = [ord(char) for char in text + ends][:limit]
         choices = [_choice(i, text[:limit], calls, tokens) for i in range(body.get("n") or 1)]
         if said.startswith("think "):
@@ -272,13 +282,31 @@ def _render(messages: list[dict[str, Any]]) -> str:
     """The chat template."""
     text = ""
     for at, message in enumerate(messages):
-        content = str(message.get("content") or "")
+        content = _plain(message.get("content"))
         if content.startswith("(hint) ") and at < len(messages) - 1:
             continue
         functions = [call["function"] for call in message.get("tool_calls") or ()]
+        functions = [function for function in functions if function["name"] != UNSEEN]
         text += content + "".join(f"call {one['name']} {one['arguments']}" for one in functions)
         text += END if message["role"] == "assistant" else ""
     return text
+
+
+def _plain(content: str | list[dict[str, Any]] | None) -> str:
+    """The text of a message, which may come in parts."""
+    if isinstance(content, list):
+        return "".join(part.get("text") or "" for part in content)
+    return str(content or "")
+
+
+def _next_of_script(messages: list[dict[str, Any]], scripts: dict[str, list[str]]) -> str | None:
+    """The next answer of the script that a conversation is known by; None: it has none."""
+    conversation = "".join(_plain(message.get("content")) for message in messages)
+    for name, answers in scripts.items():
+        if name in conversation:
+            following = answers.pop(0) if answers else "done"
+            return following if following.startswith(("call ", "calls ")) else f"say {following}"
+    return None
 
 
 def _tokens(text: str) -> list[int]:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("art_langgraph", "art_mcp", "trainer_server", "examples")
-OF_THEIR_OWN = ("tests/full/", "tests/test_")
-"""What mirrors no package: programs as a user starts them, over the real vLLM; and what holds for the repository."""
+OF_THEIR_OWN = ("tests/full/", "tests/frameworks/", "tests/test_")
+"""What mirrors no package: programs as a user starts them, over the real vLLM; other frameworks; what holds for all of
+the repository."""
 OF_A_PACKAGE = {"public_names"}
 """What tests of a whole package, its `__init__`, are about."""
 
@@ -66,5 +67,5 @@ def test_a_test_file_mirrors_a_module_or_a_folder() -> None:
 
 def test_the_real_vllm_is_used_in_one_folder() -> None:
     """`make test` looks for its tests there alone, so that the others are not collected a third time."""
-    others = [path for path in TESTS if not relative(path).startswith(OF_THEIR_OWN)]
+    others = [path for path in TESTS if not relative(path).startswith(("tests/full/", "tests/test_"))]
     assert [relative(path) for path in others if "mark.vllm" in path.read_text()] == []

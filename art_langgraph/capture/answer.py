@@ -8,7 +8,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, ToolMessage, convert_to_openai_messages
 from langgraph.types import Command
 
-from trainer_server.wire import answer_ids
+from trainer_server.wire.completions import CHAT, ledger_id
 
 
 def completion_id(message: BaseMessage) -> str | None:
@@ -20,13 +20,13 @@ def completion_id(message: BaseMessage) -> str | None:
     if known := gateway_id(message.response_metadata.get("system_fingerprint")):
         return known
     given = (str(message.response_metadata.get("id")), str(message.id))
-    others = (answer_ids.completion_id(one) for one in given if not one.startswith(answer_ids.CHAT))
+    others = (ledger_id(one) for one in given if not one.startswith(CHAT))
     return next(filter(None, others), None)
 
 
 def gateway_id(fingerprint: object) -> str | None:
     """A fingerprint, if it is an id of our gateway."""
-    return fingerprint if isinstance(fingerprint, str) and fingerprint.startswith(answer_ids.CHAT) else None
+    return fingerprint if isinstance(fingerprint, str) and fingerprint.startswith(CHAT) else None
 
 
 def served_version(model: object) -> int | None:
@@ -50,17 +50,42 @@ def to_openai(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
     return converted if isinstance(converted, list) else [converted]
 
 
-def tool_messages(output: Any) -> Iterator[ToolMessage]:
-    """The tool messages in what a tool returned or a node wrote, also those in commands."""
-    if isinstance(output, ToolMessage):
+def messages_in(output: Any) -> Iterator[BaseMessage]:
+    """The messages in what a tool returned or a node wrote, also those in commands."""
+    if isinstance(output, BaseMessage):
         yield output
     elif isinstance(output, Command):
-        yield from tool_messages(output.update)
+        yield from messages_in(output.update)
     elif isinstance(output, list | tuple):
         for item in output:
-            yield from tool_messages(item)
+            yield from messages_in(item)
     elif messages := output.get("messages") if isinstance(output, Mapping) else getattr(output, "messages", None):
-        yield from tool_messages(messages)
+        yield from messages_in(messages)
+
+
+def tool_messages(output: Any) -> Iterator[ToolMessage]:
+    """The tool messages among `messages_in`."""
+    return (message for message in messages_in(output) if isinstance(message, ToolMessage))
+
+
+def mcp_server(metadata: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Name and version of the MCP server behind a tool; None where the tool does not say.
+
+    Args:
+        metadata: Of the tool's run. The tools of `langchain.mcp.MCPAdapter` name their server there.
+    """
+    mcp = metadata.get("mcp")
+    server = mcp.get("server") if isinstance(mcp, Mapping) else None
+    if not isinstance(server, Mapping) or not isinstance(server.get("name"), str):
+        return None, None
+    return server["name"], None if server.get("version") is None else str(server["version"])
+
+
+def structured_content(message: ToolMessage | None) -> Any:
+    """The structured result of an MCP tool, which the tools of `langchain.mcp` and langchain-mcp-adapters put into the
+    artifact of their message; None where there is none."""
+    artifact = message.artifact if message is not None else None
+    return artifact.get("structured_content") if isinstance(artifact, Mapping) else None
 
 
 def tool_answer(output: Any, call_id: str | None) -> tuple[str, ToolMessage | None]:

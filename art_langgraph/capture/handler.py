@@ -20,7 +20,10 @@ from art_langgraph.capture.answer import (
     completion_id,
     from_cache,
     gateway_id,
+    mcp_server,
+    messages_in,
     served_version,
+    structured_content,
     to_openai,
     tool_answer,
     tool_messages,
@@ -37,6 +40,8 @@ from art_langgraph.trajectory import CompletionCall, NodeRun, Place, Scenario, T
 
 _HIDDEN = "langsmith:hidden"
 """Tag of LangGraph's own bookkeeping nodes."""
+_AGENT = "langchain_create_agent"
+"""What the metadata of an agent's nodes has as `ls_integration`."""
 _REPEATS = "retry:attempt:"
 """How the tag of a chain or tool begins that LangChain's `with_retry` runs again."""
 
@@ -67,9 +72,12 @@ class ARTCallbackHandler(BaseCallbackHandler):
         """Model calls under way, each with the run that made it."""
         self._ended: list[tuple[UUID | None, CompletionCall]] = []
         """Those that have ended."""
-        self._tools: dict[UUID, ToolCall] = {}
+        self._tools: dict[UUID, tuple[ToolCall, tuple[str | None, str | None]]] = {}
+        """Tools under way, each with name and version of the MCP server behind it, where it says so."""
         self._raised: dict[tuple[str | None, str], UUID] = {}
         """Tools that raised, by the node's attempt and the model's tool call."""
+        self._asking: set[UUID] = set()
+        """Runs of the node in which an agent asks its model."""
         self._lock = threading.Lock()
 
     @property
@@ -106,6 +114,15 @@ class ARTCallbackHandler(BaseCallbackHandler):
         """
         return self.graph.trajectory(scenario, reward, output)
 
+    def place(self, parent: UUID | None, metadata: dict[str, Any]) -> Place:
+        """Where something runs.
+
+        Args:
+            parent: Id of the run that makes the call.
+            metadata: LangGraph's, of the call.
+        """
+        return Place(**self._runs.place(parent, metadata))
+
     def scope_of(self, run_id: UUID | None) -> Scope | None:
         """The rollout that a run belongs to."""
         return self.scope
@@ -140,6 +157,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
         node = NodeRun(**self._runs.place(parent_run_id, metadata), started=time.time())
         node.parent, node.attempt = node.attempt, str(run_id)
         self._runs.set_node(run_id, node)
+        if node.node == "model" and metadata.get("ls_integration") == _AGENT:
+            self._asking.add(run_id)
         self.recorder.node(node)
 
     def _note_repeat(self, run_id: UUID, parent_run_id: UUID | None, tags: list[str] | None) -> None:
@@ -154,10 +173,24 @@ class ARTCallbackHandler(BaseCallbackHandler):
             if self._runs.repeated(caller):
                 call.superseded = call.superseded or "retry"
 
+    def _drop_discarded(self, node: NodeRun, outputs: Any) -> None:
+        """An agent has asked its model. Answers that a middleware threw away, to ask the same again, no longer count,
+        as where ModelRetryMiddleware meets an answer that does not fit the response format."""
+        given = {completion_id(message) for message in messages_in(outputs)}
+        calls = [call for _, call in self._ended if call.attempt == node.attempt and call.node == node.node]
+        kept = [call for call in calls if call.id is not None and call.id in given]
+        for call in calls:
+            if call.id is None or call.id in given:
+                continue
+            if any(call.messages == later.messages and call.started + call.seconds <= later.started for later in kept):
+                call.superseded = call.superseded or "retry"
+
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         self._chain_ended(run_id, outputs, None)
         if node := self._runs.node(run_id):
             node.seconds = time.time() - node.started
+            if run_id in self._asking:
+                self._drop_discarded(node, outputs)
             for message in tool_messages(outputs):
                 if message.status == "error":
                     # A tool that the graph does not have never runs: no other event tells of the call.
@@ -273,7 +306,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             **self._runs.place(parent_run_id, metadata or {}),
         )
         with self._lock:
-            self._tools[run_id] = call
+            self._tools[run_id] = call, mcp_server(metadata or {})
         self._runs.tool(run_id, parent_run_id)
         self._note_repeat(run_id, parent_run_id, tags)
         if call.tool_call_id is not None and (raised := self._raised.pop((call.attempt, call.tool_call_id), None)):
@@ -283,7 +316,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
-            call = self._tools.pop(run_id, None)
+            call, server = self._tools.pop(run_id, (None, (None, None)))
         if call is None:
             return
         call.seconds = time.time() - call.started
@@ -293,14 +326,24 @@ class ARTCallbackHandler(BaseCallbackHandler):
             call.is_error = call.is_error or message.status == "error"
         if call.result is None:
             call.result = text
+        if call.structured is None:
+            call.structured = structured_content(message)
+        _name_server(call, server)
         self.recorder.tool_ended(run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
-            call = self._tools.pop(run_id, None)
+            call, server = self._tools.pop(run_id, (None, (None, None)))
         if call:
+            _name_server(call, server)
             call.seconds = time.time() - call.started
-            call.is_error, call.result = True, error_text(error)
-            if call.tool_call_id is not None:
+            call.is_error, call.result = not isinstance(error, GraphBubbleUp), error_text(error)
+            if call.is_error and call.tool_call_id is not None:
                 self._raised[call.attempt, call.tool_call_id] = run_id
             self.recorder.tool_ended(run_id)
+
+
+def _name_server(call: ToolCall, server: tuple[str | None, str | None]) -> None:
+    """Names the MCP server behind a tool, unless the record of the MCP call itself has named it."""
+    if call.server is None:
+        call.server, call.server_version = server

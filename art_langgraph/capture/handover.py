@@ -24,6 +24,8 @@ class Handover(BaseModel):
     """What the other process has to know of a rollout."""
 
     id: str
+    call: str | None = None
+    """Id of the call of a remote graph, under which the record of its run is sent home. None: nobody waits for it."""
     scenario: str | None = None
     """Id of the scenario. A checkpointer keeps it with the thread, so that a run that resumes the thread has it too."""
     temperature: float | None = None
@@ -31,12 +33,12 @@ class Handover(BaseModel):
     evaluation: bool = False
 
 
-def handed_over(scope: Scope, scenario_id: str, *, evaluation: bool) -> dict[str, str]:
+def handed_over(scope: Scope, scenario_id: str | None, *, evaluation: bool) -> dict[str, str]:
     """A rollout as metadata of a config.
 
     Args:
         scope: The rollout.
-        scenario_id: Of its scenario.
+        scenario_id: Of its scenario. None: unknown.
         evaluation: As that of `rollout`.
     """
     version = dict(scope.version) if isinstance(scope.version, Mapping) else scope.version
@@ -48,6 +50,20 @@ def handed_over(scope: Scope, scenario_id: str, *, evaluation: bool) -> dict[str
         evaluation=evaluation,
     )
     return {KEY: sent.model_dump_json(exclude_defaults=True)}
+
+
+def for_call(metadata: Mapping[str, Any], call: str) -> dict[str, str]:
+    """The handover in the metadata of a config, for one call of a remote graph; empty where there is none.
+
+    Args:
+        metadata: Has what `handed_over` gave.
+        call: Id of the call.
+    """
+    try:
+        sent = Handover.model_validate_json(metadata[KEY])
+    except (KeyError, ValidationError):
+        return {}
+    return {KEY: sent.model_copy(update={"call": call}).model_dump_json(exclude_defaults=True)}
 
 
 def scenario_of(metadata: Mapping[str, Any]) -> str | None:
@@ -75,7 +91,7 @@ def taken_up(metadata: Mapping[str, Any]) -> tuple[Scope, dict[str, Any]]:
     except ValidationError as error:
         log.warning("the metadata %r of a run is no rollout, and is not taken up: %s", KEY, error)
         return Scope(), {}
-    scope = Scope(rollout_id=sent.id, temperature=sent.temperature, version=sent.version)
+    scope = Scope(rollout_id=sent.id, temperature=sent.temperature, version=sent.version, call=sent.call)
     return scope, {
         "scenario": sent.scenario,
         "temperature": sent.temperature,

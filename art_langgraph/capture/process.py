@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import threading
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,13 +25,18 @@ from art_langgraph.capture.graph_run import error_text
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.handover import taken_up
 from art_langgraph.capture.release import release
+from art_langgraph.capture.remote.outbox import Outbox
 from art_langgraph.capture.scope import Scope, enclosing_run, explicit
 from art_langgraph.capture.writer import Writer
 from art_langgraph.notices import warn_once
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import CompletionCall
+from trainer_server.wire import ARTError
 
 log = logging.getLogger("art_langgraph")
+
+_PATIENCE = 5.0
+"""Seconds for which the record of a remote run waits, at most, until the run is in the store."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +56,7 @@ class _ProcessHandler(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self.writer: Writer | None = None
+        self.outbox = Outbox(self._stored)
         self._roots: dict[UUID, _Root] = {}
         self._root_of: dict[UUID, UUID] = {}
         self._lock = threading.Lock()
@@ -57,6 +64,12 @@ class _ProcessHandler(BaseCallbackHandler):
     def forked(self) -> None:
         """In the child of a fork: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
+
+    def _stored(self) -> None:
+        """Returns when ended runs are in the store, or when it cannot be written, which the writer says."""
+        if self.writer:
+            with suppress(ARTError):
+                self.writer.flush(_PATIENCE)
 
     def scope_of(self, run_id: UUID | None) -> Scope | None:
         """The rollout that a run belongs to, unless an explicit one records it."""
@@ -164,6 +177,7 @@ class _ProcessHandler(BaseCallbackHandler):
             writer.completion(trajectory, call)
 
         handler.recorder.on_completion = keep
+        self.outbox.begun(scope, handler.trajectory().id)
         return _Root(handler, bool(asked), {run_id})
 
     def _root(self, run_id: UUID | None) -> _Root | None:
@@ -186,6 +200,7 @@ class _ProcessHandler(BaseCallbackHandler):
         asked = trajectory.completions or trajectory.resumes or trajectory.waiting
         if asked and self.writer:  # a chain that asked no model, and no person, is no run of an agent
             self.writer.finished(trajectory)
+        self.outbox.ended(root.handler.scope, trajectory)
 
 
 _handler = _ProcessHandler()
@@ -222,7 +237,7 @@ def uninstall() -> None:
 
 
 def flush(timeout: float = 30.0) -> None:
-    """Waits until all finished runs are in the store.
+    """Waits until all finished runs are in the store, and those of rollouts of other processes are sent home.
 
     Args:
         timeout: Seconds to wait at most.
@@ -232,10 +247,12 @@ def flush(timeout: float = 30.0) -> None:
     """
     if _handler.writer:
         _handler.writer.flush(timeout)
+        _handler.outbox.flush(timeout)
 
 
 def _last() -> None:
     """Before the process ends: says on standard error what could not be written, whatever becomes of log messages."""
+    _handler.outbox.close(_PATIENCE)
     if _handler.writer and (wrong := _handler.writer.close()):
         print(f"art-langgraph: {wrong}", file=sys.stderr)
 

@@ -54,7 +54,7 @@ def _opened() -> Iterator[Callable[[list[tuple[Server, str]]], int]]:
                 rollouts[server].append(rollout)
             for (url, key), ids in rollouts.items():
                 try:
-                    headers = {"Authorization": f"Bearer {_token(key)}"}
+                    headers = {"Authorization": f"Bearer {token_of(key)}"}
                     http.post(f"{url}/api/rollouts/release", json=ids, headers=headers)
                 except Exception as error:  # a key's function is the user's: the thread must live on
                     log.debug("%d rollouts keep their versions at %s until they expire: %r", len(ids), url, error)
@@ -63,7 +63,8 @@ def _opened() -> Iterator[Callable[[list[tuple[Server, str]]], int]]:
         yield post
 
 
-def _token(key: Key) -> str:
+def token_of(key: Key) -> str:
+    """A key as it is sent."""
     given = key() if callable(key) else key
     if inspect.isawaitable(given):
         return asyncio.run(_awaited(given))

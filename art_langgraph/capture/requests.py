@@ -1,14 +1,15 @@
 """Requests of chat models say which rollout they are made in, and what that rollout asks for.
 
-LangChain's OpenAI models make all their requests in one method, which takes no hook. `attach` wraps it. A model that
-asks a trainer server - its key tells - then sends the rollout's id, its temperature and its version, whether it is a
-ChatART, a ChatOpenAI, or what `init_chat_model` made of one.
+LangChain's OpenAI models make all their requests in one method, which takes no hook, and so do its Anthropic models.
+`attach` wraps it. A model that asks a trainer server - its key tells - then sends the rollout's id, its temperature and
+its version, whether it is a ChatART, a ChatOpenAI, a ChatAnthropic, or what `init_chat_model` made of one.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from typing import Any
 
@@ -19,7 +20,7 @@ from pydantic import SecretStr
 
 from art_langgraph.capture.release import Server
 from art_langgraph.capture.scope import Scope, current
-from art_langgraph.client.servers import server_of
+from art_langgraph.client.servers import server_of, server_url
 from art_langgraph.client.transport import LoopTransport
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
 
@@ -27,24 +28,37 @@ _lock = threading.Lock()
 
 
 def attach() -> None:
-    """Makes the requests of LangChain's OpenAI models say which rollout they are made in. Once per process."""
+    """Makes the requests of LangChain's OpenAI and Anthropic models say which rollout they are made in.
+
+    Each class is wrapped once per process; that for Anthropic's API when it has been imported.
+    """
+    anthropic = sys.modules.get("langchain_anthropic.chat_models")
     with _lock:
-        plain = BaseChatOpenAI._get_request_payload
-        if getattr(plain, "_says_rollout", False):
-            return
+        _say_rollouts(BaseChatOpenAI)
+        if anthropic is not None and _say_rollouts(anthropic.ChatAnthropic):
+            _keep_ids(anthropic.ChatAnthropic)
 
-        @functools.wraps(plain)
-        def payload_in_rollout(
-            self: BaseChatOpenAI, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
-        ) -> dict[str, Any]:
-            payload: dict[str, Any] = plain(self, input_, stop=stop, **kwargs)
-            if (scope := current() or _outer()) is not None and (server := _server_of(self)) is not None:
-                _mark(payload, scope, server)
+
+def _say_rollouts(kind: Any) -> bool:
+    """Wraps a class of chat models. Returns whether it was not wrapped yet."""
+    plain = kind._get_request_payload
+    if getattr(plain, "_says_rollout", False):
+        return False
+
+    @functools.wraps(plain)
+    def payload_in_rollout(
+        self: Any, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        payload: dict[str, Any] = plain(self, input_, stop=stop, **kwargs)
+        if (scope := current() or _outer()) is not None and (server := _server_of(self)) is not None:
+            _mark(payload, scope, server)
+            if isinstance(self, BaseChatOpenAI):
                 _keep_loops_apart(self)
-            return payload
+        return payload
 
-        payload_in_rollout._says_rollout = True  # type: ignore[attr-defined]
-        BaseChatOpenAI._get_request_payload = payload_in_rollout  # type: ignore[method-assign]
+    payload_in_rollout._says_rollout = True  # type: ignore[attr-defined]
+    kind._get_request_payload = payload_in_rollout
+    return True
 
 
 def _outer() -> Scope | None:
@@ -53,15 +67,32 @@ def _outer() -> Scope | None:
     return Scope(rollout_id=rollout) if rollout else None
 
 
-def _server_of(model: BaseChatOpenAI) -> Server | None:
+def _keep_ids(kind: Any) -> None:
+    """Has LangChain's Anthropic model keep the id of a streamed answer, as it does of a whole one."""
+    plain = kind._make_message_chunk_from_anthropic_event
+
+    @functools.wraps(plain)
+    def chunk_with_id(self: Any, event: Any, **kwargs: Any) -> Any:
+        made, block = plain(self, event, **kwargs)
+        if made is not None and event.type == "message_start":
+            made.response_metadata["id"] = event.message.id
+        return made, block
+
+    kind._make_message_chunk_from_anthropic_event = chunk_with_id
+
+
+def _server_of(model: Any) -> Server | None:
     """The trainer server that a model asks; None for other servers."""
+    if not isinstance(model, BaseChatOpenAI):
+        server = server_of(model.anthropic_api_url, model.anthropic_api_key.get_secret_value())
+        return None if server is None else (server.url, server.api_key)
     key = model.openai_api_key
     if isinstance(key, SecretStr):
         server = server_of(model.openai_api_base, key.get_secret_value())
         return None if server is None else (server.url, server.api_key)
     if key is None or model._llm_type != "art-chat" or not model.openai_api_base:
         return None
-    return model.openai_api_base.rstrip("/").removesuffix("/v1"), key  # a ChatART, whose key a function gives
+    return server_url(model.openai_api_base), key  # a ChatART, whose key a function gives
 
 
 def _keep_loops_apart(model: BaseChatOpenAI) -> None:

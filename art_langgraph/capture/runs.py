@@ -10,6 +10,9 @@ from uuid import UUID
 
 from art_langgraph.trajectory import NodeRun, Place
 
+_HOOKS = (".before_agent", ".before_model", ".after_model", ".after_agent")
+"""How the names of nodes end that belong to one middleware."""
+
 
 @dataclass(slots=True)
 class Run:
@@ -91,7 +94,8 @@ class Runs:
             metadata: LangGraph's, of the call.
 
         Returns:
-            The fields of a `Place`.
+            The fields of a `Place`. A model call that a middleware makes inside an agent's node, such as a summary, has
+            its purpose (LangChain's `lc_source`) as a node of its own, inside the agent's node.
         """
         above: list[str | None] = []
         with self._lock:
@@ -103,10 +107,13 @@ class Runs:
         task = metadata.get("langgraph_path") or ()
         nodes = _nodes_in(namespace)
         agents = self._agents_of(nodes, metadata.get("lc_agent_name"))
+        node, path = metadata.get("langgraph_node"), _path(nodes, agents)
+        if (purpose := metadata.get("lc_source")) and not str(node).endswith(_HOOKS):
+            node, path = str(purpose), [*path, str(purpose)]
         return Place(
-            node=metadata.get("langgraph_node"),
+            node=node,
             agent=agents[-1] if agents else None,
-            path=_path(nodes, agents),
+            path=path,
             namespace=namespace,
             step=metadata.get("langgraph_step"),
             branch=next((part for part in task if type(part) is int), None) if task[:1] == ("__pregel_push",) else None,

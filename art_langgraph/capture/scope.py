@@ -15,7 +15,22 @@ from langchain_core.tracers.context import register_configure_hook
 
 from art_langgraph.capture.recorder import Recorder
 from art_langgraph.capture.release import Server, release
-from art_langgraph.trajectory import parent_namespace
+from art_langgraph.trajectory import Place, Trajectory, parent_namespace
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCall:
+    """A call of a `RemoteGraph` in a rollout.
+
+    Args:
+        graph: Name of the graph or id of its assistant, and the address of its LangGraph server.
+        place: Where in the rollout's own graph the call was made. Empty where the remote graph is the rollout's own.
+        id: What the call is handed over by.
+    """
+
+    graph: str
+    place: Place = field(default_factory=Place)
+    id: str = field(default_factory=lambda: f"rc-{uuid4().hex}")
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +50,11 @@ class Scope:
         exits: What is closed when the rollout's graph has ended; None where nobody waits for that end
             (`art_langgraph.capture.process`).
         routed: Checkpoint namespaces of the agents whose model calls ARTMiddleware sends to a policy.
+        remote: Calls of remote graphs, in their order.
+        records: Records of the runs that answered these calls.
+        unrecorded: Whether a call of a remote graph has no record, or not all of it.
+        call: Id of the remote call that this rollout of another process made; None: the rollout is of this process, or
+            says nothing of a call.
     """
 
     rollout_id: str = field(default_factory=lambda: f"ro-{uuid4().hex}")
@@ -46,6 +66,10 @@ class Scope:
     outside: bool = False
     exits: AsyncExitStack | None = None
     routed: set[str] = field(default_factory=set)
+    remote: list[RemoteCall] = field(default_factory=list)
+    records: list[Trajectory] = field(default_factory=list)
+    unrecorded: bool = False
+    call: str | None = None
 
     def beyond_routes(self, namespace: str) -> bool:
         """Whether a node belongs to a graph that runs inside a routed agent and is not routed itself."""
@@ -85,6 +109,11 @@ def explicit() -> Scope | None:
 
 _handler: ContextVar[BaseCallbackHandler | None] = ContextVar("art_rollout_handler", default=None)
 register_configure_hook(_handler, inheritable=True)
+
+
+def listener() -> BaseCallbackHandler | None:
+    """The handler that hears the rollout which `recording` opened around here."""
+    return _handler.get()
 
 
 @contextmanager

@@ -6,7 +6,8 @@ import asyncio
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -28,8 +29,10 @@ from art_langgraph.cli.options import (
     ThreadOption,
     filters,
     find_trajectory,
+    short_patience,
 )
 from art_langgraph.cli.output import print_json, print_table, shortened
+from art_langgraph.exports.names import TrainerFormat
 from trainer_server.wire import ConfigError
 from trainer_server.wire.text import writable
 
@@ -147,6 +150,22 @@ async def _drift(trajectory: Trajectory) -> str | None:
 @app.command("export")
 def export_command(
     file: Annotated[Path, typer.Argument(help="File to write: .jsonl, or .parquet (needs pyarrow).")],
+    with_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--with-tokens",
+            help="Write the ledger's rows too: the sampled tokens of each answer. `trajectories import` brings them to "
+            "another server.",
+        ),
+    ] = False,
+    format: Annotated[
+        TrainerFormat | None,
+        typer.Option(
+            "--format",
+            help="Write for another trainer: rows of answers for TRL, conversations for fine-tuning at OpenAI, or "
+            "episodes for verifiers and prime-rl (name the file traces.jsonl).",
+        ),
+    ] = None,
     store: StoreOption = None,
     graph: GraphOption = None,
     thread: ThreadOption = None,
@@ -155,46 +174,91 @@ def export_command(
     max_reward: MaxOption = None,
     error: ErrorOption = None,
 ) -> None:
-    """Write runs to a file, oldest first.
+    """Write runs to a file, oldest first: whole, with their tokens, or in the format of another trainer.
 
-    Example: art-langgraph trajectories export good.jsonl --min-reward 0.8
+    \b
+    art-langgraph trajectories export good.jsonl --min-reward 0.8
+    art-langgraph trajectories export all.jsonl --with-tokens
+    art-langgraph trajectories export rows.jsonl --format trl
+
+    Tokens, and the tools that an answer could call, are known to the trainer server alone (ART_BASE_URL; completions
+    are kept for 30 days). A file with tokens goes to another server with the same base model: set ART_BASE_URL to it
+    and run `art-langgraph trajectories import FILE` there.
     """
     from art_langgraph.store import TrajectoryStore
     from trainer_server.wire.jsonl import write_jsonl
 
+    if file.suffix not in (".jsonl", ".parquet"):
+        raise ConfigError(f"{file}: the name must end in .jsonl or .parquet")
+    if file.suffix == ".parquet" and (with_tokens or format):
+        raise ConfigError(f"{file}: --with-tokens and --format write .jsonl")
     runs = TrajectoryStore(store).list(**filters(graph, thread, since, min_reward, max_reward, error))[::-1]
+    shown = track(runs, "exporting", disable=not sys.stderr.isatty())
     if file.suffix == ".parquet":
         _write_parquet(file, runs)
-    elif file.suffix == ".jsonl":
-        write_jsonl(file, track(runs, "exporting", disable=not sys.stderr.isatty()))
+    elif with_tokens or format:
+        _write_with_rows(file, shown, with_tokens, format)
+        return
     else:
-        raise ConfigError(f"{file}: the name must end in .jsonl or .parquet")
+        write_jsonl(file, shown)
     print(f"{len(runs)} trajectories in {file}")
+
+
+def _write_with_rows(file: Path, runs: Iterable[Trajectory], with_tokens: bool, format: TrainerFormat | None) -> None:
+    """Writes runs with what the trainer server knows of their answers."""
+    from art_langgraph.exports.export import Export
+
+    export = Export(format, tokens=with_tokens)
+    export.write(file, runs)
+    for note in export.notes:
+        print(note, file=sys.stderr)
+    print(f"{export.summary} in {file}")
 
 
 @app.command("import")
 def import_command(
     file: Annotated[Path, typer.Argument(help="File that `export` wrote: .jsonl or .parquet.")],
     store: StoreOption = None,
+    tokens: Annotated[
+        bool,
+        typer.Option(
+            "--tokens/--no-tokens",
+            help="Bring the tokens in the file to the trainer server (ART_BASE_URL). A file without tokens needs none.",
+        ),
+    ] = True,
 ) -> None:
-    """Read runs from a file into the store. A run that is in the store already is left alone."""
+    """Read runs from a file into the store. A run that is in the store already is left alone.
+
+    Tokens in the file (`export --with-tokens`) go to the trainer server, which takes those of its own base model and
+    tokenizer and overwrites none. Warm starts can imitate them there; steps of GRPO leave them out (`other_server`).
+    """
+    from art_langgraph.exports.ledger_rows import LedgerRows, run_and_rows
     from art_langgraph.store import TrajectoryStore
-    from art_langgraph.trajectory import Trajectory
     from trainer_server.wire.jsonl import read_jsonl
 
     target = TrajectoryStore(store)
+    added = known = new_rows = known_rows = 0
+    lines: Iterable[tuple[Trajectory, list[Completion]]]
     if file.suffix == ".parquet":
-        runs = _read_parquet(file)
+        lines = ((run, []) for run in _read_parquet(file))
     else:
-        runs = read_jsonl(file, Trajectory.model_validate, what="trajectory")
-    added = known = 0
-    for trajectory in runs:
-        if target.get(trajectory.id) is None:
-            target.add(trajectory)
-            added += 1
-        else:
-            known += 1
-    print(f"{added} added, {known} were there already")
+        lines = read_jsonl(file, run_and_rows, what="trajectory")
+    with ExitStack() as stack:
+        server: LedgerRows | None = None
+        for trajectory, rows in lines:
+            if rows and tokens:
+                if server is None:
+                    server = stack.enter_context(LedgerRows(short_patience()))
+                outcome = server.add(rows)
+                new_rows, known_rows = new_rows + outcome.added, known_rows + outcome.known
+            if target.get(trajectory.id) is None:
+                target.add(trajectory)
+                added += 1
+            else:
+                known += 1
+        print(f"{added} added, {known} were there already")
+        if server is not None:
+            print(f"tokens of {new_rows} completions brought to {server.url}, of {known_rows} were there already")
 
 
 @app.command("stats")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from art_langgraph.client.jobs import JobAPI
 from art_langgraph.client.policies import PolicyAPI
 from art_langgraph.client.rollouts import RolloutAPI
-from trainer_server.wire import Completion
+from trainer_server.wire import Added, Completion, Completions
+from trainer_server.wire.jsonl import from_json, to_json
+
+_FOUND = 100
+"""Completions that one request asks for."""
+_BODY = 8 * 2**20
+"""Bytes of completions that one request brings, about."""
 
 
 class TrainerClient(PolicyAPI, JobAPI, RolloutAPI):
@@ -37,3 +44,47 @@ class TrainerClient(PolicyAPI, JobAPI, RolloutAPI):
     async def completion(self, completion_id: str) -> Completion:
         """The ledger's record of a completion: exact tokens, log-probabilities, version."""
         return Completion.model_validate_json((await self._ask("GET", f"/api/completions/{completion_id}")).content)
+
+    async def completions(self, ids: Sequence[str]) -> dict[str, Completion]:
+        """The same for many completions, by id. Those that the ledger does not have are left out."""
+        wanted, found = list(dict.fromkeys(ids)), dict[str, Completion]()
+        for start in range(0, len(wanted), _FOUND):
+            answer = await self._ask(
+                "POST", "/api/completions/find", json={"ids": wanted[start : start + _FOUND]}, timeout=600
+            )
+            found.update({one.id: one for one in from_json(Completions, answer.text).completions})
+        return found
+
+    async def add_completions(self, completions: Sequence[Completion]) -> Added:
+        """Brings completions of another server's ledger to this one, which must have the same base model and tokenizer.
+
+        They keep the id of the server that sampled them. Warm starts imitate them, and steps skip them
+        (`other_server`). Rows that are there already are never overwritten.
+
+        Args:
+            completions: Of the other server, as its `completions` returned them.
+
+        Returns:
+            How many are new there, and how many were there.
+
+        Raises:
+            ServerError: The server has another base model or tokenizer, or another row of the same id.
+        """
+        added = known = 0
+        part, size = list[str](), 0
+        for at, completion in enumerate(completions, start=1):
+            part.append(to_json(completion))
+            size += len(part[-1])
+            if size >= _BODY or at == len(completions):
+                body = f'{{"completions": [{", ".join(part)}]}}'
+                answer = await self._ask(
+                    "POST",
+                    "/api/completions",
+                    content=body,
+                    headers={"Content-Type": "application/json"},
+                    timeout=600,
+                )
+                outcome = from_json(Added, answer.text)
+                added, known = added + outcome.added, known + outcome.known
+                part, size = [], 0
+        return Added(added=added, known=known)

@@ -62,6 +62,11 @@ def sft_request(
             group = demonstration
             if isinstance(group, Trajectory):
                 group = TrajectoryGroup(scenario=group.scenario, trajectories=[group])
+            if imported := next((run for run in group.trajectories if run.imported), None):
+                raise ConfigError(
+                    f"{imported.id} was imported from {imported.imported}: the tokens of its answers are not known. "
+                    "Imitate the file of demonstrations that the import wrote (--demonstrations)"
+                )
             trajectories += [ref for refs in group_refs([group], nodes=nodes) for ref in refs.trajectories]
         else:
             try:

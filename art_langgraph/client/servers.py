@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 from trainer_server.wire import ConfigError, Connection
 
+_BASE_PATH = re.compile(r"(/rollouts/[^/]+)?(/v1)?/*$")
 _met: dict[Connection, None] = {}
 _lock = threading.Lock()
 
@@ -13,7 +15,7 @@ _lock = threading.Lock()
 def meet(connection: Connection) -> None:
     """Makes a server known. ChatART and TrainerClient do so when they are made."""
     with _lock:
-        _met[connection] = None
+        _met[Connection(server_url(connection.url), connection.api_key)] = None
 
 
 def known_servers() -> list[Connection]:
@@ -39,4 +41,9 @@ def server_of(base_url: str | None, key: str) -> Connection | None:
     known = known or next((server for server in known_servers() if server.api_key == key), None)
     if known is None or not base_url:
         return known
-    return Connection(base_url.rstrip("/").removesuffix("/v1"), key)
+    return Connection(server_url(base_url), key)
+
+
+def server_url(base_url: str) -> str:
+    """The address of a trainer server, from the base URL of a model or of a rollout."""
+    return _BASE_PATH.sub("", base_url)

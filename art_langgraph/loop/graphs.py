@@ -11,6 +11,7 @@ from typing import Any
 from langchain_core.runnables import Runnable
 from pydantic.errors import PydanticUserError
 
+from art_langgraph.capture.remote.calls import is_remote
 from art_langgraph.programs.function import Function
 from art_langgraph.programs.run import Run
 from art_langgraph.trajectory import Scenario
@@ -211,6 +212,8 @@ def _input_schema(graph: Runnable[Any, Any]) -> Mapping[str, Any]:
     """JSON schema of a graph's input; empty where it is unknown."""
     while (bound := getattr(graph, "bound", None)) is not None:  # with_config, with_retry
         graph = bound
+    if is_remote(graph):
+        return {}
     builder = getattr(graph, "builder", None)
     schemas, state = getattr(builder, "schemas", None), getattr(builder, "input_schema", None)
     if schemas and state in schemas:  # a StateGraph: its channels, without the cost of a schema

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 
 from art_langgraph.client.outages import explain, outages, retry_seconds
-from art_langgraph.client.servers import known_servers
+from art_langgraph.client.servers import known_servers, server_url
 from art_langgraph.client.transport import PatientAsyncClient
 from trainer_server.wire import SERVER_STOPPING, Connection
 
@@ -22,8 +21,6 @@ _LOST = {"NetworkError", "RemoteProtocolError", "ConnectTimeout"}
 """Classes of errors that say that a connection was refused or cut, by name: OpenAI's client is made with httpx or with
 httpx2, and an error of the first is none of the second. OpenAI's own APIConnectionError says nothing: it comes from
 these errors, and from any other error of a request."""
-_ROLLOUT = re.compile(r"/rollouts/[^/]+$")
-"""The end of a rollout's own base URL."""
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 
 
@@ -66,7 +63,7 @@ def _lost_server(error: Exception) -> tuple[Connection, Exception] | None:
         given = request.headers.get("Authorization", "") or request.headers.get("X-API-Key", "")
         key, url = str(given).removeprefix("Bearer "), str(request.url)
         if key in keys and "/v1/" in url:
-            return Connection(_ROLLOUT.sub("", url.partition("/v1/")[0]), key), cause
+            return Connection(server_url(url.partition("/v1/")[0]), key), cause
     return None
 
 

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.pregel.remote import RemoteException
 from langgraph.types import Command
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from art_langgraph.capture.graph_run import resumed_state
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.handover import handed_over
+from art_langgraph.capture.remote.calls import attach
+from art_langgraph.capture.remote.home import bring_home
 from art_langgraph.capture.scope import Scope, recording
 from art_langgraph.client.servers import known_servers
 from art_langgraph.loop import threads
@@ -111,6 +114,8 @@ async def rollout(
     """
     scenario, source = Scenario.of(scenario), GraphSource.of(graph)
     source.check([scenario])
+    if source.answers and (config is not None or resume is not None):
+        raise ConfigError(f"{source.name} is a function: config= and resume= are for graphs")
 
     async def attempt() -> _Attempt:
         return await _run(
@@ -132,18 +137,17 @@ async def rollout(
             break
         began = time.monotonic()
         last = await attempt()
-    trajectory = last.trajectory
-    remote = source.kind == REMOTE
-    problem = await ignored(last.run.scope, trajectory, remote=remote) if last.error is None else None
+    trajectory, scope = last.trajectory, last.run.scope
+    problem = await ignored(scope, trajectory, remote=scope.unrecorded) if last.error is None else None
     if problem is not None:
         trajectory.error = f"{PinIgnored.__name__}: {problem}"
     if reward is None and (own := last.run.reward) is not None:
-        await score(trajectory, lambda _: own)
+        reward = lambda _: own  # noqa: E731
     if reward is not None:
         await score(trajectory, reward)
         warn_unheard(trajectory, source.kind)
     if store is not None:
-        await asyncio.to_thread(store.add, trajectory)
+        await asyncio.to_thread(store.add, trajectory, replaces=[record.id for record in scope.records])
     if problem is not None:
         raise PinIgnored(problem, trajectories=[trajectory])
     return trajectory
@@ -190,14 +194,17 @@ async def _run(
     started, opened = time.monotonic(), False
     raised: Exception | None = None
     handler = ARTCallbackHandler(scope)
+    attach()
     tie_clients()
     run = Run(scope, scenario, source.server or next(iter(known_servers()), None), source.policy)
     may_answer = source.may_answer
-    try:
-        if may_answer:
-            await register(run, evaluation=evaluation, metadata=metadata or {}, certain=source.answers)
-        with recording(scope, handler), running(run), found_by_clients(run.server if may_answer else None):
+    with recording(scope, handler):
+        try:
+            if may_answer:
+                await register(run, evaluation=evaluation, metadata=metadata or {}, certain=source.answers)
             async with AsyncExitStack() as stack:
+                stack.enter_context(running(run))
+                stack.enter_context(found_by_clients(run.server if may_answer else None))
                 scope.exits = stack
                 runnable = await source.open(scenario, run, stack, timeout)
                 opened = True
@@ -206,7 +213,10 @@ async def _run(
                 else:
                     async with asyncio.timeout(timeout):
                         whole = threads.own_thread(
-                            _with_handover(config, scope, scenario.id, evaluation), runnable, scope.rollout_id
+                            _with_handover(config, scope, scenario.id, evaluation),
+                            runnable,
+                            scope.rollout_id,
+                            resumed=resume is not None,
                         )
                         trajectory.graph_id, trajectory.thread_id = runnable.get_name(), threads.thread_of(whole)
                         if trajectory.resumes:
@@ -214,16 +224,20 @@ async def _run(
                         trajectory.output = await runnable.ainvoke(graph_input(runnable, scenario.input), whole)
                         if resume:
                             await _resume(runnable, threads.newest(whole), resume, trajectory)
-    except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
-        if isinstance(error, NotStarted) and not opened:  # an inner rollout's is data of this run
-            raise
-        trajectory.error, raised = f"{type(error).__name__}: {error}", error
-    finally:
-        scope.exits = None  # a task that outlives the run must not wait for an end that has passed
-    handler.close()
-    trajectory.seconds = time.monotonic() - started
+        except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
+            if isinstance(error, NotStarted) and not opened:  # an inner rollout's is data of this run
+                raise
+            trajectory.error, raised = f"{type(error).__name__}: {error}", error
+        finally:
+            scope.exits = None  # a task that outlives the run must not wait for an end that has passed
+        handler.close()
+        run.ended = True
+        trajectory.seconds = time.monotonic() - started
+        await bring_home(scope, failed=raised is not None)
     if handler.root:
         trajectory.run_id = str(handler.root)
+    elif scope.records:
+        _say_which_run(trajectory, scope.records, raised)
     trajectory.completions = recorder.completions
     trajectory.tool_calls = recorder.tool_calls
     trajectory.nodes = recorder.nodes
@@ -235,6 +249,16 @@ async def _run(
             raised = raised or error
             trajectory.error = trajectory.error or f"{type(error).__name__}: {error}"
     return _Attempt(trajectory, run, raised)
+
+
+def _say_which_run(trajectory: Trajectory, records: Sequence[Trajectory], raised: Exception | None) -> None:
+    """The graph itself is remote: its process knows which run it was, and what it raised."""
+    last = records[-1]
+    trajectory.run_id, trajectory.assistant_id = last.run_id, last.assistant_id
+    trajectory.graph_id, trajectory.thread_id = last.graph_id, trajectory.thread_id or last.thread_id
+    # A run that was cancelled there may look here as if it had ended.
+    if last.error is not None and (raised is None or isinstance(raised, RemoteException)):
+        trajectory.error = f"{RemoteException.__name__}: {last.error}"
 
 
 async def gather(

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, cast
+from uuid import UUID
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from art_langgraph.capture.handover import scenario_of
+from art_langgraph.capture.remote.calls import is_remote
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, scenario_id
 
 
-def own_thread(config: RunnableConfig | None, graph: Runnable[Any, Any], thread: str) -> RunnableConfig:
-    """Adds a new thread to a config, where the graph has a checkpointer and the config names no thread."""
+def own_thread(
+    config: RunnableConfig | None, graph: Runnable[Any, Any], rollout_id: str, *, resumed: bool = False
+) -> RunnableConfig:
+    """Adds a new thread to a config that names no thread, where the graph has a checkpointer.
+
+    Args:
+        config: Of the run.
+        graph: The graph that runs. A remote graph gets a thread only if the rollout resumes it: its server keeps
+            threads for ever, and runs without a thread leave nothing behind.
+        rollout_id: Names the thread; that of a LangGraph server is a UUID of the same digits.
+        resumed: Whether the rollout answers interrupts.
+    """
     merged: dict[str, Any] = dict(config or {})
-    if getattr(graph, "checkpointer", None):
+    thread = rollout_id if getattr(graph, "checkpointer", None) else None
+    if resumed and is_remote(graph):
+        thread = str(UUID(rollout_id.removeprefix("ro-")))
+    if thread:
         merged["configurable"] = {"thread_id": thread, **(merged.get("configurable") or {})}
     return cast(RunnableConfig, merged)
 
@@ -50,11 +65,20 @@ async def questions(graph: Runnable[Any, Any], output: Any, config: RunnableConf
         nothing; None when the run has ended.
     """
     if isinstance(output, dict) and (interrupts := output.get("__interrupt__")):
-        return [interrupt.value for interrupt in interrupts]
-    if not getattr(graph, "checkpointer", None):
+        return [_value(interrupt) for interrupt in interrupts]
+    remote = is_remote(graph)
+    if not remote and not getattr(graph, "checkpointer", None):
         return None
     state = await cast(Any, graph).aget_state(config)
-    return [] if state.next else None
+    if not state.next:
+        return None
+    # The output of a remote graph does not have its interrupts.
+    return [_value(interrupt) for interrupt in state.interrupts] if remote else []
+
+
+def _value(interrupt: Any) -> Any:
+    """What an interrupt asks. One of a remote graph may be plain data."""
+    return interrupt["value"] if isinstance(interrupt, dict) else interrupt.value
 
 
 async def thread_scenario(
@@ -73,10 +97,21 @@ async def thread_scenario(
     thread = thread_of(config)
     if store is not None and (earlier := await asyncio.to_thread(store.list, thread=thread, limit=1)):
         return earlier[0].scenario
-    begun, scenario = await _newest_input(getattr(graph, "checkpointer", None), thread)
-    if begun is not None:
+    if is_remote(graph):
+        begun, scenario = await _newest_remote_input(graph, config)
+    else:
+        begun, scenario = await _newest_input(getattr(graph, "checkpointer", None), thread)
+    if begun is not None or scenario is not None:
         return Scenario(id=scenario or "", input=begun, metadata=given.metadata)
     return Scenario(id=f"thread-{thread}", input=given.input, metadata=given.metadata)
+
+
+async def _newest_remote_input(graph: Any, config: RunnableConfig) -> tuple[Any, str | None]:
+    """The same as `_newest_input`, for a thread of a LangGraph server."""
+    async for state in graph.aget_state_history(newest(config), filter={"source": "input"}, limit=1):
+        begun = next((task.result for task in state.tasks if task.name == "__start__"), None)
+        return begun, scenario_of(state.metadata or {})
+    return None, None
 
 
 async def _newest_input(saver: Any, thread: str | None) -> tuple[Any, str | None]:

@@ -127,7 +127,8 @@ async def train(
         graph: As that of `rollout`.
         scenarios: The tasks to learn from.
         policy: The policy to train; the graph asks it through ChatART.
-        reward: Scores single runs. Either `reward` or `group_reward` is needed.
+        reward: Scores single runs. Either `reward` or `group_reward` is needed, unless a function sets the reward of
+            its runs (`current_run().reward`).
         group_reward: Scores the runs of a scenario together (`Ruler`).
         steps: Number of the last step.
         client: The trainer server.
@@ -179,7 +180,9 @@ async def train(
     if max_staleness < 0 or dynamic_sampling < 0:
         raise ConfigError(f"max_staleness={max_staleness} and dynamic_sampling={dynamic_sampling} must be 0 or more")
     source.check(tasks)
-    source.server, source.policy = client.connection, policy
+    source.policy = policy
+    if source.function is not None:
+        source.server = client.connection
     check = StepCheck(policy, nodes, retry_credit)
 
     async def run_scenario(scenario: Scenario) -> Trajectory:

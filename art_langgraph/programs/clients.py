@@ -1,8 +1,8 @@
 """Requests of any client that is made with httpx say which rollout they are made in.
 
 `openai`, `anthropic` and `litellm` send their requests by httpx or httpx2, whoever made the client and when.
-`tie_clients` wraps the method that sends. A request from inside a rollout to the API of a trainer server under `/v1`
-then has the rollout's id, its temperature and its version. No other request is changed.
+`tie_clients` wraps the method that sends. A request from inside a rollout to the API of a trainer server under `/v1`,
+with the server's key, then has the rollout's id, its temperature and its version. No other request is changed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import functools
 import importlib.util
 import threading
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from art_langgraph.capture.scope import Scope, current
 from art_langgraph.client.servers import known_servers
 from trainer_server.wire import Connection, rollout_path
-from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION
+from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
 from trainer_server.wire.home import origin
 
 _LIBRARIES = ("httpx", "httpx2")
@@ -78,15 +77,14 @@ def _mark(request: Any) -> Scope | None:
     own = path.startswith(f"{rollout_path(scope.rollout_id)}/v1/")  # a client with the rollout's own base URL
     if not own and (not path.startswith("/v1/") or ROLLOUT in request.headers):
         return None
-    server = _server_at(str(request.url))
+    server = _server_asked(request)
     if server is None:
         return None
     request.headers[ROLLOUT] = scope.rollout_id
     if scope.temperature is not None:
         request.headers.setdefault(TEMPERATURE, str(scope.temperature))
     if scope.version is not None:
-        request.headers.setdefault(VERSION, _text(scope.version))
-    scope.outside = True
+        request.headers.setdefault(VERSION, version_text(scope.version))
     scope.servers.add((server.url, server.api_key))
     return scope
 
@@ -94,15 +92,11 @@ def _mark(request: Any) -> Scope | None:
 def _count(scope: Scope | None, answer: Any) -> None:
     if scope is not None and answer.is_success:
         scope.marked += 1
+        scope.outside = True
 
 
-def _server_at(url: str) -> Connection | None:
-    """The trainer server of this process that an address belongs to."""
-    asked = origin(url)
-    return next((server for server in known_servers() if origin(server.url) == asked), None)
-
-
-def _text(version: int | Mapping[str, int]) -> str:
-    if isinstance(version, Mapping):
-        return ",".join(f"{policy}={number}" for policy, number in version.items())
-    return str(version)
+def _server_asked(request: Any) -> Connection | None:
+    """The trainer server of this process that a request goes to, with its key."""
+    asked = origin(str(request.url))
+    given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip(), request.headers.get("X-API-Key")
+    return next((server for server in known_servers() if server.api_key in given and origin(server.url) == asked), None)

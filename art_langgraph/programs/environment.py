@@ -1,12 +1,20 @@
-"""Environment variables by which OpenAI's and Anthropic's clients find the trainer server while functions run."""
+"""Environment variables by which OpenAI's and Anthropic's clients find the trainer server while functions run.
+
+The variables of a process are the same for all runs in it. A child process that inherits them gets the base URL of its
+own run instead: `found_by_clients` wraps the constructor of `subprocess.Popen` for that.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
+from art_langgraph.programs.run import run_here
 from trainer_server.wire import Connection
 
 _FAMILIES = {
@@ -15,6 +23,10 @@ _FAMILIES = {
 }
 """Variables of each kind of client. Where the user has set one of a kind, none of that kind is changed: a key of the
 user must not go to another address."""
+
+_BASE_URLS = ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL")
+_BEFORE_ENV = 10
+"""Parameters of `subprocess.Popen` before `env`."""
 
 _lock = threading.Lock()
 _users = 0
@@ -36,6 +48,7 @@ def found_by_clients(server: Connection | None) -> Iterator[None]:
         yield
         return
     with _lock:
+        _tie_children()
         if not _users:
             _begin(server)
         _users += 1
@@ -64,3 +77,36 @@ def _end() -> None:
         if os.environ.get(name) == value:  # else the user has changed it meanwhile
             del os.environ[name]
     _set.clear()
+
+
+def _tie_children() -> None:
+    """Has child processes get the base URL of the run that starts them. Once per process."""
+    plain = subprocess.Popen.__init__
+    if getattr(plain, "_says_rollout", False):
+        return
+
+    @functools.wraps(plain)
+    def init_in_run(self: Any, *args: Any, **options: Any) -> None:
+        if len(args) <= _BEFORE_ENV and (own := _of_the_run(options.get("env"))) is not None:
+            options["env"] = own
+        plain(self, *args, **options)
+
+    init_in_run._says_rollout = True  # type: ignore[attr-defined]
+    subprocess.Popen.__init__ = init_in_run  # type: ignore[method-assign]
+
+
+def _of_the_run(env: Mapping[Any, Any] | None) -> dict[Any, Any] | None:
+    """The environment of a child process, with the base URLs of its run where it would get those of this process.
+
+    Args:
+        env: What the child is to get; None: that of this process.
+
+    Returns:
+        The environment; None where nothing has to be changed.
+    """
+    given = os.environ if env is None else env
+    names = [name for name in _BASE_URLS if name in _set and given.get(name) == _set[name]]
+    if not names or (run := run_here()) is None or run.server is None:
+        return None
+    own = run.environment
+    return {**given, **{name: own[name] for name in (*names, "ART_ROLLOUT")}}

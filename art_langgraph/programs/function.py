@@ -29,8 +29,9 @@ class Function:
     """A function that a rollout calls.
 
     Attributes:
-        makes: `graph` for a factory that says so by its return annotation (and for a class), `output` for an agent that
-            says so, or that is async; `either` where only a call can tell: what comes back decides.
+        makes: `graph` for a factory that says so by its return annotation or by @asynccontextmanager, and for a class;
+            `output` for an agent that says so, or that is async; `either` where only a call can tell: what comes back
+            decides.
         name: Its name, for messages.
 
     Args:
@@ -51,7 +52,8 @@ class Function:
             )
         self._sync = not inspect.iscoroutinefunction(inner)
         returned = _returned(inner)
-        if inspect.isclass(inner) or names_graph(returned):
+        yields = inspect.isasyncgenfunction(inspect.unwrap(inner))  # under @asynccontextmanager
+        if inspect.isclass(inner) or yields or names_graph(returned):
             self.makes: Makes = "graph"
         else:
             self.makes = "output" if not self._sync or says_no_graph(returned) else "either"

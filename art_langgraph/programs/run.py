@@ -34,6 +34,8 @@ class Run:
         self._reward: float | dict[str, float] | None = None
         self.policies: list[str] = []
         """The policies of the trainer server, as far as they are known."""
+        self.ended = False
+        """Whether the run is over: what is set now counts no more."""
         self.registered = False
         """Whether the trainer server knows what holds for the rollout's requests."""
 
@@ -100,7 +102,12 @@ class Run:
 
     @reward.setter
     def reward(self, given: float | Mapping[str, float] | None) -> None:
-        """Raises ConfigError for a reward that is no finite number."""
+        """Raises ConfigError for a reward that is no finite number, and for a run that has ended."""
+        if self.ended:
+            raise ConfigError(
+                f"the run {self.rollout_id} has ended, and its reward counts no more: set it before the end, or give "
+                "it by TrainerClient.reward_rollout"
+            )
         if given is None:
             self._reward = None
             return
@@ -128,6 +135,11 @@ def running(run: Run) -> Iterator[Run]:
         _current.reset(token)
 
 
+def run_here() -> Run | None:
+    """The rollout that is running here, or None."""
+    return _current.get()
+
+
 def current_run() -> Run:
     """The rollout that is running here, with its base URL, its key and its environment.
 
@@ -135,7 +147,7 @@ def current_run() -> Run:
         ConfigError: None is: the caller is outside of `rollout`, `gather`, `evaluate`, `train` and `session`, or in a
             bare thread, which does not take the run's context along.
     """
-    run = _current.get()
+    run = run_here()
     if run is None:
         raise ConfigError(
             "no rollout is running here: call current_run() inside of a function that rollout, gather, evaluate or "

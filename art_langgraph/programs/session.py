@@ -98,6 +98,7 @@ class Session:
         """The block has ended. Returns what was heard of it in this process."""
         self._block.close()
         self._handler.close()
+        self._run.ended = True
         scope, recorder = self._scope, self._scope.recorder
         trajectory = Trajectory(
             id=scope.rollout_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,10 @@ from typing import Any
 import httpx
 import pytest
 from langgraph.pregel.remote import RemoteGraph
+from langgraph.types import Command
 from langgraph_sdk import get_client
 
-from art_langgraph import TrainerClient, TrajectoryStore, evaluate
+from art_langgraph import TrainerClient, Trajectory, TrajectoryStore, evaluate, gather, notices, rollout
 from tests.support import SUPPORT
 from tests.support.trainer_server import TOKEN, TrainerServer
 
@@ -105,20 +108,29 @@ def environment(server: TrainerServer, tmp_path_factory: pytest.TempPathFactory)
         patch.setenv("ART_HOME", str(project / "home"))
         patch.setenv("ART_BASE_URL", server.url)
         patch.setenv("ART_API_KEY", TOKEN)
+        with server.http() as http:
+            assert http.post("/api/policies", json={"name": "shapes"}).status_code == 201
         yield project
 
 
 @pytest.fixture(scope="module")
 def dev(environment: Path) -> Iterator[Dev]:
+    with langgraph_dev(environment) as (url, _):
+        yield Dev(url, environment)
+
+
+@contextmanager
+def langgraph_dev(project: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Runs `langgraph dev` in a project. Gives its address and its process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     quiet = {"LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGGRAPH_NO_VERSION_CHECK": "true", "LANGSMITH_TRACING": "false"}
-    log = environment / "dev.log"
+    log = project / "dev.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
             [str(BIN / "langgraph"), "dev", "--no-browser", "--no-reload", "--port", str(port)],
-            cwd=environment,
+            cwd=project,
             env={**os.environ, **quiet},
             stdout=out,
             stderr=out,
@@ -126,18 +138,29 @@ def dev(environment: Path) -> Iterator[Dev]:
         )
     url = f"http://127.0.0.1:{port}"
     deadline = time.monotonic() + 90
-    while True:
-        try:
-            if httpx.get(f"{url}/ok", timeout=2).status_code == 200:
-                break
-        except httpx.HTTPError:
-            pass
-        assert process.poll() is None, log.read_text()[-2000:]
-        assert time.monotonic() < deadline, log.read_text()[-2000:]
-        time.sleep(0.2)
-    yield Dev(url, environment)
-    os.killpg(process.pid, signal.SIGTERM)
-    process.wait(20)
+    try:
+        while True:
+            try:
+                if httpx.get(f"{url}/ok", timeout=2).status_code == 200:
+                    break
+            except httpx.HTTPError:
+                pass
+            assert process.poll() is None, log.read_text()[-2000:]
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            time.sleep(0.2)
+        yield url, process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait(20)
+
+
+@pytest.fixture
+def heard(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.LogCaptureFixture]:
+    """Warnings, as of a process that has not warned yet."""
+    monkeypatch.setattr(notices, "_said", set())
+    with caplog.at_level(logging.WARNING, "art_langgraph"):
+        yield caplog
 
 
 def said(text: str) -> dict[str, Any]:
@@ -248,12 +271,15 @@ async def test_a_remote_graph_is_measured_at_the_version_that_was_asked_for(dev:
     assert [(run.evaluation, run.requested_version) for run in runs] == [(True, 0)] * 2
 
 
-async def test_every_shape_is_captured(dev: Dev) -> None:
-    def user(text: str) -> dict[str, Any]:
-        return {"messages": [{"role": "user", "content": text}]}
+def user(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
 
-    async with TrainerClient() as trainer:
-        await trainer.create_policy("shapes")
+
+def summary(run: Trajectory) -> list[tuple[str, str, str | None]]:
+    return [((one.message or {})["content"], "/".join(one.path), one.superseded) for one in run.completions]
+
+
+async def test_every_shape_is_captured(dev: Dev) -> None:
     client = get_client(url=dev.url)
     thread = (await client.threads.create())["thread_id"]
     modes: list[Any] = ["values", "updates", "messages-tuple", "custom", "events", "debug"]
@@ -300,3 +326,126 @@ async def test_every_shape_is_captured(dev: Dev) -> None:
         for one in store.list(graph=name)
         for call in one.completions
     )
+
+
+# The tests below add to what the store has: they come after those that count its runs.
+
+
+async def test_what_a_remote_graph_does_is_in_the_trajectory(dev: Dev, heard: pytest.LogCaptureFixture) -> None:
+    def remote(name: str) -> RemoteGraph:
+        return RemoteGraph(name, url=dev.url)
+
+    agent = await rollout(remote("agent"), 'call double {"value": 4}', lambda run: 1.0, version=0, temperature=0.5)
+    assert agent.error is None
+    assert [(one.tool, one.arguments, one.result) for one in agent.tool_calls] == [("double", {"value": 4}, "8")]
+    assert [one.path for one in agent.completions] == [["model"], ["model"]]
+    assert [one.node for one in agent.nodes] == ["model", "tools", "model"]
+    assert (agent.versions, agent.graph_id, agent.reward) == ({"shapes": [0]}, "agent", 1.0)
+    async with TrainerClient() as trainer:
+        rows = [await trainer.completion(one) for one in agent.completion_ids]
+    assert {(row.rollout, row.version, row.sampling.temperature) for row in rows} == {(agent.rollout_id, 0, 0.5)}
+    assert agent.final_text == (agent.completions[-1].message or {})["content"]
+    assert agent.run_id
+    assert [one.id for one in dev.store.list(run=agent.run_id)[0].completions] == [one.id for one in agent.completions]
+
+    assert summary(await rollout(remote("nested"), "x")) == [
+        ("inner", "child/inner", None), ("outer", "outer", None),
+    ]  # fmt: skip
+    fan = await rollout(remote("fan"), {"count": 50})
+    assert sorted(one.branch for one in fan.completions if one.branch is not None) == list(range(50))
+    assert summary(await rollout(remote("retried"), "remote")) == [
+        ("tried", "shaky", "retry"), ("tried", "shaky", None),
+    ]  # fmt: skip
+    assert [path for _, path, _ in summary(await rollout(remote("handoff"), "x"))] == [
+        "supervisor", "expert", "supervisor",
+    ]  # fmt: skip
+    functional = await rollout(remote("functional"), {})
+    assert sorted(summary(functional)) == [(f"piece {at}", "functional/piece", None) for at in range(2)]
+    broken = await rollout(remote("broken"), "x", lambda _: 0.0)
+    assert summary(broken) == [("last words", "breaks", None)]
+    assert "it broke" in str(broken.error)
+    assert broken.error is not None
+    assert broken.error.startswith("RemoteException: RuntimeError")
+    assert heard.messages == []
+
+
+async def test_a_remote_run_is_resumed(dev: Dev) -> None:
+    graph, seen = RemoteGraph("person", url=dev.url), []
+
+    def resume(values: list[Any]) -> str:
+        seen.extend(values)
+        return "done"
+
+    run = await rollout(graph, user("x"), resume=resume)
+    assert run.error is None
+    assert seen == ["draft"]
+    expected = [("draft", "asks", "resume"), ("draft", "asks", None), ("done", "asks", None)]
+    assert summary(run) == expected
+    assert run.final_text == "done"
+    assert [node.interrupted for node in run.nodes] == [True, False]
+
+    thread = (await get_client(url=dev.url).threads.create())["thread_id"]
+    config: Any = {"configurable": {"thread_id": thread}}
+    first = await rollout(graph, user("y"), config=config)
+    assert first.waiting
+    assert (first.thread_id, first.resumes) == (thread, None)
+    second = await rollout(graph, Command(resume="done"), config=config)
+    assert second.resumes == "newest"
+    assert second.scenario.id == first.scenario.id
+    assert summary(first.resumed_by(second)) == expected
+
+
+async def test_sixteen_remote_rollouts_at_once(dev: Dev) -> None:
+    graph = RemoteGraph("nested", url=dev.url)
+    groups = await gather(graph, [user(f"q{at}") for at in range(4)], 8, lambda _: 1.0, progress=False)
+    runs = [run for group in groups for run in group.trajectories]
+    assert [run.error for run in runs] == [None] * 32
+    assert all(summary(run) == [("inner", "child/inner", None), ("outer", "outer", None)] for run in runs)
+    ids = [one for run in runs for one in run.completion_ids]
+    assert len(ids) == len(set(ids)) == 64
+
+
+UNCAPTURED = """
+import os
+from langchain_openai import ChatOpenAI
+from langgraph.graph import START, MessagesState, StateGraph
+
+model = ChatOpenAI(model="shapes", base_url=os.environ["ART_BASE_URL"] + "/v1", api_key=os.environ["ART_API_KEY"],
+                   max_tokens=40, max_retries=0)
+
+async def first(state: MessagesState, config):
+    headers = {name: value for name, value in config["configurable"].items() if name.startswith("x-art-")}
+    return {"messages": [await model.bind(extra_headers=headers).ainvoke("say first")]}
+
+async def second(state: MessagesState):
+    return {"messages": [await model.ainvoke(state["messages"][0].text)]}
+
+graph = (StateGraph(MessagesState).add_node("first", first).add_node("second", second)
+         .add_edge(START, "first").add_edge("first", "second").compile())
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Reconnecting without")  # the client of LangGraph asks a server again that is gone
+async def test_a_remote_process_that_is_not_captured_or_is_killed(
+    environment: Path, tmp_path: Path, heard: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "graph.py").write_text(UNCAPTURED)
+    http = {"configurable_headers": {"includes": ["x-art-*"]}}
+    config = {"dependencies": ["."], "graphs": {"plain": "./graph.py:graph"}, "http": http}
+    (tmp_path / "langgraph.json").write_text(json.dumps(config))
+    with langgraph_dev(tmp_path) as (url, process):
+        graph = RemoteGraph("plain", url=url)
+        run = await rollout(graph, "say second", lambda _: 1.0, temperature=0.5)
+        assert run.error is None
+        assert [(call.message or {})["content"] for call in run.completions] == ["first"]
+        assert run.completions[0].trainable
+        assert run.nodes == []
+        (warning,) = heard.messages
+        assert f"remote graph 'plain' at {url} does not record its runs" in warning
+
+        running = asyncio.create_task(rollout(graph, "slow", timeout=5))
+        await asyncio.sleep(2)
+        os.killpg(process.pid, signal.SIGKILL)
+        killed = await asyncio.wait_for(running, 30)
+    assert "TimeoutError" in str(killed.error)
+    assert [(call.message or {})["content"] for call in killed.completions] == ["first"]

@@ -24,6 +24,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, gather
 from tests.support.real_server import Real, gap
 from trainer_server.engines.served_model import EMBEDDED
+from trainer_server.engines.vllm.parser_table import FAMILIES, THOUGHTS
+from trainer_server.engines.vllm.registry import registry
 from trainer_server.wire import Completion
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.usefixtures("found_by_clients")]
@@ -184,6 +186,10 @@ async def test_tools_are_called_as_openai_has_it(real: Real) -> None:
     messages = [*PROMPT, HumanMessage("What time is it in Madrid?")]
     answer = await model.ainvoke(messages)
     assert [call["name"] for call in answer.tool_calls] == ["get_time"]
+    async with real.http() as http:
+        (engine,) = (await http.get("/api/engines")).json()["engines"]
+        assert (engine["tool_parser"], engine["reasoning_parser"], engine["max_model_len"]) == ("hermes", None, 8192)
+        assert (await http.get("/ready")).json()["tool_parser"] == "hermes"
     streamed = None
     async for chunk in model.astream(messages):
         streamed = chunk if streamed is None else streamed + chunk
@@ -191,6 +197,13 @@ async def test_tools_are_called_as_openai_has_it(real: Real) -> None:
     assert [(call["name"], call["args"]) for call in streamed.tool_calls] == [
         (call["name"], call["args"]) for call in answer.tool_calls
     ]
+
+
+def test_the_installed_vllm_has_every_parser_of_the_table(real: Real) -> None:
+    known = registry(real.cache)
+    assert {name for family in FAMILIES for name in family.tools} <= set(known.tool_parsers)
+    reasoning = {name for entry in (*FAMILIES, *THOUGHTS) for name in entry.reasoning or ()}
+    assert reasoning <= set(known.reasoning_parsers)
 
 
 def test_serve_says_at_once_what_is_missing(real: Real, tmp_path: Path) -> None:

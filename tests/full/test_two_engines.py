@@ -20,7 +20,7 @@ from art_examples.quickstart.server_process import trainer_server
 
 from art_langgraph import TrainerClient
 from tests.support.real_server import Real, gap
-from trainer_server.engines.served_model import resolve
+from trainer_server.engines.served_model import EMBEDDED, resolve
 from trainer_server.engines.vllm.command import command, environment, free_port
 from trainer_server.wire import Completion, Connection, Home
 
@@ -145,6 +145,19 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
 
 def _real(connection: Connection, home: Path) -> Real:
     return Real(connection, Home(home), Home.find().cache, [])
+
+
+async def test_engines_that_were_started_without_a_parser_are_told_what_they_lack(two: Two) -> None:
+    """By the real vLLM's refusal of a request with tools."""
+    assert [one["tool_parser"] for one in await two.engines()] == [None, None]
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    body = {"model": EMBEDDED, "messages": [{"role": "user", "content": "Look."}], "tools": [tool], "max_tokens": 4}
+    async with two.real.http() as http:
+        refused = await http.post("/v1/chat/completions", json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "tools_not_parsed")
+        assert "start it with --enable-auto-tool-choice --tool-call-parser NAME" in refused.json()["error"]["message"]
+        answered = await http.post("/v1/chat/completions", json={**body, "tool_choice": "none"})
+        assert answered.status_code == 200, answered.text
 
 
 async def test_one_of_two_engines_is_killed_and_comes_back(two: Two) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
 from pathlib import Path
 
 from testbed.environments import environment
@@ -13,8 +15,8 @@ TOOLS = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "psutil",
 
 def client_environment(name: str = "", *packages: str) -> Path:
     """The `bin` directory of an environment made by `pip install .` alone; or, with a name, of a copy of it that has
-    our test tools and other packages besides."""
-    recipe = (ROOT / "pyproject.toml").read_text()
+    our test tools and other packages besides. Tests put the client itself as it is now before what was installed."""
+    recipe = json.dumps(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
     client = environment("client", str(ROOT), marker=recipe, compiled=True)
     if not name:
         return client

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,17 +39,28 @@ class TrainerServer:
         return httpx.Client(base_url=self.url, headers=self.headers, timeout=120)
 
 
+Around = Callable[[Any], Any]
+"""Wraps the server's ASGI application."""
+
+
 @contextmanager
-def trainer_server_on(home: Path, base: Path, **settings: Any) -> Iterator[TrainerServer]:
+def trainer_server_on(
+    home: Path, base: Path, *, around: Around = lambda app: app, **settings: Any
+) -> Iterator[TrainerServer]:
     """The real server, trainer process included, over the small engine."""
     engine = make_app(base=base.name)
-    with serving(engine) as engine_url, trainer_server_over((engine_url,), home, base, **settings) as running:
+    with (
+        serving(engine) as engine_url,
+        trainer_server_over((engine_url,), home, base, around=around, **settings) as running,
+    ):
         running.engine = engine.state.engine
         yield running
 
 
 @contextmanager
-def trainer_server_over(urls: tuple[str, ...], home: Path, base: Path, **settings: Any) -> Iterator[TrainerServer]:
+def trainer_server_over(
+    urls: tuple[str, ...], home: Path, base: Path, *, around: Around = lambda app: app, **settings: Any
+) -> Iterator[TrainerServer]:
     """The real server over engines that run already.
 
     Its trainer computes at normal priority: at a low one it would wait for the tests beside it.
@@ -57,7 +68,7 @@ def trainer_server_over(urls: tuple[str, ...], home: Path, base: Path, **setting
     settings = {"trainer_low_priority": False, "trainer_args": ("--dtype", "float32"), **settings}
     config = ServerConfig(home=Home(home), model=str(base), engine_urls=urls, **settings)
     app = create_app(config, TOKEN)
-    with serving(app) as url:
+    with serving(around(app)) as url:
         deadline = time.monotonic() + 30
         while not httpx.get(f"{url}/health").json()["ready"]:
             assert time.monotonic() < deadline

@@ -10,8 +10,8 @@ from trainer_server.doctor.finding import Finding, State
 from trainer_server.engines.hub import hub_name, snapshot
 from trainer_server.engines.model_files import ModelFiles
 from trainer_server.engines.served_model import (
+    EMBEDDED,
     check_revision,
-    embedded_directory,
     ensure_embedded,
     local_directory,
 )
@@ -57,8 +57,7 @@ def locate(model: str, revision: str | None, cache: Path) -> Location:
     """
     if model == "embedded":
         check_revision(model, revision)
-        directory = embedded_directory(cache)
-        return Location(ModelFiles(ensure_embedded(cache)), directory.name, whole=True, hub=False)
+        return Location(ModelFiles(ensure_embedded(cache)), EMBEDDED, whole=True, hub=False)
     if found := local_directory(model):
         check_revision(model, revision)
         return Location(ModelFiles(found), found.name, _has_weights(found), hub=False)

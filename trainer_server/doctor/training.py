@@ -42,7 +42,7 @@ def _model(found: dict[str, Any], rank: int) -> list[Finding]:
     if why := found["untrainable"]:
         remedy = (
             "read the code in its directory; if you trust it, serve with --trust-remote-code"
-            if "trust_remote_code" in why
+            if "trust_remote_code" in why  # what `examine` says of such models
             else "take a decoder with a language-model head that transformers knows"
         )
         return [Finding(_TRAIN, "model", State.failed, why, remedy)]

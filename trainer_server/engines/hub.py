@@ -108,6 +108,8 @@ def _failure(error: Exception, model: str, revision: str | None) -> ARTError:
     """The error to raise for a download that failed: what was wrong, and what to do."""
     from huggingface_hub import errors, get_token
 
+    while isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # what the hub said, before the library looked at this machine
     token = get_token() is not None
     status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
     if isinstance(error, errors.GatedRepoError):
@@ -123,14 +125,14 @@ def _failure(error: Exception, model: str, revision: str | None) -> ARTError:
         return ConfigError(f"--model {model}: the hub has disabled it; see {page(model)}")
     if isinstance(error, errors.RevisionNotFoundError):
         return ConfigError(f"--revision {revision}: {page(model)} has no such branch, tag or commit")
-    if status == 401 and token:
-        return ConfigError(f"--model {model}: the hub refuses your token: HF_TOKEN, or the file `token` in HF_HOME")
     if isinstance(error, errors.RepositoryNotFoundError):
         remedy = "the account of your token may not have it" if token else "set HF_TOKEN"
         return ConfigError(
             f"--model {model}: there is neither such a directory nor such a model on the hub. If it is private, "
             f"{remedy}"
         )
+    if status == 401 and token:
+        return ConfigError(f"--model {model}: the hub refuses your token: HF_TOKEN, or the file `token` in HF_HOME")
     if isinstance(error, errors.HFValidationError):
         return ConfigError(f"--model {model}: neither a directory nor a hub id: {error}")
     if _is_disk_full(error):

@@ -68,9 +68,8 @@ class Call:
         engine_wait: float,
         stopping: asyncio.Event,
     ) -> None:
-        self._chat, self._exchange = chat, exchange
+        self._chat, self._exchange, self._prompt = chat, exchange, prompt
         self._source, self._affinity_key = source, affinity_key
-        self._prompt = prompt
         self._engines, self._slots, self._names = engines, slots, names
         self._recorder, self._engine_wait = recorder, engine_wait
         self._admission, self._stopping = admission, stopping

@@ -3,19 +3,24 @@
 Each answer is rendered twice, as vLLM renders a request. The first text has the messages before the answer and the
 generation prompt: that is what the gateway would prompt with. The second text has the answer too. The second begins
 with the first. The tokens that it adds, up to the token that ends an answer, are those that the model must sample.
-Answers for which this does not hold are skipped and counted.
+Answers for which this does not hold are skipped and counted, and so are those of which the template leaves something
+out. Answers of gpt-oss are written in Harmony's format, which no template of vLLM renders.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from trainer_server.engines.base import Engine, RequestRefused
+from trainer_server.engines.vllm import harmony
 from trainer_server.jobs.demonstrations import Collection, Demonstrations, Turn
 from trainer_server.ledger.base import Ledger
 from trainer_server.wire import Conversation, SFTRequest, TrainingError
 
+_QUESTION = {"role": "user", "content": "?"}
 _PROBES = ("yes", "no")
 """Two answers that differ in every token, to find what the template puts after any answer."""
 
@@ -69,17 +74,25 @@ class Renderer:
             collection.add_trajectory(trajectory, completions, tokenizer=tokenizer)
         return collection.whole(time.monotonic() - started)
 
-    async def _turn(self, conversation: Conversation, at: int, end: int) -> Turn | str:
+    async def _turn(self, conversation: Conversation, at: int, end: int | None) -> Turn | str:
         """Renders one answer.
 
         Args:
             conversation: The conversation.
             at: Index of the answer's message.
-            end: The token that ends an answer.
+            end: The token that ends an answer; None: answers are in Harmony's format.
 
         Returns:
             The answer, or the reason why it is skipped.
         """
+        message = conversation.messages[at]
+        if end is None:
+            if (text := harmony.answer(message)) is None:
+                return "not_one_answer"
+            prompt, answer = await asyncio.gather(
+                self._chat(conversation, at, generation=True), self._engine.tokenize(text)
+            )
+            return Turn(prompt, answer)
         prompt, whole = await asyncio.gather(
             self._chat(conversation, at, generation=True), self._chat(conversation, at + 1, generation=False)
         )
@@ -87,10 +100,23 @@ class Renderer:
             rest = whole[len(prompt) :] if whole[: len(prompt)] == prompt else await self._retokenized(prompt, whole)
         except NotRendered as reason:
             return str(reason)
+        if left_out := await self._left_out(message, rest):
+            return left_out
         if rest.count(end) != 1:
             return "no_end" if end not in rest else "end_in_text"
         answer = rest[: rest.index(end) + 1]
         return Turn(prompt, answer) if len(answer) > 1 else "empty"
+
+    async def _left_out(self, message: Mapping[str, Any], answer: list[int]) -> str | None:
+        """What a template that knows no calls or no thoughts has left out of an answer; None: nothing."""
+        names = [call["function"]["name"] for call in message.get("tool_calls") or ()]
+        thought = message.get("reasoning") or message.get("reasoning_content") or ""
+        if not names and not thought:
+            return None
+        text = await self._engine.detokenize(answer)
+        if any(name not in text for name in names):
+            return "template_drops_tool_calls"
+        return None if "".join(thought.split()) in "".join(text.split()) else "template_drops_reasoning"
 
     async def _retokenized(self, prompt: list[int], whole: list[int]) -> list[int]:
         """Tokens of the answer where the tokenizer merged tokens of prompt and answer.
@@ -113,12 +139,15 @@ class Renderer:
             raise NotRendered("not_tokenizable")
         return rest
 
-    async def _end(self) -> int:
-        """The token that ends an answer: the first token that the template puts after every answer."""
-        question = {"role": "user", "content": "?"}
+    async def _end(self) -> int | None:
+        """The token that ends an answer: the first token that the template puts after every answer. None where answers
+        are in Harmony's format."""
+        prompt = await self._chat(Conversation(messages=[_QUESTION]), 1, generation=True)
+        if (await self._engine.detokenize(prompt)).endswith(harmony.START):
+            return None
         first, second = [
             await self._chat(
-                Conversation(messages=[question, {"role": "assistant", "content": answer}]), 2, generation=False
+                Conversation(messages=[_QUESTION, {"role": "assistant", "content": answer}]), 2, generation=False
             )
             for answer in _PROBES
         ]

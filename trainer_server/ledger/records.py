@@ -121,6 +121,9 @@ def _results(at: int, calls: set[str], later: Sequence[Sequence[dict[str, Any]]]
 
 
 def _messages(row: Completion) -> list[dict[str, Any]]:
+    """The messages of a request. The prompt of a text completion is a user's message."""
+    if isinstance(prompt := row.request.get("prompt"), str):
+        return [{"role": "user", "content": prompt}]
     messages = row.request.get("messages")
     return [message for message in messages if isinstance(message, dict)] if isinstance(messages, list) else []
 

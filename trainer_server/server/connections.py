@@ -194,7 +194,7 @@ class Stopped:
             if scope["type"] != "http":
                 raise
             if not begun:  # else the connection is closed in the middle of the answer, which clients notice
-                await stopping().response(scope["path"])(scope, receive, send)
+                await stopping().response(scope.get("path", ""))(scope, receive, send)
 
 
 class DrainingServer(uvicorn.Server):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import secrets
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -30,11 +28,13 @@ from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.environment import check_present
-from trainer_server.process.files import write_atomic
 from trainer_server.process.hardware import flavour
+from trainer_server.process.identity import server_id
 from trainer_server.process.tasks import Rounds
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.connections import Limits
+from trainer_server.server.foreign import ForeignCompletions
+from trainer_server.server.records import Records
 from trainer_server.wire import ConfigError
 from trainer_server.wire.plugins import check_losses
 
@@ -60,10 +60,11 @@ class Server:
         self.ledger = open_ledger(config.ledger, home)  # before a model is downloaded
         self.rollouts = RolloutBook(home.rollouts)
         base = resolve_base(config)
-        self.identity = Identity(_server_id(config), base, base.tokenizer_fingerprint())
+        self.identity = Identity(server_id(home), base, base.tokenizer_fingerprint())
         self.fingerprint = base.fingerprint()
         self.store = AdapterStore(home.policies)
         self.leases = Leases(config.lease)
+        self.records = Records(config.lease)
         self.engines = Engines(make_engines(config, base))
         self.names = PolicyNames(self.store)
         self.slots = Slots(
@@ -75,6 +76,7 @@ class Server:
             wait=config.slot_wait,
         )
         self.recorder = Recorder(self.identity, self.ledger)
+        self.foreign = ForeignCompletions(self.identity, self.ledger)
         limits = Limits.here()
         self.gateway = Gateway(
             recorder=self.recorder,
@@ -237,11 +239,3 @@ def make_engines(config: ServerConfig, base: ServedModel) -> Sequence[Engine]:
         reasoning_parser=config.reasoning_parser,
     )
     return engine_factory(config.engine)(settings)
-
-
-def _server_id(config: ServerConfig) -> str:
-    """Identifies this home across restarts: completions carry it."""
-    path = config.home.root / "identity.json"
-    if not path.exists():
-        write_atomic(path, json.dumps({"server_id": f"srv-{secrets.token_hex(8)}"}))
-    return str(json.loads(path.read_text())["server_id"])

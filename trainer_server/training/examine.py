@@ -104,7 +104,9 @@ def _rendered(directory: Path, trust_remote_code: bool) -> dict[str, Any]:
     }
     as_text = {**call, "function": {"name": "look_up_word", "arguments": '{"word": "heron"}'}}
     result = {"role": "tool", "tool_call_id": "call-00001", "name": "look_up_word", "content": "a long-legged bird"}
-    asked = [[_QUESTION, {"role": "assistant", "content": None, "tool_calls": [one]}] for one in (call, as_text)]
+    asked: list[list[dict[str, Any]]] = [
+        [_QUESTION, {"role": "assistant", "content": None, "tool_calls": [one]}] for one in (call, as_text)
+    ]
     thought = {"role": "assistant", "content": "A bird.", "reasoning_content": _THOUGHT, "thinking": _THOUGHT}
     return {
         "error": None if plain else "the template renders nothing",
@@ -116,6 +118,8 @@ def _rendered(directory: Path, trust_remote_code: bool) -> dict[str, Any]:
 
 
 def _first_line(error: Exception) -> str:
+    if "trust_remote_code" in str(error):
+        return "the model needs the Python code in its directory, which runs with trust_remote_code only"
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 

@@ -47,14 +47,16 @@ class JobKinds:
         model: PolicyModel,
         base_model: str,
         tokenizer: str,
+        server_id: str | None,
         revision: str | None,
         ranks: Ranks,
     ) -> None:
-        """base_model, tokenizer: name and fingerprint; completions of others are skipped. revision: commit of a base
-        model from the hub; versions carry it."""
+        """base_model, tokenizer: name and fingerprint; completions of others are skipped. server_id: steps skip
+        completions of other servers. revision: commit of a base model from the hub; versions carry it."""
         self._home, self._board, self._store, self._model = home, board, store, model
         self._ledger = ledger
         self._base_model, self._tokenizer, self._ranks = base_model, tokenizer, ranks
+        self._server_id = server_id
         self._publisher = Publisher(store, model, revision)
         self._kinds = {"create": self._create, "step": self._step, "sft": self._sft}
 
@@ -97,6 +99,7 @@ class JobKinds:
                 version=version,
                 base_model=self._base_model,
                 tokenizer=self._tokenizer,
+                server_id=self._server_id,
             )
             directory = self._store.directory(job.policy, version)
             self._model.load(spec, directory)

@@ -19,6 +19,7 @@ from trainer_server.ledger.registry import LEDGERS, open_ledger
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
 from trainer_server.process.files import write_atomic
+from trainer_server.process.identity import server_id
 from trainer_server.training.grpo.loss import LOSSES, register_loss
 from trainer_server.training.job_kinds import JobKinds
 from trainer_server.training.model.policy import PolicyModel
@@ -50,6 +51,7 @@ class Worker:
         ledger: Ledger,
         base_model: str,
         tokenizer: str,
+        server: str | None = None,
         revision: str | None = None,
         ranks: Ranks = ALONE,
         takes_turns: bool = False,
@@ -62,6 +64,7 @@ class Worker:
             ledger: Where completions are read.
             base_model: Its name; completions of other base models are skipped.
             tokenizer: Its fingerprint; completions of other tokenizers are skipped.
+            server: Id of the server; steps skip completions of others. None: of no server.
             revision: Commit of a base model from the hub; versions carry it.
             ranks: The processes that compute a step together.
             takes_turns: The engines use the same GPUs. This process computes when the server gives it the turn.
@@ -78,6 +81,7 @@ class Worker:
             model=model,
             base_model=base_model,
             tokenizer=tokenizer,
+            server_id=server,
             revision=revision,
             ranks=ranks,
         )
@@ -229,6 +233,7 @@ def main() -> None:
         ledger=open_ledger(args.ledger, home),
         base_model=args.base_model,
         tokenizer=args.tokenizer,
+        server=server_id(home),
         revision=args.revision,
         ranks=ranks,
         takes_turns=args.take_turns,

@@ -4,7 +4,9 @@ code from outside that an option names (plugins.py).
 Imports the standard library and pydantic only."""
 
 from trainer_server.wire.completions import (
+    Added,
     Completion,
+    Completions,
     CompletionStatus,
     Continuation,
     PrefixDrift,
@@ -78,8 +80,10 @@ __all__ = [
     "SERVER_STOPPING",
     "TARGETS",
     "ARTError",
+    "Added",
     "Completion",
     "CompletionStatus",
+    "Completions",
     "ConfigError",
     "Conflict",
     "Connection",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -93,9 +94,9 @@ class Completion(BaseModel):
     id: str
     """Globally unique. Choice i > 0 of a request with n > 1 has the id `<id of the answer>.<i>`."""
     created: float
-    """Unix time, seconds."""
+    """Unix time, seconds: when it was sampled, or when it arrived here from another server."""
     server_id: str
-    """Id of the server that recorded it."""
+    """Id of the server that recorded it. Steps train no completion of another server."""
     base_model: str
     """Name of the base model."""
     tokenizer: str
@@ -155,6 +156,21 @@ class Completion(BaseModel):
         return self.finish_reason == "length" or (limit is not None and len(self.token_ids) >= limit)
 
 
+class Completions(BaseModel):
+    """Body of `POST /api/completions`, and answer of `POST /api/completions/find`."""
+
+    completions: list[Completion]
+
+
+class Added(BaseModel):
+    """What became of completions that were brought from another server."""
+
+    added: int
+    """Rows that are new here."""
+    known: int
+    """Rows that were here already, with the same content."""
+
+
 @dataclass(frozen=True, slots=True)
 class PrefixDrift:
     """How much of what was sampled the next prompts do not have."""
@@ -194,3 +210,32 @@ def prefix_drift(completions: Iterable[Completion]) -> PrefixDrift:
         sampled += len(earlier.token_ids)
         missing += len(earlier.token_ids) - max(0, shared - len(earlier.prompt_token_ids))
     return PrefixDrift(sampled, missing)
+
+
+CHAT = "chatcmpl-"
+"""How ids in the ledger begin. The other APIs of the gateway have beginnings of their own; what follows is the same, so
+that the id of every answer leads to its completion."""
+RESPONSE = "resp_"
+MESSAGE = "msg_"
+TEXT = "cmpl-"
+
+_OTHER = re.compile(rf"(?:{RESPONSE}|{MESSAGE}|{TEXT})([0-9a-f]{{32}}(?:\.\d+)?)")
+"""OpenAI's and Anthropic's own ids have other lengths, or other characters."""
+
+
+def answer_id(completion_id: str, prefix: str) -> str:
+    """The id of a completion in another API. prefix: RESPONSE, MESSAGE or TEXT."""
+    return prefix + completion_id.removeprefix(CHAT)
+
+
+def ledger_id(given: object) -> str | None:
+    """The id of the ledger's completion that an answer's id leads to; None for an id of another server.
+
+    Args:
+        given: Id of an answer of any of the APIs.
+    """
+    if not isinstance(given, str):
+        return None
+    if given.startswith(CHAT):
+        return given
+    return CHAT + found[1] if (found := _OTHER.fullmatch(given)) else None

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 from deepagents import create_deep_agent
+from deepagents.backends import StateBackend
+from deepagents.middleware.filesystem import FilesystemMiddleware
+from deepagents.middleware.summarization import SummarizationMiddleware
 from langchain.agents import create_agent
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.tools import BaseTool, tool
@@ -155,3 +158,21 @@ async def test_sub_agents_of_a_deep_agent(
     assert [call.policy for call in found.completions] == ["agent", None, "agent"]
     (warning,) = caplog.messages
     assert "'tools/writer'" in warning
+
+
+async def test_a_summary_of_a_deep_agent_is_no_turn_of_the_agent(make: MakeModel, connected: TrainerServer) -> None:
+    """Deep Agents summarize inside the node in which the agent asks its model."""
+    summarize = SummarizationMiddleware(make(), backend=StateBackend(), trigger=("messages", 3), keep=("messages", 1))
+    connected.engine["answers"][:] = ['call research {"question": "x"}', "the summary", "the end"]
+    middleware: list[Any] = [FilesystemMiddleware(backend=StateBackend()), summarize]
+    agent = create_agent(
+        make(), [as_tool(create_agent(Untrained(responses=["found"]), []))], middleware=middleware, name="deep"
+    )
+    run = await rollout(agent, "go", lambda _: 1.0)
+    assert run.error is None
+    ours = [call for call in run.completions if call.id is not None]
+    assert ["/".join(call.path) for call in ours] == ["deep/model", "deep/model/summarization", "deep/model"]
+    group = TrajectoryGroup(scenario=run.scenario, trajectories=[run])
+    for nodes, ids in ((["model"], [ours[0].id, ours[2].id]), (["summarization"], [ours[1].id])):
+        (ref,) = group_refs([group], nodes=nodes)
+        assert ref.trajectories[0].completions == ids

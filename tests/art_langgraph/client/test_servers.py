@@ -46,3 +46,4 @@ async def test_servers_of_clients_and_models_are_met() -> None:
         pass
     assert known_servers() == [Connection("http://a:1", "one"), Connection("http://b:2", "two")]
     assert server_of("http://c:3/v1", "two") == Connection("http://c:3", "two")
+    assert server_of("http://c:3/rollouts/ro-1/v1/", "two") == Connection("http://c:3", "two")

@@ -20,6 +20,8 @@ from art_langgraph.capture.scope import Scope, recording
 from art_langgraph.programs.clients import tie_clients
 from tests.support.serving import serving
 
+KEYED = {"Authorization": "Bearer key"}
+
 
 async def _headers(request: Request) -> Response:
     kept = {name: value for name, value in request.headers.items() if name.startswith("x-art-")}
@@ -50,18 +52,18 @@ async def test_requests_to_the_server_say_their_rollout(home: str, library: str)
             "x-art-temperature": "0.5",
             "x-art-version": "agent=3,critic=1",
         }
-        async with http.AsyncClient() as client:
+        async with http.AsyncClient(headers={"x-api-key": "key"}) as client:
             assert (await client.post(f"{home}/v1/messages")).json() == expected
-        assert await asyncio.to_thread(lambda: http.post(f"{home}/v1/responses").json()) == expected
-        assert http.post(f"{home.replace('127.0.0.1', 'localhost')}/v1/x").json() == expected
-        own = http.post(f"{home}/rollouts/{scope.rollout_id}/v1/chat/completions").json()
+        assert await asyncio.to_thread(lambda: http.post(f"{home}/v1/responses", headers=KEYED).json()) == expected
+        assert http.post(f"{home.replace('127.0.0.1', 'localhost')}/v1/x", headers=KEYED).json() == expected
+        own = http.post(f"{home}/rollouts/{scope.rollout_id}/v1/chat/completions", headers=KEYED).json()
         assert own == expected
         assert scope.marked == 4
-        http.post(f"{home}/v1/failing")
+        http.post(f"{home}/v1/failing", headers=KEYED)
         assert scope.marked == 4, "answers are counted, not attempts"
         assert scope.outside
         assert scope.servers == {(home, "key")}
-    assert http.post(f"{home}/v1/messages").json() == {}
+    assert http.post(f"{home}/v1/messages", headers=KEYED).json() == {}
 
 
 def test_other_requests_are_left_alone(home: str) -> None:
@@ -69,12 +71,13 @@ def test_other_requests_are_left_alone(home: str) -> None:
     elsewhere_app = Starlette(routes=[Route("/{path:path}", _headers, methods=["GET", "POST"])])
     with serving(elsewhere_app) as elsewhere, recording(scope, ARTCallbackHandler(scope)):
         for url in (f"{elsewhere}/v1/messages", f"{home}/api/policies", f"{home}/rollouts/other/v1/x"):
-            assert httpx.post(url).json() == {}
-        assert httpx.get(f"{home}/v1/models").json() == {}
-        said = httpx.post(f"{home}/v1/x", headers={"X-ART-Rollout": "mine"}).json()
+            assert httpx.post(url, headers=KEYED).json() == {}
+        assert httpx.get(f"{home}/v1/models", headers=KEYED).json() == {}
+        assert httpx.post(f"{home}/v1/x", headers={"Authorization": "Bearer of-another"}).json() == {}
+        said = httpx.post(f"{home}/v1/x", headers={**KEYED, "X-ART-Rollout": "mine"}).json()
         assert said == {"x-art-rollout": "mine"}
         bare: list[Any] = []
-        thread = threading.Thread(target=lambda: bare.append(httpx.post(f"{home}/v1/x").json()))
+        thread = threading.Thread(target=lambda: bare.append(httpx.post(f"{home}/v1/x", headers=KEYED).json()))
         thread.start()
         thread.join()
         assert bare == [{}]

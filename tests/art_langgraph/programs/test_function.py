@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -260,6 +261,48 @@ async def test_child_processes_get_a_base_url_of_the_rollout(connected: TrainerS
     assert [(call.message or {})["content"] for call in found.completions] == ["child", "curled"]
 
 
+async def test_child_processes_inherit_the_base_url_of_their_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    show = [sys.executable, "-S", "-c", "import os; print(os.environ.get('OPENAI_BASE_URL'))"]
+
+    def inherits(question: str, run: Run) -> list[bool]:
+        environments = (None, {**os.environ, "MORE": "1"}, {"OPENAI_BASE_URL": "http://elsewhere"}, {})
+        told = [subprocess.run(show, env=env, capture_output=True, text=True).stdout.strip() for env in environments]
+        return [told == [run.base_url, run.base_url, "http://elsewhere", "None"]]
+
+    async def inherits_too(question: str, run: Run) -> list[bool]:
+        child = await asyncio.create_subprocess_exec(*show, stdout=subprocess.PIPE)
+        told, _ = await child.communicate()
+        return [told.decode().strip() == run.base_url]
+
+    for function in (inherits, inherits_too):
+        (group,) = await gather(function, ["x"], 3, progress=False)
+        assert [run.output for run in group.trajectories] == [[True]] * 3
+    assert subprocess.run(show, capture_output=True, text=True).stdout.strip() == "None"
+
+
+async def test_other_apis_are_tied_and_recorded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    anthropic = pytest.importorskip("anthropic")
+    for name in ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def several(question: str, run: Run) -> list[str]:
+        asked: Any = {"model": "agent", "max_tokens": 50}
+        async with anthropic.AsyncAnthropic() as client:
+            one = await client.messages.create(messages=[{"role": "user", "content": "say one"}], **asked)
+        by_url = anthropic.Anthropic(base_url=run.anthropic_base_url, api_key=run.api_key)
+        two = by_url.messages.create(messages=[{"role": "user", "content": "say two"}], **asked)
+        async with openai.AsyncOpenAI() as plain:
+            three = await plain.responses.create(model="agent", input=question, max_output_tokens=50)
+        return [one.content[0].text, two.content[0].text, three.output_text]
+
+    found = await rollout(several, "say three", version=0, temperature=0.5)
+    assert (found.error, found.output) == (None, ["one", "two", "three"])
+    assert [(call.message or {})["content"] for call in found.completions] == ["one", "two", "three"]
+    assert found.versions == {"agent": [0]}
+
+
 async def test_version_and_temperature_hold_for_every_client(connected: TrainerServer) -> None:
     async with TrainerClient() as client:
         await client.create_policy("anyone")
@@ -291,6 +334,27 @@ async def test_a_version_that_a_function_did_not_ask_for_is_an_error() -> None:
 
     with pytest.raises(PinIgnored, match="the trainer server answered in none of 2 runs"):
         await evaluate(mute, ["a"], lambda _: 1.0, version=0, n=2, progress=False)
+
+
+async def test_a_function_that_asked_nobody_is_told_how(caplog: pytest.LogCaptureFixture) -> None:
+    async def mute(question: str) -> str:
+        return question
+
+    def in_a_bare_thread(question: str) -> str:
+        said: list[str] = []
+        thread = threading.Thread(target=lambda: said.append(sync_agent(question)))
+        thread.start()
+        thread.join()
+        return said[0]
+
+    for function in (mute, in_a_bare_thread):
+        found = await rollout(function, "say x", lambda _: 1.0)
+        assert (found.error, found.completions) == (None, [])
+    (warning,) = caplog.messages
+    assert "the function made no request that the trainer server knows as its own" in warning
+    assert "current_run().base_url" in warning
+    with pytest.raises(ConfigError, match="mute is a function: config= and resume= are for graphs"):
+        await rollout(mute, "x", config={"tags": ["x"]})
 
 
 async def test_a_function_is_evaluated_and_trained() -> None:

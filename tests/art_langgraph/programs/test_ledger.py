@@ -1,8 +1,11 @@
-"""kill -9 of the server between a function's completion and its reward loses nothing."""
+"""What the ledger has of programs outlives kill -9 of the server, and reaches into child processes."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,9 @@ import httpx
 import openai
 import pytest
 
-from art_langgraph import TrainerClient, rollout, session
+from art_langgraph import Run, TrainerClient, rollout, session
 from tests.support.processes import processes
+from tests.support.trainer_server import TrainerServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -63,3 +67,20 @@ async def test_kill_nine_loses_nothing(base_model: Path, tmp_path: Path, monkeyp
             )  # fmt: skip
             assert by_http.status_code == 200
             await asyncio.gather(*starting)
+
+
+CHILD = """
+from art_langgraph import ChatART
+print(ChatART(policy="agent", max_tokens=20).invoke("say grandchild").text)
+"""
+
+
+async def test_chat_models_of_a_child_process_belong_to_the_rollout(connected: TrainerServer) -> None:
+    def program(question: str, run: Run) -> str:
+        child = subprocess.run([sys.executable, "-c", CHILD], env={**os.environ, **run.environment},
+                               capture_output=True, text=True, timeout=120)  # fmt: skip
+        return child.stdout.strip() or child.stderr
+
+    found = await rollout(program, "x", temperature=0.5)
+    assert (found.error, found.output) == (None, "grandchild")
+    assert [(call.message or {})["content"] for call in found.completions] == ["grandchild"]

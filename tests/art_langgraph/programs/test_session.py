@@ -91,6 +91,8 @@ async def test_a_reward_that_is_no_number_is_refused(reward: Any) -> None:
     async with session("x") as run:
         with pytest.raises(ConfigError, match="is no finite number"):
             run.reward = reward
+    with pytest.raises(ConfigError, match=r"has ended, .* TrainerClient\.reward_rollout"):
+        run.reward = 1.0
 
 
 async def test_variables_of_the_user_are_left_alone(monkeypatch: pytest.MonkeyPatch, connected: TrainerServer) -> None:

@@ -11,6 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, Qwen3Config
 
+from trainer_server.training.model.lora import adapted
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import Packing, pack
 from trainer_server.wire import PolicySpec
@@ -73,8 +74,9 @@ def pair(config: PretrainedConfig, where: Path) -> Pair:
     AutoModelForCausalLM.from_config(config).save_pretrained(where)
     ours = PolicyModel(str(where), dtype=torch.float32, device="cpu")
     ours.initialise(SPEC)
-    lora = LoraConfig(r=SPEC.rank, lora_alpha=int(SPEC.alpha), target_modules=list(SPEC.targets))
-    stock = get_peft_model(AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32), lora)
+    base = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
+    lora = LoraConfig(r=SPEC.rank, lora_alpha=int(SPEC.alpha), target_modules=adapted(base, SPEC.targets))
+    stock = get_peft_model(base, lora)
     theirs = stock_weights(stock)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

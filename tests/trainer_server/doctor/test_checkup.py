@@ -62,6 +62,7 @@ def found(*words: str) -> tuple[int, dict[str, dict[str, Any]]]:
     return run.exit_code, {f"{one['subject']}/{one['check']}": one for one in report["checks"]}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cache")
 def test_a_model_that_works_is_said_to_work(tmp_path: Path) -> None:
     """The one test here that examines a model as the trainer does."""
@@ -94,11 +95,18 @@ def test_text_output_names_states_and_remedies(tmp_path: Path) -> None:
     [
         ({"architectures": ["Heron"]}, HERMES, (), "serve/architecture", "warning", "which vLLM 9.9 does not know"),
         ({"architectures": []}, HERMES, (), "serve/architecture", "failed", "no architecture"),
-        ({"hidden_size": 16384, "num_hidden_layers": 200}, HERMES, (), "serve/memory", "failed", "GiB (weights, twice"),
+        (
+            {"hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 99},
+            HERMES,
+            (),
+            "serve/memory",
+            "failed",
+            "GiB (weights, twice",
+        ),
         ({"num_experts": 128}, HERMES, (), "serve/memory", "warning", "num_experts=128"),
         ({}, HERMES, ("--gpus", "1", "--gpu-memory", "24"), "serve/memory", "ok", "fits 1 × 24 GiB"),
         (
-            {"hidden_size": 16384, "num_hidden_layers": 200},
+            {"hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 99},
             HERMES,
             ("--gpus", "1", "--gpu-memory", "24"),
             "serve/memory",

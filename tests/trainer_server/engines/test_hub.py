@@ -82,7 +82,10 @@ def test_without_weights_only_texts_are_downloaded(hub: Hub) -> None:
     assert hub.asked.count("model.safetensors") > 0
 
 
-def test_a_download_that_breaks_off_goes_on_where_it_was(hub: Hub, at_once: None) -> None:
+def test_a_download_that_breaks_off_goes_on_where_it_was(
+    hub: Hub, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1)
     hub.broken = 1
     where = snapshot("lab/open", None)
     assert (where / "model.safetensors").read_text() == f"weights of {COMMITS['main']}"

@@ -100,6 +100,9 @@ async def test_rollouts_of_an_engine_from_elsewhere_are_trained_on(
         assert job["result"]["version"] == 1, job
         assert job["result"]["metrics"]["trajectories"] == 4
 
+        text = http.post("/v1/completions", json={"model": "p", "prompt": [ord("a")], "max_tokens": 9}).json()
+        assert http.get(f"/api/completions/{text['id']}").json()["prompt_token_ids"] == [ord("a")]
+
         spoken = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"}]}
         job = finish(http, http.post("/api/policies/p/sft", json={"conversations": [spoken]}))
         assert job["result"]["version"] == 2, job

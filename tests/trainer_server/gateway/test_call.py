@@ -26,9 +26,9 @@ class SlowEngine(LettersEngine):
 def call(engine: SlowEngine, admission: Admission) -> Call:
     nothing: Any = None
     return Call(
-        nothing, Source(None, None, None), exchange=nothing, prompt=nothing, affinity_key="", engines=Engines([engine]),
-        slots=nothing,
-        names=nothing, recorder=nothing, admission=admission, engine_wait=10.0, stopping=asyncio.Event(),
+        nothing, Source(None, None, None), exchange=nothing, prompt=nothing, affinity_key="",
+        engines=Engines([engine]), slots=nothing, names=nothing, recorder=nothing,
+        admission=admission, engine_wait=10.0, stopping=asyncio.Event(),
     )  # fmt: skip
 
 

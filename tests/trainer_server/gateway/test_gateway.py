@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from testbed.engine_app import UNIFORM
+from testbed.engine_app import PARAGRAPH, UNIFORM
 from tests.support.jobs import finish
 from tests.support.trainer_server import TrainerServer
 
@@ -50,6 +50,17 @@ def test_an_answer_is_ordinary_and_its_tokens_are_in_the_ledger(server: TrainerS
     assert found["logprobs"] == [UNIFORM] * 5
     assert (found["policy"], found["version"], found["status"]) == ("agent", 0, "complete")
     assert (found["sampling"]["temperature"], found["sampling"]["max_tokens"]) == (0.7, 50)
+
+
+def test_sampled_tokens_stay_though_their_text_is_tokenized_otherwise(server: TrainerServer) -> None:
+    asked = {"role": "user", "content": "say a\n\nb"}
+    first = chat(server, "say a\n\nb").json()
+    answered = {"role": "assistant", "content": first["choices"][0]["message"]["content"]}
+    second = chat(server, "", messages=[asked, answered, {"role": "user", "content": "say c"}]).json()
+    sampled, prompted = row(server, first["id"])["token_ids"], row(server, second["id"])["prompt_token_ids"]
+    assert sampled == [ord("a"), ord("\n"), ord("\n"), ord("b")]
+    assert PARAGRAPH in prompted, "the second prompt has the answer in other tokens"
+    assert row(server, first["id"])["token_ids"] == sampled
 
 
 def test_streaming_gives_the_same_row_and_the_id_once(server: TrainerServer) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from testbed.engine_app import END, PARAGRAPH
+from testbed.engine_app import END, PARAGRAPH, UNSEEN
 from tests.support.jobs import ask, finish, groups, version_of
 from tests.support.trainer_server import TrainerServer, trainer_server_on
 from trainer_server.jobs.board import JobBoard
@@ -120,6 +120,8 @@ def test_what_cannot_be_imitated_is_counted(server: TrainerServer) -> None:
             {"messages": [said("user", "hi"), said("assistant", f"a{END}b")]},
             {"messages": [said("user", "(hint) think"), said("assistant", "ho")]},
             {"messages": [said("user", "hi"), said("assistant", "long" * 30)]},
+            {"messages": [said("user", "hi"), called(UNSEEN, "{}")]},
+            {"messages": [said("user", "hi"), said("assistant", "ho", reasoning_content="they greet")]},
         ],
         config={**CONFIG, "max_length": 100},
     )
@@ -127,7 +129,8 @@ def test_what_cannot_be_imitated_is_counted(server: TrainerServer) -> None:
     assert metrics["turns"] == 1
     assert metrics["conversations_skipped"] == {"no_answer": 1}
     assert metrics["turns_skipped"] == {
-        "empty": 1, "end_in_text": 1, "template_rewrites_prompt": 1, "too_long": 1
+        "empty": 1, "end_in_text": 1, "template_rewrites_prompt": 1, "too_long": 1, "template_drops_tool_calls": 1,
+        "template_drops_reasoning": 1,
     }  # fmt: skip
 
 

@@ -70,3 +70,10 @@ def test_choices_are_one_call_and_what_broke_off_has_an_error() -> None:
         ("a.1", "agent@2", "None"),
         ("b", "agent", "aborted"),
     ]
+
+
+def test_the_prompt_of_a_text_completion_is_a_message() -> None:
+    rows = [answered(1, {"role": "assistant", "content": "b"}, request={"prompt": "a"})]
+    record = record_of("r", rows, RolloutSpec(), [])
+    assert record.completions[0].messages == [{"role": "user", "content": "a"}]
+    assert record.scenario.input == {"messages": [{"role": "user", "content": "a"}]}

@@ -66,5 +66,5 @@ def test_a_class_that_lacks_a_part_of_the_protocol_is_refused_at_start(
             return {}
 
     monkeypatch.setitem(LEDGERS, "half", lambda home: Half())  # type: ignore[arg-type,return-value]
-    with pytest.raises(ConfigError, match=r"--ledger half: Half has no add, close, purge, sampled_versions, which"):
+    with pytest.raises(ConfigError, match="Half has no add, close, purge, rollout, sampled_versions, which"):
         open_ledger("half", Home(tmp_path))

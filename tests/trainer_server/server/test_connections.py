@@ -225,6 +225,6 @@ def test_the_error_is_one_that_clients_retry() -> None:
     async def send(message: Any) -> None:
         sent.append(dict(message))
 
-    asyncio.run(Stopped(cancelled)({"type": "http"}, None, send))  # type: ignore[arg-type]
+    asyncio.run(Stopped(cancelled)({"type": "http", "path": "/v1/models"}, None, send))  # type: ignore[arg-type]
     assert sent[0]["status"] == 503
     assert json.loads(sent[1]["body"])["error"]["type"] == "server_error"

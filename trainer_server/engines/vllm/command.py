@@ -12,6 +12,7 @@ from trainer_server.engines.vllm.install import engine_python
 from trainer_server.engines.vllm.parsers import Parsers, argument
 from trainer_server.process.environment import inherited
 from trainer_server.wire import Home
+from trainer_server.wire.policies import TARGETS
 
 PLUGINS = Path(__file__).parent / "plugins"
 NO_DOMAIN = "none.invalid"
@@ -56,7 +57,7 @@ def command(
         *("--model", base.path, "--served-model-name", base.name),
         *(*address, "--api-server-count", "1"),
         *("--enable-lora", "--max-loras", str(max_loras), "--max-cpu-loras", str(max_loras)),
-        *("--max-lora-rank", str(max_rank)),
+        *("--max-lora-rank", str(max_rank), "--lora-target-modules", *TARGETS),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         *("--uvicorn-log-level", "warning", "--middleware", "art_key.KeyOnly"),
         *("--allowed-media-domains", *(media_domains or (NO_DOMAIN,))),

@@ -29,6 +29,8 @@ _HEALTH_TIMEOUT = 10.0
 """Seconds for a health check."""
 _LOOK_TIMEOUT = 30.0
 """Seconds for a question about vLLM's state."""
+_PROBE_TIMEOUT = 10.0
+"""Seconds for a request that is refused at once, or need not be answered."""
 _COMMIT = re.compile("[0-9a-f]{40}")
 TOOL_PROBE: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Look."}],
@@ -45,6 +47,14 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USE
 """TCP options that detect when vLLM's machine is gone: after 15 + 3 * 5 s on a quiet connection, or after 30,000 ms
 with unconfirmed bytes. A read timeout cannot detect it: vLLM may send nothing until a generation ends. Options that a
 platform lacks are left out."""
+
+
+def _renamed(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message with its thought in the field `reasoning`, the only one that vLLM's /tokenize knows."""
+    renamed = dict(message)
+    if (thought := renamed.pop("reasoning_content", None)) is not None:
+        renamed.setdefault("reasoning", thought)
+    return renamed
 
 
 def _keepalive() -> list[tuple[int, int, int]]:
@@ -79,11 +89,21 @@ class VLLMClient:
         base: The name under which it serves the base model.
         cpu: Whether it computes on the CPU.
         revision: The commit of a base model from the hub; None: not known.
+        harmony: Whether it renders chat requests in Harmony's format (gpt-oss).
     """
 
-    def __init__(self, url: str, api_key: str | None, *, base: str, cpu: bool, revision: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None,
+        *,
+        base: str,
+        cpu: bool,
+        revision: str | None = None,
+        harmony: bool = False,
+    ) -> None:
         self.url = url
-        self._base, self._cpu, self._revision = base, cpu, revision
+        self._base, self._cpu, self._revision, self._harmony = base, cpu, revision, harmony
         path = url.removeprefix("unix:") if url.startswith("unix:") else None
         self.http = httpx.AsyncClient(
             base_url="http://vllm" if path else url,
@@ -158,9 +178,12 @@ class VLLMClient:
     async def parses_tools(self) -> bool | None:
         """Whether vLLM answers requests with tools, which it does with a parser only; None: it does not say.
 
-        Asks the base model for one token.
+        Asks the base model for one token. A refusal comes at once, an answer perhaps not, if many requests wait.
         """
-        answer = await self._post("/v1/chat/completions", {"model": self._base, **TOOL_PROBE}, _RENDER_TIMEOUT)
+        try:
+            answer = await self._post("/v1/chat/completions", {"model": self._base, **TOOL_PROBE}, _PROBE_TIMEOUT)
+        except EngineError:
+            return None
         if answer.status_code == 200:
             return True
         return False if "--tool-call-parser" in answer.text else None
@@ -259,7 +282,11 @@ class VLLMClient:
 
     async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
         """See Engine.render."""
-        return list((await self._ask("/tokenize", {**chat, "add_generation_prompt": generation}))["tokens"])
+        body = {**chat, "messages": [_renamed(message) for message in chat["messages"]]}
+        if self._harmony and generation:  # /tokenize renders with the chat template, which chat requests do not use
+            prompted = await self._ask("/v1/chat/completions", {**body, "max_tokens": 1, "return_token_ids": True})
+            return list(prompted["prompt_token_ids"])
+        return list((await self._ask("/tokenize", {**body, "add_generation_prompt": generation}))["tokens"])
 
     async def tokenize(self, text: str) -> list[int]:
         """See Engine.tokenize."""

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 import shutil
-import stat
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -17,10 +14,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainer_server.engines.base import AdapterRefused, EngineLost, EngineSettings, Reply, readable
+from trainer_server.engines.model_files import ModelFiles
 from trainer_server.engines.served_model import ServedModel
+from trainer_server.engines.vllm import harmony
 from trainer_server.engines.vllm.command import child_environment, command, environment
 from trainer_server.engines.vllm.dialect import Health, VLLMClient
-from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, Choice, Parsers, parsers_of
+from trainer_server.engines.vllm.last_words import cause
+from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, Parsers, parsers_of
+from trainer_server.engines.vllm.sockets import new_socket, prepare_socket
 from trainer_server.process.child import Child
 from trainer_server.wire import ConfigError, EngineError
 
@@ -37,6 +38,8 @@ _STEADY = 300.0
 _PATIENCE = 60.0
 """Seconds for which an engine may leave health checks unanswered while its process runs. A front end that answers
 hundreds of requests is slow to answer a check too, and a restart would break all of them off."""
+_LOG_LINES = 1000
+"""Lines of vLLM's log in which the cause of a failed start is looked for."""
 _PATIENT_CHECKS = 5
 """Health checks that must fail in that time, one after another."""
 _REMOTE_BACKOFF = 2.0
@@ -112,29 +115,10 @@ class Silence:
         self._since, self._checks = None, 0
 
 
-def _socket() -> Path:
-    """The path of a new Unix socket. Its directory does not exist yet."""
-    parent = Path(tempfile.gettempdir())
-    if len(os.fsencode(parent)) > 60:  # the path of a socket has 107 bytes at most
-        parent = Path("/tmp")
-    return parent / f"art-engine-{secrets.token_hex(8)}" / "vllm.sock"
-
-
-def _prepare(socket: Path) -> None:
-    """Makes the directory of a socket, and removes the socket that an earlier process left there.
-
-    Only this user may enter the directory. So whoever answers on the socket was started by this user, and no process
-    of another user can get vLLM's key, or answer in its place.
-
-    Raises:
-        EngineError: The directory belongs to somebody else.
-    """
-    directory = socket.parent
-    directory.mkdir(mode=0o700, exist_ok=True)
-    facts = directory.lstat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
-        raise EngineError(f"vLLM cannot listen in {directory}: other users can write there, or own it; remove it")
-    socket.unlink(missing_ok=True)
+def _client(url: str, key: str | None, settings: EngineSettings) -> VLLMClient:
+    base = settings.base
+    speaks_harmony = ModelFiles(Path(base.path)).model_type == harmony.MODEL_TYPE
+    return VLLMClient(url, key, base=base.name, cpu=settings.cpu, revision=base.revision, harmony=speaks_harmony)
 
 
 class VLLMEngine:
@@ -184,8 +168,7 @@ class VLLMEngine:
     def at(cls, url: str, settings: EngineSettings) -> VLLMEngine:
         """An engine for a vLLM that runs elsewhere."""
         base = settings.base
-        client = VLLMClient(url, settings.api_key, base=base.name, cpu=settings.cpu, revision=base.revision)
-        return cls(client, base, shares=settings.share_gpu)
+        return cls(_client(url, settings.api_key, settings), base, shares=settings.share_gpu)
 
     @classmethod
     def launched(cls, settings: EngineSettings, *, name: str = "engine", gpus: str | None = None) -> VLLMEngine:
@@ -197,7 +180,7 @@ class VLLMEngine:
             gpus: Value of CUDA_VISIBLE_DEVICES; None: not set, so that all GPUs are used.
         """
         base, sleeps = settings.base, settings.share_gpu
-        socket, key = _socket(), secrets.token_urlsafe(24)
+        socket, key = new_socket(), secrets.token_urlsafe(24)
         parsers = parsers_of(
             base.path,
             settings.home.cache,
@@ -219,7 +202,7 @@ class VLLMEngine:
         )
         own = environment(base, key, kv_cache_gib=settings.kv_cache_gib, gpus=gpus, sleeps=sleeps)
         child = Child(name, line, settings.home.logs, {**child_environment(settings.env), **own})
-        client = VLLMClient(f"unix:{socket}", key, base=base.name, cpu=settings.cpu, revision=base.revision)
+        client = _client(f"unix:{socket}", key, settings)
         return cls(client, base, child=child, socket=socket, shares=sleeps, parsers=parsers)
 
     @property
@@ -242,16 +225,13 @@ class VLLMEngine:
             "restarts": self.restarts,
             "adapters": sorted(self._held),
             "max_model_len": self.max_model_len,
-            "tool_parser": self._parser(self._parses_tools, self._parsers and self._parsers.tools),
-            "reasoning_parser": self._parser(None, self._parsers and self._parsers.reasoning),
+            **self._parser_names(),
         }
 
-    @staticmethod
-    def _parser(parses: bool | None, choice: Choice | None) -> str | None:
-        """A parser's name; None: there is none; `unknown`: an engine elsewhere does not say its name."""
-        if choice is not None:
-            return choice.name
-        return None if parses is False else UNKNOWN
+    def _parser_names(self) -> dict[str, str | None]:
+        if self._parsers:
+            return {"tool_parser": self._parsers.tools.name, "reasoning_parser": self._parsers.reasoning.name}
+        return {"tool_parser": None if self._parses_tools is False else UNKNOWN, "reasoning_parser": UNKNOWN}
 
     @property
     def no_tools(self) -> str | None:
@@ -424,7 +404,7 @@ class VLLMEngine:
     async def _launch(self) -> None:
         """Starts vLLM if it is to be started here."""
         if self._socket:
-            _prepare(self._socket)
+            prepare_socket(self._socket)
         if self._child:
             await self._child.start()
 
@@ -458,9 +438,7 @@ class VLLMEngine:
             if not self._child:
                 raise EngineError(f"the engine at {self.url} does not answer")
             if not self._child.running:
-                tail = self._child.tail()
-                hint = self._base.code_hint(tail)
-                raise EngineError(f"vLLM ended while starting{hint}. The end of {self._child.log}:\n{tail}")
+                raise EngineError(self._why_ended(self._child))
             if time.monotonic() > deadline:
                 raise EngineError(f"vLLM at {self.url} does not answer; look into {self._child.log}")
             await asyncio.sleep(0.1)
@@ -487,6 +465,12 @@ class VLLMEngine:
         self._failure = None
         self._ready_since = time.monotonic()
         self._ready.set()
+
+    def _why_ended(self, child: Child) -> str:
+        """What is known of a vLLM that ended before it was ready."""
+        said = child.tail(_LOG_LINES)
+        why = f": {found}" if (found := cause(said)) else ""
+        return f"vLLM ended while starting{why}{self._base.code_hint(said)}. The end of {child.log}:\n{child.tail()}"
 
     async def _put_to_sleep(self) -> None:
         try:

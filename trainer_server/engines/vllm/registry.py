@@ -6,6 +6,7 @@ import json
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer_server.engines.vllm.install import directory, engine_python
 from trainer_server.process.environment import inherited
@@ -63,10 +64,19 @@ def registry(cache: Path) -> Registry:
     if kept.exists():
         answer = json.loads(kept.read_text())
         if answer.pop("installed") == installed:
-            return Registry(**{name: value if name == "version" else tuple(value) for name, value in answer.items()})
-    asked = Registry(**_ask(python))
+            return _read(answer)
+    asked = _read(_ask(python))
     write_atomic(kept, json.dumps({"installed": installed, **asdict(asked)}))
     return asked
+
+
+def _read(answer: dict[str, Any]) -> Registry:
+    return Registry(
+        version=answer["version"],
+        tool_parsers=tuple(answer["tool_parsers"]),
+        reasoning_parsers=tuple(answer["reasoning_parsers"]),
+        architectures=tuple(answer["architectures"]),
+    )
 
 
 def _installed(cache: Path) -> list[str]:
@@ -74,14 +84,14 @@ def _installed(cache: Path) -> list[str]:
     return sorted(path.name for path in directory(cache).glob("lib/python*/site-packages/vllm*.dist-info"))
 
 
-def _ask(python: Path) -> dict[str, str]:
+def _ask(python: Path) -> dict[str, Any]:
     variables = {**inherited(patterns=("VLLM_*",)), "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     try:
         done = subprocess.run(
             [str(python), "-c", _ASK], capture_output=True, text=True, check=False, env=variables, timeout=_TIMEOUT
         )
         lines = done.stdout.splitlines()
-        answer: dict[str, str] = json.loads(lines[-1])
+        answer: dict[str, Any] = json.loads(lines[-1])
         return answer
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
         tail = done.stderr[-1000:] if not isinstance(error, OSError | subprocess.TimeoutExpired) else str(error)

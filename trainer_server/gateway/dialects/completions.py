@@ -10,7 +10,7 @@ from trainer_server.gateway.dialects.base import refuse, sse
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import Handling, check_names
 from trainer_server.wire import Completion
-from trainer_server.wire.answer_ids import TEXT, answer_id
+from trainer_server.wire.completions import TEXT, answer_id
 
 COMPLETIONS: dict[str, Handling] = {
     "best_of": Handling.used,

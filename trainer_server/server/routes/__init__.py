@@ -2,7 +2,17 @@
 
 from fastapi import APIRouter
 
-from trainer_server.server.routes import completions, health, jobs, openai, policies, rollouts, training, versions
+from trainer_server.server.routes import (
+    completions,
+    health,
+    jobs,
+    openai,
+    policies,
+    records,
+    rollouts,
+    training,
+    versions,
+)
 
 ROUTERS: tuple[APIRouter, ...] = (
     openai.router,
@@ -13,4 +23,5 @@ ROUTERS: tuple[APIRouter, ...] = (
     jobs.router,
     completions.router,
     rollouts.router,
+    records.router,
 )

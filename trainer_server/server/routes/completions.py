@@ -1,13 +1,15 @@
-"""`/api/completions`: what the ledger knows."""
+"""`/api/completions`: what the ledger knows, and rows of other servers."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Body
 
 from trainer_server.server.dependencies import ServerDep
-from trainer_server.wire import Completion, NotFound, answer_ids
+from trainer_server.wire import Added, Completion, Completions, NotFound
+from trainer_server.wire.completions import ledger_id
 
 router = APIRouter(prefix="/api/completions", tags=["completions"])
 
@@ -18,8 +20,24 @@ async def show_completion(completion_id: str, server: ServerDep) -> Completion:
 
     `completion_id` may also be the id of an answer in another API: `resp_…`, `msg_…` or `cmpl-…`.
     """
-    key = answer_ids.completion_id(completion_id) or completion_id
+    key = ledger_id(completion_id) or completion_id
     completions = await asyncio.to_thread(server.ledger.read, [key])
     if key not in completions:
         raise NotFound(f"the ledger has no completion {completion_id!r}", code="not_found")
     return completions[key]
+
+
+@router.post("/find")
+async def find_completions(
+    ids: Annotated[list[str], Body(embed=True, max_length=1000)], server: ServerDep
+) -> Completions:
+    """The same for many completions. Ids that the ledger does not know are left out."""
+    completions = await asyncio.to_thread(server.ledger.read, ids)
+    return Completions(completions=[completions[one] for one in dict.fromkeys(ids) if one in completions])
+
+
+@router.post("")
+async def add_completions(body: Completions, server: ServerDep) -> Added:
+    """Takes completions of another server into the ledger, all or none. They must be of the same base model and
+    tokenizer. Rows that are here already are never overwritten."""
+    return await server.foreign.add(body.completions)

@@ -78,14 +78,16 @@ async def give_reward(rollout: str, reward: Reward, server: ServerDep) -> Rollou
 
 @router.delete("/{rollout}", status_code=204)
 async def release(rollout: str, server: ServerDep) -> None:
-    """Ends a rollout's lease on its policy version. An unknown id is fine: its lease may have expired."""
-    server.leases.release({rollout})
+    """Ends a rollout's lease on its policy version, and forgets the records of its remote graphs. An unknown id is
+    fine: its lease may have expired."""
+    await release_all({rollout}, server)
 
 
 @router.post("/release", status_code=204)
 async def release_all(rollouts: Annotated[set[str], Body()], server: ServerDep) -> None:
     """The same for many rollouts."""
     server.leases.release(rollouts)
+    server.records.drop(rollouts)
 
 
 def _record(server: Server, rollout: str) -> RolloutRecord:

@@ -112,6 +112,7 @@ def gather_batch(
     version: int,
     base_model: str,
     tokenizer: str,
+    server_id: str | None = None,
 ) -> Batch:
     """Looks every completion up, decides whether it is trained, and gives it its trajectory's advantage.
 
@@ -123,6 +124,8 @@ def gather_batch(
         version: Its newest.
         base_model: Of the trainer; completions of others are skipped.
         tokenizer: Fingerprint; completions of others are skipped.
+        server_id: Of the server; completions of others are skipped, since versions of theirs have the same numbers and
+            other weights. None: of no server.
     """
     batch = Batch(
         version,
@@ -139,7 +142,7 @@ def gather_batch(
         rewards = [trajectory.reward for trajectory in scored if trajectory.reward is not None]
         batch.rewards += rewards
         for trajectory in scored:
-            sampler = _sampler(trajectory, completions, policy)
+            sampler = _sampler(trajectory, completions, policy, server_id)
             if sampler is not None and trajectory.reward is not None:
                 batch.rewards_by_version[sampler].append(trajectory.reward)
         scored_by_group.append(scored)
@@ -161,7 +164,13 @@ def gather_batch(
             for completion_id in dict.fromkeys(trajectory.completions):
                 completion = completions.get(completion_id)
                 reason = _why_skipped(
-                    completion, config, policy=policy, version=version, base_model=base_model, tokenizer=tokenizer
+                    completion,
+                    config,
+                    policy=policy,
+                    version=version,
+                    base_model=base_model,
+                    tokenizer=tokenizer,
+                    server_id=server_id,
                 )
                 if reason:
                     batch.completions_skipped[reason] += 1
@@ -204,20 +213,33 @@ def minibatches(
     return [sorted(part) for part in parts]
 
 
-def _sampler(trajectory: TrajectoryRef, completions: Mapping[str, Completion], policy: str) -> int | None:
+def _sampler(
+    trajectory: TrajectoryRef, completions: Mapping[str, Completion], policy: str, server_id: str | None
+) -> int | None:
     """The version of the policy that sampled a whole trajectory; None: several did, or others, or it is not known."""
     known = [completions[completion_id] for completion_id in trajectory.completions if completion_id in completions]
+    if server_id is not None and any(completion.server_id != server_id for completion in known):
+        return None
     samplers = {(completion.policy, completion.version) for completion in known}
     name, version = samplers.pop() if len(samplers) == 1 else (None, None)
     return version if name == policy else None
 
 
 def _why_skipped(
-    completion: Completion | None, config: GRPOConfig, *, policy: str, version: int, base_model: str, tokenizer: str
+    completion: Completion | None,
+    config: GRPOConfig,
+    *,
+    policy: str,
+    version: int,
+    base_model: str,
+    tokenizer: str,
+    server_id: str | None,
 ) -> str | None:
     """Why a completion cannot be trained, or None."""
     if completion is None:
         return "missing"
+    if server_id is not None and completion.server_id != server_id:
+        return "other_server"
     if completion.policy != policy:
         return "other_policy"
     if completion.base_model != base_model:

@@ -24,6 +24,8 @@ from trainer_server.training.model.tree import Row, Run
 from trainer_server.wire import TrainingError
 
 NAME = "art_tree"
+Sinks = torch.Tensor | None
+"""A score for each query head that takes part in its softmax and belongs to no token (gpt-oss). They are frozen."""
 _TILE = 256
 """Queries of a tile at most: what lies above the diagonal is computed for nothing."""
 _BUCKET = 1 << 18
@@ -105,12 +107,16 @@ class Bucket:
         return picked.transpose(1, 2).reshape(-1, picked.shape[1], picked.shape[3])
 
     def probabilities(
-        self, q: torch.Tensor, k: torch.Tensor, heads: int, window: int | None, scale: float
+        self, q: torch.Tensor, k: torch.Tensor, heads: int, window: int | None, scale: float, sinks_H: Sinks
     ) -> torch.Tensor:
-        """(B·K, G·N, L)."""
+        """(B·K, G·N, L). A row sums to 1, or to less where a sink takes its part."""
         score = torch.baddbmm(q.new_empty(()), q, k.transpose(1, 2), beta=0.0, alpha=scale)
         self.mask_(score.view(self.size, heads, -1, self.depth_BN.shape[1], k.shape[1]), window)
-        return score.softmax(-1)
+        if sinks_H is None:
+            return score.softmax(-1)
+        sink_KG1 = sinks_H.to(score.dtype).view(heads, -1, 1).expand(-1, -1, self.depth_BN.shape[1])
+        sink = sink_KG1.reshape(heads, -1, 1).repeat(self.size, 1, 1)
+        return torch.cat([score, sink], -1).softmax(-1)[..., :-1]
 
 
 @dataclass(slots=True)
@@ -161,21 +167,22 @@ class _TreeAttention(torch.autograd.Function):
         tree: Layout,
         window: int | None,
         scale: float,
+        sinks_H: Sinks,
     ) -> torch.Tensor:
         heads = k_TKD.shape[1]
         out_THD = q_THD.new_empty(*q_THD.shape[:2], v_TKD.shape[2])
         for bucket in tree.buckets:
             q, k, v = bucket.fold(q_THD, heads), bucket.paths(k_TKD), bucket.paths(v_TKD)
-            out = bucket.unfold(bucket.probabilities(q, k, heads, window, scale) @ v, heads)
+            out = bucket.unfold(bucket.probabilities(q, k, heads, window, scale, sinks_H) @ v, heads)
             out_THD.index_copy_(0, bucket.query_M.index_select(0, bucket.valid_P), out)
         ctx.save_for_backward(q_THD, k_TKD, v_TKD)
-        ctx.given = tree, window, scale
+        ctx.given = tree, window, scale, sinks_H
         return out_THD
 
     @staticmethod
     def backward(ctx: Any, grad_THD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         q_THD, k_TKD, v_TKD = ctx.saved_tensors
-        tree, window, scale = ctx.given
+        tree, window, scale, sinks_H = ctx.given
         heads = k_TKD.shape[1]
         dq_THD = torch.empty_like(q_THD)
         dk_TKD, dv_TKD = (torch.zeros_like(x_TKD, dtype=torch.float32) for x_TKD in (k_TKD, v_TKD))
@@ -186,7 +193,7 @@ class _TreeAttention(torch.autograd.Function):
             grad.view(bucket.size, -1, bucket.depth_BN.shape[1], grad.shape[-1]).mul_(
                 real.view(bucket.size, 1, -1, 1)
             )  # padding repeats a query: its gradient must not be counted twice
-            p = bucket.probabilities(q, k, heads, window, scale)
+            p = bucket.probabilities(q, k, heads, window, scale, sinks_H)
             dp = grad @ v.transpose(1, 2)
             ds = torch._softmax_backward_data(dp, p, -1, p.dtype)
             dq = bucket.unfold(ds @ k, heads).mul_(scale)
@@ -194,7 +201,7 @@ class _TreeAttention(torch.autograd.Function):
             for total, part, factor in ((dk_TKD, ds.transpose(1, 2) @ q, scale), (dv_TKD, p.transpose(1, 2) @ grad, 1)):
                 part = part.view(bucket.size, heads, -1, part.shape[-1]).transpose(1, 2)
                 total.index_add_(0, bucket.key_J, part.reshape(-1, *total.shape[1:]).float(), alpha=factor)
-        return dq_THD, dk_TKD.to(k_TKD.dtype), dv_TKD.to(v_TKD.dtype), None, None, None
+        return dq_THD, dk_TKD.to(k_TKD.dtype), dv_TKD.to(v_TKD.dtype), None, None, None, None
 
 
 def register(name: str, attend: Callable[..., torch.Tensor]) -> Callable[..., tuple[torch.Tensor, None]]:
@@ -202,8 +209,8 @@ def register(name: str, attend: Callable[..., torch.Tensor]) -> Callable[..., tu
 
     Args:
         name: Of the function, as a model's configuration names it.
-        attend: (query, key, value, tree, window, scale) → (1, T, H, D); query is (1, H, T, D), key and value are
-            (1, K, T, D). window and scale are None for none and for 1/√D.
+        attend: (query, key, value, tree, window, scale, sinks) → (1, T, H, D); query is (1, H, T, D), key and value
+            are (1, K, T, D), sinks is (H,). window, scale and sinks are None for none, for 1/√D and for none.
 
     Returns:
         The function. It raises TrainingError for whatever it would have to leave out.
@@ -220,12 +227,13 @@ def register(name: str, attend: Callable[..., torch.Tensor]) -> Callable[..., tu
         scaling: float | None = None,
         dropout: float = 0.0,
         sliding_window: int | None = None,
+        s_aux: Sinks = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
         if tree is None:
             raise TrainingError("the model does not pass its keyword arguments on to attention; it cannot be packed")
         _refuse(module, attention_mask, dropout, sliding_window, kwargs)
-        return attend(query, key, value, tree, sliding_window, scaling), None
+        return attend(query, key, value, tree, sliding_window, scaling, s_aux), None
 
     AttentionInterface.register(name, tree_attention)
     AttentionMaskInterface.register(name, _no_mask)
@@ -239,17 +247,18 @@ def _attend(
     tree: Layout,
     window: int | None,
     scale: float | None,
+    sinks_H: Sinks,
 ) -> torch.Tensor:
     q_THD, k_TKD, v_TKD = (heads[0].transpose(0, 1) for heads in (query, key, value))
     scale = q_THD.shape[-1] ** -0.5 if scale is None else scale
-    out: torch.Tensor = _TreeAttention.apply(q_THD, k_TKD, v_TKD, tree, window, scale)
+    out: torch.Tensor = _TreeAttention.apply(q_THD, k_TKD, v_TKD, tree, window, scale, sinks_H)
     return out[None]
 
 
 def _refuse(
     module: Any, attention_mask: torch.Tensor | None, dropout: float, window: int | None, kwargs: dict[str, Any]
 ) -> None:
-    """Raises TrainingError for a model that asks for more than a scale and a window (sinks, soft-capping, a mask of its
+    """Raises TrainingError for a model that asks for more than a scale, a window and sinks (soft-capping, a mask of its
     own), or whose sliding layers have their window only in the mask: masks are not made here."""
     asked = [key for key, value in kwargs.items() if value is not None and value is not False and key not in _KNOWN]
     asked += ["attention_mask"] if attention_mask is not None else []

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
-from trainer_server.training.model.attention import register
+from trainer_server.training.model.attention import Sinks, register
 from trainer_server.training.model.tree import Row
 
 NAME = "art_flex"
@@ -91,11 +91,17 @@ def _attend(
     tree: FlexLayout,
     window: int | None,
     scale: float | None,
+    sinks_H: Sinks,
 ) -> torch.Tensor:
-    out: torch.Tensor = _kernel(query.device.type)(
-        query, key, value, block_mask=tree.mask(window), scale=scale, enable_gqa=query.shape[1] != key.shape[1]
-    )
-    return out.transpose(1, 2)
+    options = {"block_mask": tree.mask(window), "scale": scale, "enable_gqa": query.shape[1] != key.shape[1]}
+    kernel = _kernel(query.device.type)
+    if sinks_H is None:
+        out: torch.Tensor = kernel(query, key, value, **options)
+        return out.transpose(1, 2)
+    # The sink's part of the softmax is what the tokens' part lacks: σ(logsumexp of the scores − sink) is left to them.
+    out, aux = kernel(query, key, value, **options, return_aux=AuxRequest(lse=True))
+    left_HT1 = torch.sigmoid(aux.lse - sinks_H.float().view(1, -1, 1))[..., None]
+    return (out * left_HT1.to(out.dtype)).transpose(1, 2)
 
 
 tree_attention = register(NAME, _attend)

@@ -15,19 +15,45 @@ import torch
 from peft import LoraConfig
 from peft.tuners.lora.layer import Linear
 
-from trainer_server.wire import PolicySpec
+from trainer_server.wire import PolicySpec, TrainingError
+
+_MLP = ("gate_proj", "up_proj", "down_proj")
 
 
 def lora_config(base: Any, spec: PolicySpec) -> LoraConfig:
-    """PEFT's configuration of a policy's LoRA on this base model."""
+    """PEFT's configuration of a policy's LoRA on this base model.
+
+    Raises:
+        TrainingError: The model is a mixture of experts, and the policy's targets are layers of its MLPs only.
+    """
+    targets = adapted(base, spec.targets)
     return LoraConfig(
         r=spec.rank,
         lora_alpha=spec.alpha,  # type: ignore[arg-type]  # PEFT takes floats
-        target_modules=list(spec.targets),
-        exclude_modules=_outside_decoder(base, spec.targets),
+        target_modules=targets,
+        exclude_modules=_outside_decoder(base, targets),
         lora_dropout=0.0,
         bias="none",
         task_type="CAUSAL_LM",
+    )
+
+
+def adapted(base: Any, targets: Sequence[str]) -> list[str]:
+    """The targets that get an adapter in this model.
+
+    In a mixture of experts these are the layers of attention. PEFT would turn the names of MLP layers into parameters
+    of all experts, of twice the rank, which vLLM takes on some GPUs only, and would leave out the dense layers.
+
+    Raises:
+        TrainingError: There are none left.
+    """
+    if not any(name.endswith(".experts") for name, _ in base.named_modules()):
+        return list(targets)
+    if left := [target for target in targets if target not in _MLP]:
+        return left
+    raise TrainingError(
+        f"targets={', '.join(targets)}: {type(base).__name__} is a mixture of experts, of which only the layers of "
+        "attention get an adapter: create the policy with targets such as q_proj, v_proj and o_proj"
     )
 
 

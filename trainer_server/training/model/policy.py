@@ -25,7 +25,7 @@ from trainer_server.planning.model_shape import checkpoint_above
 from trainer_server.training.model import attention, flex
 from trainer_server.training.model.architecture import check_trainable, tried, unpackable
 from trainer_server.training.model.head import HeadLogprobs
-from trainer_server.training.model.lora import lora_config, use_fused_lora
+from trainer_server.training.model.lora import adapted, lora_config, use_fused_lora
 from trainer_server.training.model.quantization import Quantization, quantized
 from trainer_server.training.model.residual import keep_fp32
 from trainer_server.training.model.tree import Row
@@ -133,6 +133,10 @@ class PolicyModel:
             raise TrainingError(
                 f"targets={', '.join(spec.targets)}: {type(self._base).__name__} has no layers of these names"
             ) from error
+        if shape != self._adapter and len(targets := adapted(self._base, spec.targets)) < len(spec.targets):
+            log.warning(
+                "%s is a mixture of experts: only %s get an adapter", type(self._base).__name__, ", ".join(targets)
+            )
         use_fused_lora(self._peft)
         self._peft.set_adapter(shape)
         for other in others:

@@ -17,6 +17,7 @@ from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import child_environment, command, environment
 from trainer_server.engines.vllm.install import directory, engine_python, status
 from trainer_server.wire import EngineError, Home
+from trainer_server.wire.policies import TARGETS
 
 
 def installed(cache: Path, script: str = "") -> None:
@@ -47,6 +48,14 @@ def test_the_prefix_cache_has_small_blocks_on_cpus(tmp_path: Path, cache: Path) 
     assert "--block-size" not in line(tmp_path, cpu=False)
     own = line(tmp_path, extra=("--block-size", "64"))
     assert own[-2:] == ["--block-size", "64"], "the last one counts"
+
+
+def test_adapters_go_where_policies_have_them_and_not_into_experts(tmp_path: Path, cache: Path) -> None:
+    """vLLM would prepare every layer for them, experts too, which it cannot on CPUs."""
+    words = line(tmp_path)
+    start = words.index("--lora-target-modules") + 1
+    assert words[start : start + len(TARGETS)] == list(TARGETS)
+    assert words[start + len(TARGETS)].startswith("--")
 
 
 def test_the_context_fits_the_kv_cache_unless_the_user_names_one(tmp_path: Path, cache: Path) -> None:

@@ -48,6 +48,26 @@ async def test_an_answer_whole_and_in_chunks(engine: tuple[VLLMClient, dict[str,
     assert "".join(part["delta"].get("content") or "" for chunk in chunks for part in chunk["choices"]) == "hi"
 
 
+async def test_a_text_completion_has_the_form_of_a_chat_completion(engine: tuple[VLLMClient, dict[str, Any]]) -> None:
+    client, state = engine
+    asked = {"model": "base", "prompt": [ord(char) for char in "say hi"], "logprobs": True, "top_logprobs": 1}
+    async with client.complete(asked) as reply:
+        body = await reply.whole()
+    (choice,) = body["choices"]
+    assert (body["prompt_token_ids"], choice["token_ids"]) == (asked["prompt"], [ord("h"), ord("i")])
+    assert choice["message"] == {"role": "assistant", "content": "hi"}
+    assert [entry["token"] for entry in choice["logprobs"]["content"]] == ["h", "i"]
+    assert (state["requests"][-1]["logprobs"], "top_logprobs" in state["requests"][-1]) == (1, False)
+    async with client.complete({**asked, "stream": True}) as reply:
+        chunks = [chunk async for chunk in reply.chunks()]
+    assert chunks[0]["prompt_token_ids"] == asked["prompt"]
+    assert "".join(part["delta"]["content"] for chunk in chunks for part in chunk["choices"]) == "hi"
+    assert chunks[-1]["usage"]["completion_tokens"] == 2
+    with pytest.raises(AdapterLost):
+        async with client.complete({**asked, "model": "agent@1"}):
+            pass
+
+
 async def test_a_chunk_ends_at_a_line_feed_and_nowhere_else(engine: tuple[VLLMClient, dict[str, Any]]) -> None:
     client, _ = engine
     async with client.chat(question("say a\u2028b\x85c\x1cd", stream=True)) as reply:
@@ -85,6 +105,30 @@ async def test_refusals_are_told_apart(engine: tuple[VLLMClient, dict[str, Any]]
     assert (refused.value.status, refused.value.too_long) == (400, True)
     with pytest.raises(RequestRefused, match="the template says no"):
         await client.render({"messages": [{"role": "user", "content": "unrenderable"}]}, generation=True)
+
+
+async def test_a_thought_is_rendered_under_either_name(engine: tuple[VLLMClient, dict[str, Any]]) -> None:
+    """vLLM's chat requests know both fields, its /tokenize one of them."""
+    client, state = engine
+    asked = {"role": "user", "content": "hi"}
+    for field in ("reasoning", "reasoning_content"):
+        answer = {"role": "assistant", "content": "ho", field: "they greet"}
+        await client.render({"messages": [asked, answer]}, generation=False)
+        assert state["tokenized"][-1]["messages"] == [
+            asked, {"role": "assistant", "content": "ho", "reasoning": "they greet"}
+        ]  # fmt: skip
+
+
+async def test_a_prompt_in_harmony_is_that_of_a_chat_request() -> None:
+    """vLLM's /tokenize renders by the chat template, and its chat requests for gpt-oss do not."""
+    app = make_app()
+    with serving(app) as url:
+        client = VLLMClient(url, None, base="base", cpu=True, harmony=True)
+        prompt = await client.render({"messages": [{"role": "user", "content": "say hi"}]}, generation=True)
+        await client.close()
+    assert prompt == [ord(letter) for letter in "say hi"]
+    assert app.state.engine["tokenized"] == []
+    assert app.state.engine["requests"][-1]["max_tokens"] == 1
 
 
 async def test_an_adapter_that_is_not_there_is_refused_and_a_start_is_waited_for(

@@ -30,6 +30,7 @@ from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm import engine as module
 from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.engines.vllm.engine import VLLMEngine, vllm_engines
+from trainer_server.engines.vllm.sockets import prepare_socket
 from trainer_server.process.child import Child
 from trainer_server.wire import ConfigError, EngineError, Home
 
@@ -213,14 +214,14 @@ def test_flags_that_would_make_it_unreachable_are_refused(tmp_path: Path, words:
 
 def test_where_the_directory_is_private_an_old_socket_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "art-engine" / "vllm.sock"
-    module._prepare(path)
+    prepare_socket(path)
     path.touch()
-    module._prepare(path)
+    prepare_socket(path)
     assert not path.exists()
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
     with pytest.raises(EngineError, match="cannot listen"):
-        module._prepare(link / "vllm.sock")
+        prepare_socket(link / "vllm.sock")
 
 
 PROCESS = [sys.executable, "-c", "import time; time.sleep(600)"]

@@ -13,7 +13,7 @@ from openai.types import Completion
 from testbed.engine_app import UNIFORM
 from tests.support.jobs import finish
 from tests.support.trainer_server import TOKEN, TrainerServer
-from trainer_server.wire.answer_ids import completion_id
+from trainer_server.wire.completions import ledger_id
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def test_a_prompt_is_a_text_or_token_ids(client: AsyncOpenAI, server: Trai
     Completion.model_validate(answer.model_dump(), strict=True)
     (choice,) = answer.choices
     assert (choice.text, choice.finish_reason, choice.logprobs) == ("hello", "stop", None)
-    assert (answer.model, answer.system_fingerprint) == ("agent@0", completion_id(answer.id))
+    assert (answer.model, answer.system_fingerprint) == ("agent@0", ledger_id(answer.id))
     found = row(server, answer.id)
     assert (found["prompt_token_ids"], found["token_ids"]) == (prompt, [ord(char) for char in "hello"])
     assert (found["logprobs"], found["status"], found["untrainable"]) == ([UNIFORM] * 5, "complete", None)
@@ -60,7 +60,7 @@ async def test_streaming_gives_the_same_answer(client: AsyncOpenAI, server: Trai
 async def test_several_choices_have_a_row_each(client: AsyncOpenAI, server: TrainerServer) -> None:
     answer = await client.completions.create(model="agent", prompt="say hi", n=2, echo=True)
     assert [choice.text for choice in answer.choices] == ["say hihi"] * 2
-    for one in (completion_id(answer.id), f"{completion_id(answer.id)}.1", f"{answer.id}.1"):
+    for one in (ledger_id(answer.id), f"{ledger_id(answer.id)}.1", f"{answer.id}.1"):
         assert row(server, str(one))["token_ids"] == [ord("h"), ord("i")]
 
 
@@ -83,7 +83,7 @@ async def test_answers_to_prompts_of_token_ids_are_trained_on(client: AsyncOpenA
         prompts = [[ord(char) for char in f"say {letter}{letter}"] for letter in "abcd"]
         answers = [await client.completions.create(model="texts", prompt=prompt) for prompt in prompts]
         trajectories = [
-            {"id": f"t{at}", "reward": float(at % 2), "completions": [completion_id(answer.id)]}
+            {"id": f"t{at}", "reward": float(at % 2), "completions": [ledger_id(answer.id)]}
             for at, answer in enumerate(answers)
         ]
         body = {"groups": [{"scenario_id": "s", "trajectories": trajectories}], "config": {"lr": 1e-2}}

@@ -15,7 +15,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from tests.support.trainer_server import TOKEN, TrainerServer
-from trainer_server.wire.answer_ids import completion_id
+from trainer_server.wire.completions import ledger_id
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 TOOL = {"type": "function", "name": "add", "description": "", "parameters": {"type": "object"}, "strict": False}
@@ -58,14 +58,14 @@ async def test_an_answer_has_the_tokens_of_the_chat_request(client: AsyncOpenAI,
     same = row(server, chat.id)
     for name in ("prompt_token_ids", "token_ids", "logprobs", "sampling", "constrained"):
         assert found[name] == same[name]
-    assert found["id"] == completion_id(answer.id) == completion_id(answer.output[0].id)
+    assert found["id"] == ledger_id(answer.id) == ledger_id(answer.output[0].id)
     assert found["message"]["content"] == "hello"
     assert found["request"]["messages"] == same["request"]["messages"]
 
 
 async def test_the_header_names_the_completion(client: AsyncOpenAI) -> None:
     raw = await client.responses.with_raw_response.create(model="agent", input="say hi")
-    assert raw.headers["x-art-completion"] == completion_id(raw.parse().id)
+    assert raw.headers["x-art-completion"] == ledger_id(raw.parse().id)
 
 
 async def test_streaming_gives_the_same_answer(client: AsyncOpenAI, server: TrainerServer) -> None:

@@ -5,15 +5,12 @@ litellm translates the same APIs for many providers; where it keeps everything, 
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 
 from trainer_server.gateway.dialects.messages.dialect import MESSAGES
 from trainer_server.gateway.dialects.responses.dialect import RESPONSES
-
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it fetches a table of prices otherwise
 
 A, B = "a" * 32, "b" * 32
 CALLS = [
@@ -85,8 +82,10 @@ def test_a_turn_of_several_items_or_blocks_is_one_message() -> None:
     assert blocks_of(BLOCKS) == CONVERSATION
 
 
-def test_litellm_reads_the_same_conversations() -> None:
+@pytest.mark.slow  # its import takes seconds
+def test_litellm_reads_the_same_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
     """It calls the reasoning `reasoning_content`, and leaves a list with a single text a list."""
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it fetches a table of prices otherwise
     from litellm.llms.anthropic.pass_through.adapters.transformation import LiteLLMAnthropicMessagesAdapter
     from litellm.responses.litellm_completion_transformation.transformation import LiteLLMCompletionResponsesConfig
 

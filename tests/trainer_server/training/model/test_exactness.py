@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
     FalconH1Config,
     Gemma2Config,
     Gemma3TextConfig,
@@ -60,6 +61,17 @@ LONG = {
 }
 PACKED: dict[str, PretrainedConfig] = {
     "Llama": LlamaConfig(**SIZES),
+    "Llama 3.1": LlamaConfig(
+        **SIZES,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 100.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    ),
     "Qwen2": Qwen2Config(**PLAIN),
     "Qwen3": Qwen3Config(**SIZES),
     "Qwen3-MoE": Qwen3MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
@@ -75,6 +87,21 @@ PACKED: dict[str, PretrainedConfig] = {
             "full_attention": {"rope_type": "default", "rope_theta": 10000.0},
         },
     ),
+    "DeepSeek V3": DeepseekV3Config(
+        **{**PLAIN, "num_key_value_heads": 4},
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_rope_head_dim=4,
+        qk_nope_head_dim=8,
+        v_head_dim=6,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_group=2,
+        topk_group=1,
+        first_k_dense_replace=1,
+        moe_intermediate_size=16,
+    ),
+    "gpt-oss": GptOssConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2, sliding_window=5, layer_types=BOTH),
 }
 ALONE: dict[str, tuple[str, PretrainedConfig]] = {
     "LFM2": ("conv", Lfm2Config(**PLAIN, layer_types=["conv", "full_attention"])),
@@ -104,10 +131,6 @@ ALONE: dict[str, tuple[str, PretrainedConfig]] = {
             moe_intermediate_size=16,
             shared_expert_intermediate_size=16,
         ),
-    ),
-    "gpt-oss": (
-        "s_aux",
-        GptOssConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2, sliding_window=5, layer_types=BOTH),
     ),
     "Llama 4": (
         "chunked_attention",
@@ -237,7 +260,7 @@ def test_the_same_row_and_weights_give_the_same_bits(both: Pair) -> None:
 
 
 def test_tokens_of_one_branch_leave_the_bits_of_another_alone(both: Pair) -> None:
-    if hasattr(both.ours._base.config, "num_experts"):
+    if any(hasattr(both.ours._base.config, name) for name in ("num_experts", "n_routed_experts", "num_local_experts")):
         pytest.skip("experts compute batches of other sizes then")
     one, other = ([([1, 2, 3], [1, *branch]), ([1, 2, 3], [2, 0, 1, 3])] for branch in ([2, 3, 1], [0, 0, 2]))
     first, second = (ours(both.ours, packed(data))[0] for data in (one, other))
@@ -313,7 +336,6 @@ def layer(**config: Any) -> Any:
     ("module", "asked", "message"),
     [
         (layer(), {"softcap": 30.0}, "softcap"),
-        (layer(), {"s_aux": torch.zeros(4)}, "s_aux"),
         (layer(), {"dropout": 0.1}, "dropout"),
         (layer(), {"attention_mask": torch.ones(1, 1, 3, 3, dtype=torch.bool)}, "attention_mask"),
         (layer(sliding_window=5), {}, "window"),
@@ -333,7 +355,7 @@ def test_trap_what_packed_attention_would_leave_out_is_refused(
         kind.tree_attention(module, q, q, q, tree=layout, **given)
 
 
-@pytest.mark.parametrize("name", ["LFM2", "Falcon-H1", "Qwen3-Next", "Gemma 2", "gpt-oss", "Granite"])
+@pytest.mark.parametrize("name", ["LFM2", "Falcon-H1", "Qwen3-Next", "Gemma 2", "Granite"])
 def test_trap_layers_that_leak_are_found_on_the_model_itself(name: str) -> None:
     """Whatever a configuration calls its layers: a small row tells."""
     torch.manual_seed(0)
@@ -343,6 +365,19 @@ def test_trap_layers_that_leak_are_found_on_the_model_itself(name: str) -> None:
     assert base.config._attn_implementation == before
 
 
+def test_trap_sinks_take_their_part_of_every_softmax(tmp_path: Path) -> None:
+    """Without them the model would still run, and be another one."""
+    both = pair(PACKED["gpt-oss"], tmp_path)
+    data = some_tree(3)
+    assert errors(both, data)[0] <= BAR
+    with_sinks, _ = ours(both.ours, packed(data))
+    with torch.no_grad():
+        for layer in both.ours._base.model.layers:
+            layer.self_attn.sinks.fill_(-1e9)
+    without, _ = ours(both.ours, packed(data))
+    assert max(abs(with_sinks[key] - without[key]) for key in with_sinks) > 0.01
+
+
 def test_trap_rotary_embeddings_that_depend_on_the_row_are_told_by_the_configuration() -> None:
     assert "longrope" in str(unpackable(ALONE["Phi-3, longrope"][1]))
     assert all(unpackable(config) is None for config in PACKED.values())
@@ -350,8 +385,8 @@ def test_trap_rotary_embeddings_that_depend_on_the_row_are_told_by_the_configura
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 @DRAWN
-@given(trees, st.sampled_from([None, 3]))
-def test_flex_attention_sees_what_the_tiles_see(data: Data, window: int | None) -> None:
+@given(trees, st.sampled_from([None, 3]), st.booleans())
+def test_flex_attention_sees_what_the_tiles_see(data: Data, window: int | None, sinks: bool) -> None:
     """The GPU path's forward pass, on the CPU."""
     generator = torch.Generator().manual_seed(0)
     module = layer(sliding_window=window)
@@ -359,11 +394,12 @@ def test_flex_attention_sees_what_the_tiles_see(data: Data, window: int | None) 
         q = torch.randn(1, 4, len(row.tokens_T), 16, generator=generator)
         k, v = (torch.randn(1, 2, len(row.tokens_T), 16, generator=generator) for _ in range(2))
         device = torch.device("cpu")
+        sinks_H = torch.randn(4, generator=generator) if sinks else None
         tiles, _ = attention.tree_attention(
-            module, q, k, v, None, tree=attention.Layout.of(row, device), sliding_window=window
+            module, q, k, v, None, tree=attention.Layout.of(row, device), sliding_window=window, s_aux=sinks_H
         )
         blocks, _ = flex.tree_attention(
-            module, q, k, v, None, tree=flex.FlexLayout.of(row, device), sliding_window=window
+            module, q, k, v, None, tree=flex.FlexLayout.of(row, device), sliding_window=window, s_aux=sinks_H
         )
         assert torch.allclose(tiles, blocks, atol=1e-6)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma3Config, LlamaConfig
+from transformers import AutoModelForCausalLM, Gemma3Config, LlamaConfig, Qwen3MoeConfig
 
 from tests.support.training.models import ARCHITECTURES, SIZES, pair, tiny_model
 from trainer_server.training.model.policy import PolicyModel
@@ -29,6 +29,19 @@ def test_an_adapter_is_written_in_one_order(tmp_path: Path) -> None:
     model.initialise(PolicySpec(name="tiny"))
     model.load(PolicySpec(name="tiny"), tmp_path / "adapter")
     assert all(torch.equal(a, b) for a, (_, b) in zip(before, model.parameters(), strict=True))
+
+
+def test_in_a_mixture_of_experts_only_attention_is_adapted_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PEFT would make one adapter for all experts of it, which vLLM does not take."""
+    model = tiny_model(
+        tmp_path / "model", Qwen3MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
+    )
+    assert {name.split(".")[-3] for name, _ in model.parameters()} == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    assert "only q_proj, k_proj, v_proj, o_proj get an adapter" in caplog.text
+    with pytest.raises(TrainingError, match="create the policy with targets such as"):
+        model.initialise(PolicySpec(name="tiny", targets=("up_proj", "down_proj")))
 
 
 def test_entropy_has_a_gradient_when_asked_for(tmp_path: Path) -> None:

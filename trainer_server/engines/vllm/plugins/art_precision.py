@@ -83,13 +83,19 @@ def _keep_logits() -> None:
 
 
 def _keep_residual() -> None:
-    from vllm.model_executor.layers.layernorm import RMSNorm
+    from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
 
-    stock = RMSNorm.forward_native
+    stock, stock_gemma = RMSNorm.forward_native, GemmaRMSNorm.forward_native
 
     def forward_native(self: Any, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
         if residual is None or x.dtype not in HALF or self.variance_size_override is not None:
             return stock(self, x, residual)
         return add_norm(x, residual, self.weight.data if self.pass_weight_add else None, self.variance_epsilon)
 
+    def forward_gemma(self: Any, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+        if residual is None or x.dtype not in HALF:
+            return stock_gemma(self, x, residual)
+        return add_norm(x, residual, self.weight.data.float() + 1.0, self.variance_epsilon)
+
     RMSNorm.forward_native = forward_native
+    GemmaRMSNorm.forward_native = forward_gemma

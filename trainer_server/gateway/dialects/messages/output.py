@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer_server.gateway.answer import written_call
-from trainer_server.wire.answer_ids import MESSAGE, answer_id
+from trainer_server.wire.completions import MESSAGE, answer_id
 
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 

@@ -14,7 +14,7 @@ from trainer_server.gateway.dialects.responses.stream import ResponseStream
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import check_names
 from trainer_server.wire import Completion
-from trainer_server.wire.answer_ids import CHAT, completion_id
+from trainer_server.wire.completions import CHAT, ledger_id
 
 _SAME = {"model": "model", "stream": "stream", "temperature": "temperature", "top_p": "top_p",
          "parallel_tool_calls": "parallel_tool_calls", "max_output_tokens": "max_tokens"}  # fmt: skip
@@ -113,7 +113,7 @@ class ResponsesDialect:
         given = body.get("previous_response_id")
         if given is None:
             return None
-        if (known := completion_id(text_at(given, "previous_response_id"))) is None:
+        if (known := ledger_id(text_at(given, "previous_response_id"))) is None:
             refuse("previous_response_id", f"{given!r:.80} is no answer of this server: send the whole conversation")
         return known
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from trainer_server.wire.answer_ids import CHAT, RESPONSE, answer_id
+from trainer_server.wire.completions import CHAT, RESPONSE, answer_id
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 

@@ -8,7 +8,7 @@ from typing import Any
 from trainer_server.gateway.dialects.base import sse
 from trainer_server.gateway.dialects.responses.output import ResponseBody
 from trainer_server.gateway.errors import APIError
-from trainer_server.wire.answer_ids import CHAT
+from trainer_server.wire.completions import CHAT
 
 
 class _Item:

@@ -1,0 +1,5 @@
+"""Runs of graphs that another process runs (`RemoteGraph`): they are handed over, and their records come home.
+
+A rollout gives each call of a remote graph an id (`calls`). The other process records the run, and sends the record to
+the trainer server under that id (`outbox`). The rollout fetches it there, and puts it in its place (`home`).
+"""

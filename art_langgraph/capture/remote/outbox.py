@@ -1,0 +1,130 @@
+"""Sends the records of runs that belong to a rollout of another process to the trainer server, in the background."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+
+from art_langgraph.capture.background import Background
+from art_langgraph.capture.release import Server, token_of
+from art_langgraph.capture.remote.record import RemoteRecord
+from art_langgraph.capture.scope import Scope
+from art_langgraph.client.servers import known_servers
+from art_langgraph.notices import warn_once
+from art_langgraph.trajectory import Trajectory
+from trainer_server.wire.jsonl import to_json
+from trainer_server.wire.text import beginning
+
+log = logging.getLogger("art_langgraph")
+
+_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+_GIVE_UP = 60.0
+"""Seconds for which a record is sent again while no server answers. The rollout waits no longer than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """A run has begun (`trajectory` is None), or ended."""
+
+    scope: Scope
+    run: str
+    trajectory: Trajectory | None = None
+    since: float = field(default_factory=time.monotonic)
+
+
+class Outbox:
+    """Tells the trainer server of runs that belong to a rollout of another process.
+
+    Args:
+        stored: Called in the outbox's thread before a record is sent: writes ended runs into the trajectory store, so
+            that whoever has the record can look there.
+    """
+
+    def __init__(self, stored: Callable[[], None]) -> None:
+        self._stored = stored
+        self._news: Background[_News] = Background("art-outbox", self._opened, pause=0.0)
+
+    def begun(self, scope: Scope, run: str) -> None:
+        """A run has begun, if it is one that a rollout waits for. Never blocks, as `ended`.
+
+        Args:
+            scope: The rollout that the run takes up.
+            run: Id of its trajectory.
+        """
+        if scope.call is not None:
+            self._news.put(_News(scope, run))
+
+    def ended(self, scope: Scope, trajectory: Trajectory) -> None:
+        """A run has ended, if it is one that a rollout waits for."""
+        if scope.call is not None:
+            self._news.put(_News(scope, trajectory.id, trajectory))
+
+    def flush(self, timeout: float) -> None:
+        """Waits until all news is sent, for `timeout` seconds at most."""
+        self._news.flush(timeout)
+
+    def close(self, timeout: float) -> None:
+        """Sends what is left and ends the thread."""
+        if left := self._news.close(timeout):
+            log.error("%d records of remote runs did not go home before the process ended", len(left))
+
+    @contextmanager
+    def _opened(self) -> Iterator[Callable[[list[_News]], int]]:
+        with httpx.Client(timeout=_TIMEOUT) as http:
+
+            def work(news: list[_News]) -> int:
+                if any(one.trajectory for one in news):
+                    self._stored()
+                return next((done for done, one in enumerate(news) if not _sent(http, one)), len(news))
+
+            yield work
+
+
+def _sent(http: httpx.Client, news: _News) -> bool:
+    """Whether a server has the news, or never will: the log says why."""
+    scope = news.scope
+    if not (servers := _servers(scope)):
+        warn_once(
+            "a run of a remote graph was recorded here, and its record cannot go home: this process knows no trainer "
+            "server",
+            "Set ART_BASE_URL and ART_API_KEY to those of the trainer server that the rollout's process uses",
+            example=scope.rollout_id,
+        )
+        return True
+    wrong = ""
+    for url, key in servers:
+        try:
+            answer = http.put(
+                f"{url}/api/rollouts/{scope.rollout_id}/records/{scope.call}/{news.run}",
+                content=_body(news),
+                headers={"Authorization": f"Bearer {token_of(key)}"},
+            )
+        except httpx.TransportError as error:
+            if time.monotonic() < news.since + _GIVE_UP:
+                return False
+            wrong = f"no trainer server answers at {url} ({error!r})"
+        except Exception as error:  # a key's function, and what a graph puts into a tool call, are the user's
+            wrong = f"{type(error).__name__}: {error}"
+        else:
+            if not answer.is_success:
+                text = beginning(answer.text, 300)
+                wrong = f"the trainer server at {url} refused it: HTTP {answer.status_code}, {text}"
+    if wrong and news.trajectory:
+        log.error("the record of a remote run of rollout %s did not go home: %s", scope.rollout_id, wrong)
+    return True
+
+
+def _body(news: _News) -> bytes:
+    if news.trajectory is None:
+        return b""
+    return to_json(RemoteRecord.of(news.trajectory, news.scope.marked)).encode()
+
+
+def _servers(scope: Scope) -> Collection[Server]:
+    """The servers that the run has asked; before it asked any, the one that clients find by default."""
+    return scope.servers or [(server.url, server.api_key) for server in known_servers()[:1]]

@@ -1,0 +1,178 @@
+"""`art-langgraph import …`: runs that other systems recorded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from art_langgraph.cli.options import JsonOption, SinceOption, moment
+from art_langgraph.cli.output import print_json
+from trainer_server.wire import ConfigError
+
+if TYPE_CHECKING:
+    from art_langgraph.traces import Imported
+
+app = typer.Typer(
+    help="Import runs of another system: as scenarios, demonstrations and rewards. Each system's --help says where its "
+    "export is found.",
+    no_args_is_help=True,
+)
+
+FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE", help="Files of one export, plain or gzipped.")]
+IntoOption = Annotated[Path | None, typer.Option("--into", help="Store file of the runs; default: under ART_HOME.")]
+ScenariosOption = Annotated[
+    Path | None, typer.Option("--scenarios", help="JSONL file of their tasks; default: NAME.scenarios.jsonl here.")
+]
+DemonstrationsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--demonstrations",
+        help="JSONL file of their conversations, for `sft`; default: NAME.demonstrations.jsonl here.",
+    ),
+]
+FeedbackOption = Annotated[
+    str | None,
+    typer.Option("--feedback", help="Name of the feedback that is the reward. Needed where runs have several."),
+]
+LeastOption = Annotated[
+    float | None,
+    typer.Option(
+        "--min-reward",
+        help="Least reward of a demonstration; default: above 0. Runs without a reward are demonstrations.",
+    ),
+]
+SystemOption = Annotated[
+    bool,
+    typer.Option(
+        "--system/--no-system", help="Whether scenarios have system messages. A graph with its own needs --no-system."
+    ),
+]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="How many runs at most.", min=1)]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Count only; write nothing.")]
+
+_ABOUT = {
+    "langsmith": """Import runs of LangSmith: JSONL of the SDK, or Parquet of a bulk export.
+
+    By the SDK, with feedback beside the runs:
+
+        from langsmith import Client
+        client = Client()
+        with open("runs.jsonl", "w") as file:
+            for run in client.list_runs(project_name="my-project"):
+                file.write(run.model_dump_json() + "\\n")
+                for feedback in client.list_feedback(run_ids=(run.id,)):
+                    file.write(feedback.model_dump_json() + "\\n")
+
+    By a bulk export (Settings → Bulk exports): one .parquet file, or several. Runs of all types are needed, not only
+    root runs: demonstrations come from runs of type llm.
+
+    Example: art-langgraph import langsmith runs.jsonl --feedback user_score
+    """,
+    "langfuse": """Import traces of Langfuse: observations and scores.
+
+    Blob storage export (Project Settings → Integrations → Blob Storage): the files of observations_v2/ and scores/;
+    those of the older traces/ and observations/ too. JSONL, JSON or Parquet, with the field groups core, basic and io.
+    Downloaded traces ("Download JSON" in a trace) and exported tables of observations (JSON) are read as well; so are
+    pages of GET /api/public/v2/observations (fields=core,basic,io,metadata) and /api/public/v3/scores (fields=subject).
+
+    Example: art-langgraph import langfuse observations.jsonl.gz scores.jsonl.gz --feedback helpfulness
+    """,
+    "otel": """Import traces of OpenTelemetry, in OTLP's JSON, with the GenAI conventions.
+
+    By the file exporter of the collector, or by FileSpanExporter and FileLogExporter of the package
+    opentelemetry-exporter-otlp-json-file. The instrumentation must record the messages:
+    OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true; or SPAN_ONLY, where
+    OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental is set. Where it writes them as events (conventions until
+    1.36), the file of logs is needed too. Results of evaluations (gen_ai.evaluation.result) are feedback.
+
+    Example: art-langgraph import otel traces.jsonl logs.jsonl
+    """,
+    "openai-jsonl": """Import OpenAI's JSON Lines: fine-tuning files, batches, stored completions.
+
+    Fine-tuning files (chat, and preferences, of which the preferred answer counts) are read as they are. Of a batch,
+    give the input and the output file. Stored completions: the objects of GET /v1/chat/completions, one a line, and
+    those of GET /v1/chat/completions/ID/messages.
+
+    Example: art-langgraph import openai-jsonl batch_input.jsonl batch_output.jsonl
+    """,
+}
+
+
+def _command(system: str) -> Callable[..., None]:
+    def command(
+        files: FilesArgument,
+        into: IntoOption = None,
+        scenarios: ScenariosOption = None,
+        demonstrations: DemonstrationsOption = None,
+        feedback: FeedbackOption = None,
+        min_reward: LeastOption = None,
+        with_system: SystemOption = True,
+        since: SinceOption = None,
+        limit: LimitOption = None,
+        dry_run: DryRunOption = False,
+        as_json: JsonOption = False,
+    ) -> None:
+        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+
+        from art_langgraph.progress import progress_bar
+        from art_langgraph.store import TrajectoryStore
+        from art_langgraph.traces import import_runs
+
+        for file in files:
+            if not file.is_file():
+                raise ConfigError(f"{file} is no file: `art-langgraph import {system} --help` says how to export one")
+        name = files[0].name.partition(".")[0]
+        scenarios = scenarios or Path(f"{name}.scenarios.jsonl")
+        demonstrations = demonstrations or Path(f"{name}.demonstrations.jsonl")
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        with progress_bar(*columns, shown=sys.stderr.isatty()) as bar:
+            task = bar.add_task(f"reading {name}", total=sum(file.stat().st_size for file in files))
+            found = import_runs(
+                system,
+                *files,
+                store=TrajectoryStore(into),
+                scenarios=scenarios,
+                demonstrations=demonstrations,
+                feedback=feedback,
+                min_reward=min_reward,
+                system_messages=with_system,
+                since=None if since is None else moment(since),
+                limit=limit,
+                dry_run=dry_run,
+                advance=lambda count: bar.update(task, completed=count),
+            )
+        if as_json:
+            print_json(found.as_json())
+        else:
+            _tell(found, scenarios, demonstrations, dry_run)
+        if not found.read:
+            raise typer.Exit(1)
+
+    command.__doc__ = _ABOUT[system]
+    return command
+
+
+def _tell(found: Imported, scenarios: Path, demonstrations: Path, dry_run: bool) -> None:
+    print(f"{found.read:,} runs read: {found.runs}")
+    print(f"scenarios: {found.scenarios}, in {scenarios}")
+    print(f"demonstrations: {found.demonstrations}, in {demonstrations}")
+    print(f"rewards: {found.rewards}")
+    for reason in found.skips:
+        print(f"left out: {reason}")
+    if dry_run:
+        print("nothing was written (--dry-run)")
+    elif not found.read:
+        print("no run was read")
+
+
+for _system in _ABOUT:
+    app.command(_system)(_command(_system))
+
+
+def register(root: typer.Typer) -> None:
+    """Adds these commands to `art-langgraph`."""
+    root.add_typer(app, name="import")

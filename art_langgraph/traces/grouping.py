@@ -1,0 +1,84 @@
+"""Parts of runs are put together by run. They lie on disk meanwhile: a run's parts may be anywhere in a large file."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Self
+
+from trainer_server.wire import ConfigError
+
+_SCHEMA = """
+CREATE TABLE parts (run TEXT, refers TEXT, line INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE TABLE ids (id TEXT PRIMARY KEY, run TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a run: one span, one score, one conversation."""
+
+    record: dict[str, Any]
+    run: str | None = None
+    """What all parts of a run have in common; None: the run that has the part `refers`."""
+    id: str | None = None
+    """By which other parts refer to it."""
+    refers: str | None = None
+    line: int = 0
+
+
+class Grouping:
+    """Collects parts, and gives them back run by run, in the order in which the runs began in the file.
+
+    Raises:
+        ConfigError: The directory for temporary files cannot be written.
+    """
+
+    def __init__(self) -> None:
+        self._directory = TemporaryDirectory(prefix="art-import-")
+        self._db = sqlite3.connect(Path(self._directory.name) / "parts.sqlite")
+        self._db.execute("PRAGMA journal_mode=OFF")
+        self._db.executescript(_SCHEMA)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._db.close()
+        self._directory.cleanup()
+
+    def add(self, part: Part, line: int) -> None:
+        """Adds a part, which was read from a line."""
+        try:
+            record = json.dumps(part.record, default=str)
+            self._db.execute("INSERT INTO parts VALUES (?, ?, ?, ?)", (part.run, part.refers, line, record))
+            if part.id is not None and part.run is not None:
+                self._db.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (part.id, part.run))
+        except sqlite3.Error as error:
+            raise ConfigError(
+                f"{self._directory.name} cannot be written: {error}. Name a directory with more space by TMPDIR"
+            ) from None
+
+    def runs(self) -> Iterator[tuple[str | None, list[Part]]]:
+        """Each run's key and its parts. The parts that refer to nothing in the file come last, under the key None."""
+        self._db.executescript(
+            """
+            UPDATE parts SET run = (SELECT run FROM ids WHERE id = refers) WHERE run IS NULL;
+            CREATE INDEX parts_run ON parts (run);
+            CREATE TABLE began AS SELECT run, min(rowid) AS first FROM parts WHERE run IS NOT NULL GROUP BY run;
+            """
+        )
+        rows = self._db.execute(
+            "SELECT parts.run, line, record FROM parts LEFT JOIN began ON began.run = parts.run "
+            "ORDER BY first IS NULL, first, parts.rowid"
+        )
+        for run, parts in itertools.groupby(rows, key=lambda row: row[0]):
+            yield run, [Part(json.loads(record), run=run, line=line) for _, line, record in parts]

@@ -1,0 +1,228 @@
+"""Imports runs: into a store, and as scenarios and demonstrations into files. What is there already is left alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from art_langgraph.datasets import load_scenarios
+from art_langgraph.store import TrajectoryStore
+from art_langgraph.traces.problems import Skips, Unreadable
+from art_langgraph.traces.reading import read_runs
+from art_langgraph.traces.run import ForeignRun, digest
+from art_langgraph.trajectory import Trajectory
+from trainer_server.wire import ConfigError, Conversation
+from trainer_server.wire.jsonl import append_jsonl, read_jsonl
+
+_BATCH = 200
+"""Runs that are written at once."""
+_REPEATED = Unreadable("conversations that an earlier line has as well", "")
+_NO_TASK = Unreadable("runs without a task, which make no scenario", "they have no message of a user")
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many of a kind are new, and how many were there already."""
+
+    new: int = 0
+    known: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.new:,} new, {self.known:,} known"
+
+
+@dataclass(slots=True)
+class Imported:
+    """What became of an export."""
+
+    runs: Tally = field(default_factory=Tally)
+    """Runs in the store."""
+    scenarios: Tally = field(default_factory=Tally)
+    demonstrations: Tally = field(default_factory=Tally)
+    rewards: Tally = field(default_factory=Tally)
+    """Runs with a reward; new: those that had none, or another."""
+    skips: Skips = field(default_factory=Skips)
+    """What was left out, by reason."""
+
+    @property
+    def read(self) -> int:
+        """Runs that were read."""
+        return self.runs.new + self.runs.known
+
+    def as_json(self) -> dict[str, Any]:
+        """The numbers, for programs."""
+        tallies = {name: getattr(self, name) for name in ("runs", "scenarios", "demonstrations", "rewards")}
+        return {
+            "read": self.read,
+            **{name: {"new": tally.new, "known": tally.known} for name, tally in tallies.items()},
+            "skipped": self.skips.counts,
+        }
+
+
+def import_runs(
+    system: str,
+    *paths: str | Path,
+    store: TrajectoryStore | None = None,
+    scenarios: str | Path | None = None,
+    demonstrations: str | Path | None = None,
+    feedback: str | None = None,
+    min_reward: float | None = None,
+    system_messages: bool = True,
+    since: float | None = None,
+    limit: int | None = None,
+    dry_run: bool = False,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Imported:
+    """Imports the runs of an export. An export may be imported again: what is known stays as it is.
+
+    Args:
+        system: Which system made it: a key of `FORMATS`.
+        paths: Its files.
+        store: Gets the runs, with their feedback as rewards; None: they are not stored.
+        scenarios: JSONL file to which their tasks are appended, for `load_scenarios`; None: none.
+        demonstrations: JSONL file to which their conversations are appended, for a warm start; None: none.
+        feedback: Name of the feedback that is the reward; None: the only one that a run has.
+        min_reward: Least reward of a demonstration; None: above 0. Runs without a reward are demonstrations.
+        system_messages: Whether system messages of conversations are part of scenarios.
+        since: Only runs that began then or later, as Unix time. Runs whose time is not known are left out.
+        limit: How many runs to read at most; None: all.
+        dry_run: Counts, and writes nothing.
+        advance: Is called with the number of bytes that were read until now.
+
+    Raises:
+        ConfigError: A file cannot be read or written, or a file that is there is of another kind.
+    """
+    found = Imported()
+    files = _Files(scenarios, demonstrations, found, dry_run)
+    runs = itertools.islice(_wanted(read_runs(system, *paths, skips=found.skips, advance=advance), since, found), limit)
+    while batch := list(itertools.islice(runs, _BATCH)):
+        imported: list[Trajectory] = []
+        for run in batch:
+            reward = None
+            try:
+                reward = run.reward(feedback)
+            except Unreadable as problem:
+                found.skips.note(problem, run.line)
+            for line in run.repeated:
+                found.skips.note(_REPEATED, line)
+            imported.append(run.trajectory(reward, feedback))
+            files.take(run, reward, min_reward, system_messages)
+        _keep(imported, store, found, dry_run)
+        files.write()
+    return found
+
+
+def _wanted(runs: Iterable[ForeignRun], since: float | None, found: Imported) -> Iterator[ForeignRun]:
+    early = Unreadable("runs that began before --since", "")
+    for run in runs:
+        if since is not None and (run.started is None or run.started < since):
+            found.skips.note(early, run.line)
+        else:
+            yield run
+
+
+def _keep(runs: list[Trajectory], store: TrajectoryStore | None, found: Imported, dry_run: bool) -> None:
+    """Stores the runs that are new, and rewards that are."""
+    by_id = {run.id: run for run in runs}
+    known = {} if store is None else store.rewards(list(by_id))
+    fresh = [run for run in by_id.values() if run.id not in known]
+    found.runs.new += len(fresh)
+    found.runs.known += len(runs) - len(fresh)
+    changed = [run for run in by_id.values() if run.id in known and run.reward not in (None, known[run.id])]
+    rewarded = sum(run.reward is not None for run in by_id.values())
+    found.rewards.new += (new := sum(run.reward is not None for run in fresh) + len(changed))
+    found.rewards.known += rewarded - new
+    if store is None or dry_run:
+        return
+    with store.session() as session, session.batch() as batch:
+        for run in fresh:
+            batch.add(run)
+    for run in changed:
+        store.score(run.id, run.reward, run.metrics, source=run.reward_source or "import")
+
+
+class _Files:
+    """The files of scenarios and demonstrations, and what waits to be appended to them."""
+
+    def __init__(
+        self, scenarios: str | Path | None, demonstrations: str | Path | None, found: Imported, dry_run: bool
+    ) -> None:
+        self._scenarios, self._demonstrations = scenarios, demonstrations
+        self._found, self._dry_run = found, dry_run
+        self._tasks = (
+            {scenario.id for scenario in load_scenarios(scenarios)}
+            if scenarios is not None and _is_file(scenarios)
+            else set()
+        )
+        conversations = (
+            read_jsonl(demonstrations, Conversation.model_validate, what="conversation")
+            if demonstrations is not None and _is_file(demonstrations)
+            else ()
+        )
+        self._conversations = set(map(digest, conversations))
+        self._waiting: tuple[list[Any], list[Any]] = ([], [])
+
+    def take(self, run: ForeignRun, reward: float | None, min_reward: float | None, system_messages: bool) -> None:
+        """Takes what a run gives."""
+        if self._scenarios is not None:
+            scenario = run.scenario(system=system_messages)
+            if scenario is None:
+                self._found.skips.note(_NO_TASK, run.line)
+            elif scenario.id in self._tasks:
+                self._found.scenarios.known += 1
+            else:
+                self._found.scenarios.new += 1
+                self._tasks.add(scenario.id)
+                self._waiting[0].append(scenario)
+        if self._demonstrations is None or not self._imitated(run, reward, min_reward):
+            return
+        try:
+            conversations = run.demonstrations()
+        except Unreadable as problem:
+            self._found.skips.note(problem, run.line)
+            return
+        for conversation in conversations:
+            if (name := digest(conversation)) in self._conversations:
+                self._found.demonstrations.known += 1
+            else:
+                self._found.demonstrations.new += 1
+                self._conversations.add(name)
+                self._waiting[1].append(conversation.model_dump(mode="json", exclude_none=True))
+
+    def write(self) -> None:
+        """Appends what waits.
+
+        Raises:
+            ConfigError: A file cannot be written.
+        """
+        for path, waiting in zip((self._scenarios, self._demonstrations), self._waiting, strict=True):
+            if path is not None and waiting and not self._dry_run:
+                try:
+                    append_jsonl(path, waiting)
+                except OSError as error:
+                    raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+            waiting.clear()
+
+    def _imitated(self, run: ForeignRun, reward: float | None, min_reward: float | None) -> bool:
+        """Whether a run is a demonstration. Says why where it is none."""
+        if run.error is not None:
+            self._found.skips.note(Unreadable("failed runs, which are no demonstrations", ""), run.line)
+            return False
+        if not any(call.answer for call in run.calls):
+            self._found.skips.note(Unreadable("runs without an answer, which are no demonstrations", ""), run.line)
+            return False
+        if reward is not None and (reward <= 0 if min_reward is None else reward < min_reward):
+            limit = "above 0" if min_reward is None else f"of {min_reward:g} or more"
+            why = Unreadable(
+                f"runs without a reward {limit}, which are no demonstrations", "--min-reward sets the limit"
+            )
+            self._found.skips.note(why, run.line)
+            return False
+        return True
+
+
+def _is_file(path: str | Path | None) -> bool:
+    return path is not None and Path(path).is_file()

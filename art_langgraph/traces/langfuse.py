@@ -1,0 +1,175 @@
+"""Langfuse: observations, traces and scores, as its API, its UI and its blob storage export have them.
+
+Fields are in camel case (API, UI) or snake case (blob storage); inputs and outputs are objects, or texts of them. A
+file has one record a line, or is an array, a page of the API (`{"data": […]}`) or one downloaded trace, which has its
+observations and scores inside. Observations, traces and scores may be in files of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from art_langgraph.traces.grouping import Part
+from art_langgraph.traces.messages import as_text, merged, openai_messages, openai_tools, parsed, without_dumps
+from art_langgraph.traces.problems import Unreadable
+from art_langgraph.traces.run import ForeignRun, ModelCall
+from art_langgraph.trajectory import ToolCall
+
+_CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
+_NUMBERS = ("NUMERIC", "BOOLEAN", None)
+_NO_SCORE = Unreadable("scores that are no numbers", "categories, texts and corrections are not rewards")
+
+
+def parts(value: Any) -> Iterator[Part]:
+    """The observations, traces and scores of a record."""
+    record = {_CAPITAL.sub(r"_\1", name).lower(): item for name, item in dict(value).items()}
+    if isinstance(pages := record.get("data"), list) and "id" not in record:
+        for item in pages:
+            yield from parts(item)
+        return
+    inner = record.get("trace")
+    trace: dict[str, Any] = inner if isinstance(inner, dict) else record
+    if isinstance(observations := parsed(record.get("observations")), list) and any(
+        isinstance(observation, dict) for observation in observations
+    ):
+        whole = {**trace, "observations": None, "scores": None}
+        yield from parts(whole)
+        for item in (*observations, *(parsed(record.get("scores")) or ())):
+            if isinstance(item, dict):
+                yield from parts({"traceId": trace["id"], **item})
+        return
+    if ("name" in record and ("data_type" in record or "string_value" in record)) or "value" in record:
+        if record.get("data_type") not in _NUMBERS:
+            raise _NO_SCORE
+        subject = record.get("subject")
+        subject = subject if isinstance(subject, dict) else {}
+        of_trace = subject.get("id") if subject.get("kind", "trace") == "trace" else subject.get("traceId")
+        run = record.get("trace_id") or of_trace
+        yield Part({**record, "is": "score"}, run=run, refers=record.get("observation_id"))
+    elif "type" in record and "start_time" in record:
+        yield Part({**record, "is": "observation"}, run=record.get("trace_id") or record["id"], id=record["id"])
+    elif "timestamp" in record and "id" in record:
+        yield Part({**record, "is": "trace"}, run=record["id"], id=record["id"])
+    else:
+        raise Unreadable("records that are no observation, trace or score of Langfuse", "export one of these tables")
+
+
+def run(key: str, parts: Sequence[Part]) -> ForeignRun:
+    """A trace as a run. key: its id."""
+    kinds: dict[str, list[dict[str, Any]]] = {"score": [], "observation": [], "trace": []}
+    for part in parts:
+        kinds[part.record["is"]].append(part.record)
+    observations = sorted(kinds["observation"], key=lambda observation: _time(observation["start_time"]))
+    trace = kinds["trace"][0] if kinds["trace"] else {}
+    if not observations and not trace:
+        raise Unreadable("scores of traces that are not in the file", "export the observations of these traces too")
+    root = next((o for o in observations if o.get("is_root_observation") or not o.get("parent_observation_id")), {})
+    whole = trace if trace.get("input") not in (None, "") else root
+    found = ForeignRun(
+        source="langfuse",
+        id=key,
+        calls=[call for observation in observations if (call := _call(observation))],
+        tool_calls=[_tool_call(observation) for observation in observations if observation["type"] == "TOOL"],
+        error=_error(root),
+        started=_time(root.get("start_time") or trace["timestamp"]),
+        seconds=_seconds(root),
+        name=trace.get("name") or root.get("trace_name") or root.get("name"),
+        thread_id=trace.get("session_id") or root.get("session_id"),
+        metadata=_object(trace.get("metadata") or root.get("metadata")) | {"tags": whole.get("tags") or []},
+    )
+    if whole.get("type") != "GENERATION":
+        found.input = _state(whole.get("input"))
+        found.output = _state(whole.get("output"))
+    if not found.calls and found.input is None:
+        raise Unreadable("traces without a model call and without an input", "export the field group `io` as well")
+    for score in kinds["score"]:
+        number = score.get("value")
+        if isinstance(number, (bool, int, float)):
+            found.scores[score["name"]].append(float(number))
+    return found
+
+
+def _call(observation: Mapping[str, Any]) -> ModelCall | None:
+    given = parsed(observation.get("input"))
+    if observation["type"] != "GENERATION" or given in (None, ""):
+        return None
+    tools: Any = observation.get("tool_definitions")
+    if isinstance(tools, dict):
+        tools = [{"name": name, **_object(tool)} for name, tool in tools.items()]
+    if isinstance(given, dict) and "role" not in given:
+        tools = given.get("tools") or tools
+        given = given.get("messages") or given.get("input") or given.get("prompt") or given
+    if isinstance(given, list):  # LangChain's handler writes the definitions of tools among the messages
+        defined = [message["content"] for message in given if _is_definition(message)]
+        tools = defined or tools
+        given = [message for message in given if not _is_definition(message)]
+    said = parsed(observation.get("output"))
+    if isinstance(said, dict) and said.get("choices"):
+        said = said["choices"][0]["message"]
+    elif isinstance(said, str) and said:
+        said = {"role": "assistant", "content": said}
+    elif isinstance(said, dict) and "role" not in said and "type" not in said:
+        said = {"role": "assistant", "content": as_text(said)} if said else None
+    answers = [message for message in merged(openai_messages(said)) if message["role"] == "assistant"] if said else []
+    metadata = _object(observation.get("metadata"))
+    return ModelCall(
+        messages=openai_messages(given),
+        answer=answers[-1] if answers else None,
+        tools=openai_tools(tools),
+        model=observation.get("provided_model_name") or observation.get("model") or observation.get("name"),
+        started=_time(observation["start_time"]),
+        seconds=_seconds(observation),
+        error=_error(observation) or (None if answers else "the observation has no output"),
+        node=metadata.get("langgraph_node"),
+        agent=metadata.get("lc_agent_name"),
+    )
+
+
+def _is_definition(message: Any) -> bool:
+    content = parsed(message.get("content")) if isinstance(message, dict) and message.get("role") == "tool" else None
+    return isinstance(content, dict) and (content.get("type") == "function" or "parameters" in content)
+
+
+def _tool_call(observation: Mapping[str, Any]) -> ToolCall:
+    arguments, output = parsed(observation.get("input")), parsed(observation.get("output"))
+    if isinstance(output, dict) and "content" in output:
+        output = output["content"]
+    return ToolCall(
+        tool=observation.get("name") or "",
+        arguments=arguments if isinstance(arguments, dict) else {} if arguments is None else {"input": arguments},
+        result=_error(observation) or (None if output is None else as_text(output)),
+        is_error=observation.get("level") == "ERROR",
+        node=_object(observation.get("metadata")).get("langgraph_node"),
+        started=_time(observation["start_time"]),
+        seconds=_seconds(observation),
+    )
+
+
+def _state(value: Any) -> Any:
+    """A trace's input or output; None where it is empty."""
+    value = parsed(value)
+    return None if value in (None, "", {}, []) else without_dumps(value)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    value = parsed(value)
+    return value if isinstance(value, dict) else {}
+
+
+def _error(observation: Mapping[str, Any]) -> str | None:
+    return (observation.get("status_message") or "error") if observation.get("level") == "ERROR" else None
+
+
+def _seconds(observation: Mapping[str, Any]) -> float:
+    if not observation.get("end_time"):
+        return 0.0
+    return max(_time(observation["end_time"]) - _time(observation["start_time"]), 0.0)
+
+
+def _time(text: Any) -> float:
+    """Unix time. Times without a zone are in UTC."""
+    moment = text if isinstance(text, datetime) else datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,158 @@
+"""LangSmith: runs as its SDK (`langsmith.schemas.Run`) and its bulk export have them, and feedback.
+
+A file has runs, one a line, in any order: those of `Client.list_runs`, of a `langsmith` export, or rows of the bulk
+export (Parquet), whose objects are JSON texts. Feedback (`langsmith.schemas.Feedback`, as `Client.list_feedback` gives
+it) may be among them or in a file of its own; the averages in `feedback_stats` count where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from langsmith.schemas import FeedbackBase, Run
+
+from art_langgraph.traces.grouping import Part
+from art_langgraph.traces.messages import as_text, merged, openai_messages, openai_tools, parsed, without_dumps
+from art_langgraph.traces.problems import Unreadable
+from art_langgraph.traces.run import ForeignRun, ModelCall
+from art_langgraph.trajectory import ToolCall
+
+_JSON = ("inputs", "outputs", "extra", "serialized", "events", "feedback_stats", "tags")
+"""Fields that the bulk export writes as JSON texts."""
+
+
+def parts(value: Any) -> Iterator[Part]:
+    """The runs or the feedback of a record."""
+    record = dict(value)
+    if "key" in record and ("run_id" in record or "trace_id" in record) and "run_type" not in record:
+        feedback = FeedbackBase.model_validate({"id": record.get("run_id"), "run_id": None, "trace_id": None, **record})
+        run = str(feedback.trace_id) if feedback.trace_id else None
+        yield Part(feedback.model_dump(mode="json"), run=run, refers=str(feedback.run_id))
+        return
+    if "run_type" not in record and "dataset_id" in record:
+        raise Unreadable("examples of a dataset", "`load_scenarios` reads a dataset as it is: no import is needed")
+    if "run_id" in record and "id" not in record:
+        record["id"] = record.pop("run_id")
+    record.pop("attachments", None)  # files beside the run, which nothing here reads
+    for name in _JSON:
+        record[name] = parsed(record.get(name))
+    children = parsed(record.pop("child_runs", None)) or ()
+    known = Run(**{name: item for name, item in record.items() if item is not None})
+    whole = {**known.model_dump(mode="json"), "feedback_stats": known.feedback_stats}
+    yield Part(whole, str(known.trace_id), str(known.id))
+    for child in children:
+        yield from parts({"trace_id": str(known.trace_id), **child})
+
+
+def run(key: str, parts: Sequence[Part]) -> ForeignRun:
+    """A trace as a run. key: its id."""
+    feedback = [FeedbackBase.model_validate(part.record) for part in parts if "key" in part.record]
+    runs = [Run(**part.record) for part in parts if "key" not in part.record]
+    if not runs:
+        raise Unreadable("pieces of feedback for runs that are not in the file", "export these runs too")
+    runs.sort(key=lambda run: (run.start_time, run.dotted_order))
+    root = next((run for run in runs if str(run.id) == key or run.parent_run_id is None), runs[0])
+    found = ForeignRun(
+        source="langsmith",
+        id=key,
+        calls=[call for run in runs if run.run_type == "llm" and (call := _call(run))],
+        tool_calls=[_tool_call(run) for run in runs if run.run_type == "tool"],
+        error=_error(root),
+        started=root.start_time.timestamp(),
+        seconds=root.latency or 0.0,
+        name=root.name,
+        thread_id=root.metadata.get("thread_id"),
+        run_id=str(root.id),
+        metadata={**root.metadata, "tags": root.tags or []},
+    )
+    if root.run_type != "llm":
+        found.input = _unwrapped(without_dumps(root.inputs)) if root.inputs else None
+        found.output = without_dumps(root.outputs)
+    elif not found.calls:
+        raise Unreadable("text completions", "only runs of chat models and of graphs can be imported")
+    _score(found, root, runs, feedback)
+    return found
+
+
+def _score(found: ForeignRun, root: Run, runs: Iterable[Run], feedback: Sequence[FeedbackBase]) -> None:
+    """Gives a run its feedback. That of the root counts before that of a run inside it."""
+    for given in sorted(feedback, key=lambda given: given.run_id != root.id):
+        score = given.score if given.score is not None else given.value
+        if isinstance(score, (bool, int, float)) and (given.run_id == root.id or given.key not in found.scores):
+            found.scores[given.key].append(float(score))
+    if not feedback:
+        for run in (root, *runs):
+            for name, stats in (run.feedback_stats or {}).items():
+                average = stats.get("avg") if isinstance(stats, Mapping) else None
+                if isinstance(average, (int, float)) and name not in found.scores:
+                    found.scores[name].append(float(average))
+
+
+def _call(run: Run) -> ModelCall | None:
+    """None: the run is no call of a chat model."""
+    inputs, outputs = parsed(run.inputs), parsed(run.outputs) or {}
+    asked = inputs.get("messages", inputs.get("input"))
+    if asked is None:
+        return None
+    if isinstance(asked, list) and len(asked) == 1 and isinstance(asked[0], list):
+        asked = asked[0]  # LangChain calls a model with a list of conversations
+    invocation = (run.extra or {}).get("invocation_params") or {}
+    answer = _answer(outputs)
+    return ModelCall(
+        messages=openai_messages(asked),
+        answer=answer,
+        tools=openai_tools(inputs.get("tools") or invocation.get("tools")),
+        model=run.metadata.get("ls_model_name") or invocation.get("model") or inputs.get("model") or run.name,
+        started=run.start_time.timestamp(),
+        seconds=run.latency or 0.0,
+        error=_error(run) or (None if answer else "the run has no answer"),
+        node=run.metadata.get("langgraph_node"),
+        agent=run.metadata.get("lc_agent_name"),
+    )
+
+
+def _answer(outputs: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The answer of a model: by LangChain, by a wrapped client of OpenAI or of Anthropic, or as it was traced."""
+    if generations := outputs.get("generations"):
+        first = generations[0][0] if isinstance(generations[0], list) else generations[0]
+        given: Any = first.get("message") or {"role": "assistant", "content": first.get("text") or ""}
+    elif choices := outputs.get("choices"):
+        given = choices[0].get("message")
+    elif "content" in outputs or "tool_calls" in outputs:
+        given = {"role": "assistant", **outputs}
+    else:
+        given = outputs.get("message") or outputs.get("messages") or outputs.get("output")
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return {"role": "assistant", "content": given}
+    said = [message for message in merged(openai_messages(given)) if message["role"] == "assistant"]
+    return said[-1] if said else None
+
+
+def _tool_call(run: Run) -> ToolCall:
+    arguments = parsed(run.inputs.get("input")) if set(run.inputs) == {"input"} else run.inputs
+    output: Any = parsed((run.outputs or {}).get("output", run.outputs or None))
+    if isinstance(output, dict) and (content := without_dumps(output)) is not output and isinstance(content, dict):
+        output = content.get("content")
+    return ToolCall(
+        tool=run.name,
+        arguments=arguments if isinstance(arguments, dict) else {"input": arguments},
+        result=_error(run) or (None if output is None else as_text(output)),
+        is_error=run.error is not None,
+        tool_call_id=(run.extra or {}).get("tool_call_id"),
+        node=run.metadata.get("langgraph_node"),
+        started=run.start_time.timestamp(),
+        seconds=run.latency or 0.0,
+    )
+
+
+def _unwrapped(inputs: Any) -> Any:
+    """The graph's input: LangSmith wraps what is no dict as `{"input": …}`."""
+    return inputs["input"] if isinstance(inputs, dict) and set(inputs) == {"input"} else inputs
+
+
+def _error(run: Run) -> str | None:
+    """What a run raised, without the traceback."""
+    return run.error.strip().splitlines()[0][:2000] if run.error and run.error.strip() else None

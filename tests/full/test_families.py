@@ -1,0 +1,40 @@
+"""Five families of models, with their real tokenizers and templates: served, warm-started, captured, trained, swapped.
+
+What the figures are is printed by `python -m benchmarks.families`.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from testbed.families.models import FAMILIES, FamilyUnavailable, family_model
+from testbed.families.trial import family_server, run_trial
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+
+GAP = 0.05
+"""Nats per token, half of what a step raises an alarm at. Trainer and vLLM both compute in bf16, by other kernels."""
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+async def test_a_family_is_served_parsed_captured_and_trained(name: str, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    try:
+        family_model(family)
+    except FamilyUnavailable as missing:
+        pytest.skip(str(missing))
+    with family_server(family, tmp_path, logging.getLogger(name).info) as server:
+        trial = await run_trial(family, server.connection, tmp_path)
+    assert server.tool_parser == family.tool_parser or server.tool_parser
+    assert trial.called >= 0.5, trial
+    assert trial.thought is None or trial.thought >= 0.5, trial
+    assert trial.finished is None or trial.finished >= 0.25, trial
+    assert trial.logp_gap < GAP, trial
+    assert trial.shared
+    assert trial.rows < trial.completions
+    assert trial.tokens < trial.tokens_separate
+    assert trial.moved > 0
+    assert trial.answered_by == (trial.version,)

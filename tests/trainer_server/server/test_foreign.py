@@ -1,0 +1,89 @@
+"""Completions of another server: what this one takes, what it refuses, and what becomes of them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.jobs import ask, finish
+from tests.support.trainer_server import TrainerServer
+
+
+def rows_of_another(http: httpx.Client, name: str, count: int = 2) -> list[dict[str, Any]]:
+    """Rows of this server, as another server with the same base model would have recorded them."""
+    rows = [http.get(f"/api/completions/{ask(http, f'say {name}{i}', 'agent')}").json() for i in range(count)]
+    return [
+        {**row, "id": f"chatcmpl-{name}{i}", "server_id": "srv-other", "created": 1.0} for i, row in enumerate(rows)
+    ]
+
+
+def bring(http: httpx.Client, *rows: dict[str, Any]) -> httpx.Response:
+    return http.post("/api/completions", json={"completions": rows})
+
+
+def test_rows_of_another_server_are_kept_under_its_id(server: TrainerServer) -> None:
+    with server.http() as http:
+        rows = rows_of_another(http, "kept")
+        assert bring(http, *rows).json() == {"added": 2, "known": 0}
+        assert bring(http, *rows, rows[0]).json() == {"added": 0, "known": 2}
+        here = http.post("/api/completions/find", json={"ids": ["x", rows[1]["id"], rows[0]["id"]]}).json()
+        assert [row["id"] for row in here["completions"]] == [rows[1]["id"], rows[0]["id"]]
+        found = here["completions"][1]
+        assert time.time() - found.pop("created") < 100  # kept from now on, for as long as any other
+        assert found == {name: value for name, value in rows[0].items() if name != "created"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "code", "says"),
+    [
+        ({"tokenizer": "0" * 64}, 422, "other_tokenizer", "same base model"),
+        ({"base_model": "meta-llama/Other"}, 422, "other_model", "'meta-llama/Other'"),
+        ({"id": "../../x"}, 422, "not_a_completion", "letters"),
+        ({"policy": "../x"}, 422, "not_a_completion", "no name of a policy"),
+        ({"policy": None}, 422, "not_a_completion", "base model has none"),
+        ({"version": -1}, 422, "not_a_completion", "-1"),
+        ({"token_ids": [10**6]}, 422, "not_a_completion", "log-probabilities"),
+        ({"token_ids": [10**6], "logprobs": [-1.0]}, 422, "not_a_completion", "vocabulary"),
+        ({"prompt_token_ids": [-1]}, 422, "not_a_completion", "vocabulary"),
+        ({"token_ids": "abc"}, 422, "invalid_request", "token_ids"),
+    ],
+)
+def test_rows_that_this_server_cannot_use_are_refused_and_none_is_kept(
+    server: TrainerServer, changes: dict[str, Any], status: int, code: str, says: str
+) -> None:
+    with server.http() as http:
+        good, bad = rows_of_another(http, "refused")
+        answer = bring(http, good, {**bad, **changes})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+        assert says in answer.json()["error"]["message"]
+        assert http.get(f"/api/completions/{good['id']}").status_code == 404
+
+
+def test_no_row_is_overwritten(server: TrainerServer) -> None:
+    with server.http() as http:
+        own = http.get(f"/api/completions/{ask(http, 'say own', 'agent')}").json()
+        assert bring(http, own).json() == {"added": 0, "known": 1}
+        for changed in ({"server_id": "srv-other"}, {"message": {"role": "assistant", "content": "forged"}}):
+            answer = bring(http, {**own, **changed})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "other_content")
+        assert http.get(f"/api/completions/{own['id']}").json() == own
+        forged = bring(http, {**own, "id": "chatcmpl-forged"})
+        assert (forged.status_code, forged.json()["error"]["code"]) == (409, "not_recorded")
+
+
+def test_a_warm_start_imitates_them_and_a_step_leaves_them_out(server: TrainerServer) -> None:
+    with server.http() as http:
+        assert http.post("/api/policies", json={"name": "guest"}).status_code == 201
+        rows = [{**row, "policy": "guest", "version": 0} for row in rows_of_another(http, "guest")]
+        assert bring(http, *rows).status_code == 200
+        runs = [{"id": f"t{i}", "reward": float(i), "completions": [row["id"]]} for i, row in enumerate(rows)]
+        body = {"groups": [{"scenario_id": "s", "trajectories": runs}]}
+        step = finish(http, http.post("/api/policies/guest/steps", json=body))["result"]
+        assert step["metrics"]["completions_skipped"] == {"other_server": 2}
+        assert step["metrics"]["reward_by_version"] == {}
+        assert "2 other_server" in step["metrics"]["skipped"]
+        warm = finish(http, http.post("/api/policies/guest/sft", json={"trajectories": runs}))
+        assert warm["result"]["version"] == 1, warm

@@ -1,0 +1,137 @@
+"""Completions that another server recorded, and that a client brings here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer_server.gateway.recorder import Identity
+from trainer_server.ledger.base import Ledger
+from trainer_server.wire import (
+    MAX_VERSION,
+    NAME_PATTERN,
+    Added,
+    Completion,
+    CompletionStatus,
+    Conflict,
+    Unprocessable,
+)
+
+
+class ForeignCompletions:
+    """Takes completions of other servers into the ledger. They keep the id of the server that recorded them.
+
+    Warm starts imitate them. Steps of GRPO skip them: a version of theirs has other weights than the version of the
+    same number here.
+
+    Args:
+        identity: Of this server.
+        ledger: Where they are recorded.
+    """
+
+    def __init__(self, identity: Identity, ledger: Ledger) -> None:
+        self._identity, self._ledger = identity, ledger
+        self._vocabulary = _vocabulary(Path(identity.base.path))
+        self._adding = asyncio.Lock()
+
+    async def add(self, completions: Sequence[Completion]) -> Added:
+        """Records completions, all or none of them; those that are here already stay as they are.
+
+        Their time of creation becomes that of their arrival, from which they are kept as long as any other.
+
+        Args:
+            completions: Rows of another server's ledger.
+
+        Returns:
+            How many are new, and how many were here.
+
+        Raises:
+            Unprocessable: A row is none of this base model and tokenizer, or cannot be what a server recorded.
+            Conflict: The ledger has another row of the same id, or a row says that this server recorded it, and it
+                did not.
+            LedgerError: They could not be recorded.
+        """
+        for completion in completions:
+            self._check(completion)
+        by_id: dict[str, Completion] = {}
+        for completion in completions:
+            _agree(by_id.setdefault(completion.id, completion), completion)
+        async with self._adding:
+            known = await asyncio.to_thread(self._ledger.read, list(by_id))
+            for completion in by_id.values():
+                if completion.id in known:
+                    _agree(known[completion.id], completion)
+                elif completion.server_id == self._identity.server_id:
+                    raise Conflict(
+                        f"{completion.id} says that this server ({completion.server_id}) recorded it, but the ledger "
+                        "does not have it: it was deleted after its retention, and cannot be brought back",
+                        code="not_recorded",
+                        param="server_id",
+                    )
+            arrived = time.time()
+            new = [one.model_copy(update={"created": arrived}) for one in by_id.values() if one.id not in known]
+            await self._ledger.add(*new)
+        return Added(added=len(new), known=len(known))
+
+    def _check(self, completion: Completion) -> None:
+        """Raises Unprocessable for a row that cannot be used here."""
+        own = self._identity
+        if completion.base_model != own.base.name or completion.tokenizer != own.tokenizer:
+            what = "model" if completion.base_model != own.base.name else "tokenizer"
+            raise Unprocessable(
+                f"{completion.id} was sampled by the base model {completion.base_model!r} with the tokenizer "
+                f"{completion.tokenizer[:12]}…; this server has {own.base.name!r} with {own.tokenizer[:12]}…, so its "
+                "tokens would be other text here. Bring it to a server with the same base model, or bring the "
+                "conversations alone (`trajectories import --no-tokens`)",
+                code=f"other_{what}",
+                param="base_model" if what == "model" else "tokenizer",
+            )
+        if problem := self._problem(completion):
+            where, what = problem
+            raise Unprocessable(
+                f"{completion.id[:80]!r} is no row of a ledger: {what}", code="not_a_completion", param=where
+            )
+
+    def _problem(self, completion: Completion) -> tuple[str, str] | None:
+        """The field of a row that no server would have recorded, and why; None: there is none."""
+        if not re.fullmatch(r"[A-Za-z0-9._:-]{1,200}", completion.id):
+            return "id", "its id must be letters, digits, `.`, `_`, `:` and `-`, at most 200"
+        if completion.policy is not None and not re.fullmatch(NAME_PATTERN, completion.policy):
+            return "policy", f"{completion.policy[:80]!r} is no name of a policy"
+        if (completion.policy is None) != (completion.version is None):
+            return "version", "a policy has a version, and the base model has none"
+        if completion.version is not None and not 0 <= completion.version < MAX_VERSION:
+            return "version", f"{completion.version} is no number of a version"
+        sampled = len(completion.token_ids)
+        whole = completion.status == CompletionStatus.complete and not completion.untrainable
+        if whole and len(completion.logprobs) != sampled:
+            return "logprobs", f"it has {len(completion.logprobs)} log-probabilities for {sampled} tokens"
+        if not all(map(math.isfinite, completion.logprobs)):
+            return "logprobs", "a log-probability is not finite"
+        tokens = (*completion.prompt_token_ids, *completion.token_ids)
+        if tokens and not (min(tokens) >= 0 and max(tokens) < self._vocabulary):
+            return "token_ids", f"the vocabulary has the tokens 0 to {self._vocabulary - 1:.0f}"
+        return None
+
+
+def _agree(here: Completion, given: Completion) -> None:
+    """Raises Conflict where two rows of one id differ in more than their time."""
+    if here.model_copy(update={"created": given.created}) != given:
+        raise Conflict(
+            f"the ledger has another row of the id {given.id}; rows are never overwritten",
+            code="other_content",
+            param="id",
+        )
+
+
+def _vocabulary(model: Path) -> float:
+    """How many tokens a base model knows; infinite where its configuration does not say."""
+    config: dict[str, Any] = json.loads((model / "config.json").read_text())
+    size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
+    return float(size or math.inf)

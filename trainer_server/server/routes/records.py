@@ -1,0 +1,49 @@
+"""`/api/rollouts/{rollout}/records`: what remote graphs did in a rollout, from their process to the rollout's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from trainer_server.server.dependencies import ServerDep
+from trainer_server.wire import NotFound, Unprocessable
+
+router = APIRouter(prefix="/api/rollouts/{rollout}/records/{call}", tags=["rollouts"])
+
+MAX_WAIT = 30.0
+"""Maximum number of seconds for which an answer is held back."""
+
+
+@router.put("/{run}", status_code=204)
+async def put_record(rollout: str, call: str, run: str, request: Request, server: ServerDep) -> None:
+    """Takes the record of a run that has ended, a JSON object. An empty body says that the run has begun."""
+    body = await request.body()
+    if body and not await asyncio.to_thread(_is_object, body):
+        raise Unprocessable("a record is a JSON object", code="invalid_record", param="body")
+    server.records.put(rollout, call, run, body or None)
+
+
+@router.get("")
+async def get_records(
+    rollout: str, call: str, server: ServerDep, wait: Annotated[float, Query(ge=0.0, le=MAX_WAIT)] = 0.0
+) -> Response:
+    """The records of the runs that answered a call: `{"ended": bool, "records": […]}`.
+
+    Waits until all runs of the call have ended, for `wait` seconds at most. 404: no run has begun.
+    """
+    found = await server.records.get(rollout, call, wait)
+    if found is None:
+        raise NotFound(f"no process has recorded a run for call {call!r} of rollout {rollout!r}", code="not_found")
+    records, ended = found
+    body = b'{"ended": %s, "records": [%s]}' % (b"true" if ended else b"false", b", ".join(records))
+    return Response(body, media_type="application/json")
+
+
+def _is_object(body: bytes) -> bool:
+    try:
+        return isinstance(json.loads(body), dict)
+    except (ValueError, RecursionError):
+        return False
