@@ -1,9 +1,15 @@
 """Agents of eight turns: what a training step computes when prompts are rendered, and when they are spliced.
 
+    python -m benchmarks.turns --scripted [--json] [--tokenizer qwen3=DIR] [--tokenizer llama3_1=DIR]
     python -m benchmarks.turns [--json] [--model embedded] [--modes off,exact,thoughts] [--rollouts 8] [--rounds 2]
 
-One vLLM serves the model. For each mode of `serve --splice` a trainer server stands over it, with a policy of its own.
-The rounds alternate between the servers. In a round, all rollouts of an agent run at once, and one step trains on them.
+With --scripted, no model runs: a script says what the policy writes in each turn, on the embedded model's template and
+tokenizer, and on those that are named: TRL's file of the template, and the directory of a `tokenizer.json`. The figures
+are of one rollout.
+
+Without it, one vLLM serves the model. For each mode of `serve --splice` a trainer server stands over it, with a policy
+of its own. The rounds alternate between the servers. In a round, all rollouts of an agent run at once, and one step
+trains on them.
 
 - `calls`: a grammar makes the policy call a tool in each turn, in JSON without spaces, which no template writes. Where
   the model thinks, it thinks first. LangChain writes the calls anew and sends no thoughts.
@@ -40,6 +46,8 @@ from rich.console import Console
 from rich.table import Table
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, gather
+from testbed.scripted_turns import HERMES, LLAMA, FileVocabulary, RealTemplate, trl_template
+from testbed.scripted_turns import agent as scripted_agent
 from trainer_server.engines.served_model import resolve
 from trainer_server.engines.vllm.command import command, environment, free_port
 from trainer_server.engines.vllm.parsers import parsers_of
@@ -215,6 +223,42 @@ async def main(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def scripted(tokenizers: list[str]) -> list[dict[str, Any]]:
+    """The scripted agent on each template, in each mode.
+
+    Args:
+        tokenizers: `NAME=DIRECTORY`.
+    """
+    embedded = Path(resolve("embedded", Home.find().cache).path)
+    hermes, llama = ("<|im_end|>", HERMES), ("<|eot_id|>", LLAMA)
+    cases = [("SmolLM2", (embedded / "chat_template.jinja").read_text(), embedded, hermes, False)]
+    for words in tokenizers:
+        name, _, directory = words.partition("=")
+        style, text = llama if name.startswith("llama") else hermes, trl_template(name).read_text()
+        cases.append((name, text, Path(directory), style, False))
+        if "<think>" in text:
+            cases.append((f"{name}, thinks", text, Path(directory), style, True))
+    rows = []
+    for name, text, directory, (end, call), thinks in cases:
+        template = RealTemplate(text, end, call, FileVocabulary(directory / "tokenizer.json"), thinks=thinks)
+        for mode in ("off", "exact", *(["thoughts"] if thinks else [])):
+            run = scripted_agent(template, mode)
+            ways = dict(Counter(map(str, run.ways)))
+            figures = {"prefix_drift": run.drift, "packed": run.packed, "separate": run.separate, "prompts": ways}
+            rows.append({"template": name, "splice": mode, **figures})
+    return rows
+
+
+def show_scripted(rows: list[dict[str, Any]]) -> None:
+    """Prints a table."""
+    table = Table(title=f"a rollout of {TURNS} turns, scripted")
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "))
+    for row in rows:
+        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()))
+    Console().print(table)
+
+
 def show(found: dict[str, Any]) -> None:
     """Prints a table."""
     table = Table(title=f"{found['model']}, per step")
@@ -240,6 +284,12 @@ if __name__ == "__main__":
     parser.add_argument("--rollouts", type=int, default=8, help="rollouts of a round, in two groups")
     parser.add_argument("--rounds", type=int, default=2, help="rounds that count")
     parser.add_argument("--engine-args", default="", help="more flags for vLLM")
+    parser.add_argument("--scripted", action="store_true", help="run no model")
+    parser.add_argument("--tokenizer", action="append", default=[], help="NAME=DIRECTORY, with --scripted; repeatable")
     chosen = parser.parse_args()
-    result = asyncio.run(main(chosen))
-    print(json.dumps(result)) if chosen.json else show(result)
+    if chosen.scripted:
+        rows = scripted(chosen.tokenizer)
+        print(json.dumps(rows)) if chosen.json else show_scripted(rows)
+    else:
+        result = asyncio.run(main(chosen))
+        print(json.dumps(result)) if chosen.json else show(result)

@@ -243,7 +243,7 @@ class Call:
             self._engine = engine
             if self._chat.wants_tools and (hindrance := engine.no_tools):
                 raise APIError(400, f"`tools`: {hindrance}", code="tools_not_parsed", param="tools")
-            request = self._chat.upstream(name)
+            limit, request = self._chat.sampling.max_tokens, self._chat.upstream(name)
             if spliced := await self._prompt.tokens(engine, request):
                 request["prompt_token_ids"] = spliced
             while True:
@@ -257,13 +257,14 @@ class Call:
                         self._slots.lost(self._key)
                     raise
                 except RequestRefused as refusal:
-                    if self._prompt.refused():
-                        del request["prompt_token_ids"]
-                        continue
-                    if not (refusal.too_long and self._chat.shrinks and "max_tokens" in request):
+                    if refusal.too_long and self._chat.shrinks and "max_tokens" in request:
+                        del request["max_tokens"]  # the engine then takes what the context leaves, if anything
+                        self._chat.sampling.max_tokens = None
+                    elif self._prompt.refused():
+                        self._chat.sampling.max_tokens = limit
+                        request = self._chat.upstream(name)
+                    else:
                         raise _as_api_error(refusal) from None
-                del request["max_tokens"]  # the engine then takes what the context leaves, if it leaves anything
-                self._chat.sampling.max_tokens = None
 
     @property
     def _key(self) -> Key | None:

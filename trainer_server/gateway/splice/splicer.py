@@ -12,12 +12,14 @@ from trainer_server.engines.base import Engine, RequestRefused
 from trainer_server.gateway.answer import Answer
 from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.splice.engine_template import EngineTemplate
-from trainer_server.gateway.splice.messages import only_text
+from trainer_server.gateway.splice.messages import only_text, thoughts
 from trainer_server.gateway.splice.proof import splice
 from trainer_server.gateway.splice.turns import Conversation, Match, Tokens, Turn, Turns
 from trainer_server.wire import Completion, Continuation
 
 log = logging.getLogger("trainer_server")
+
+Messages = Sequence[Mapping[str, Any]]
 
 _RENDERED = ("messages", "tools", "chat_template_kwargs")
 _ANSWERED = ("stop", "tool_calls")
@@ -58,7 +60,9 @@ class Splicer:
             chat: The request.
             rollout: The rollout that asks; None: the request belongs to none.
         """
-        conversation = Conversation(chat.body.get("messages", []), rollout)
+        if chat.prompt is not None:
+            return Prompt(self, chat, None, [])
+        conversation = Conversation(chat.body["messages"], rollout)
         return Prompt(self, chat, conversation, self._turns.matches(conversation))
 
     def template(self, engine: Engine) -> EngineTemplate:
@@ -91,7 +95,7 @@ class Prompt:
     Args:
         splicer: Of the gateway.
         chat: The request.
-        conversation: Its messages.
+        conversation: Its messages; None: it has a prompt of its own.
         matches: The turns that it continues, the longest first.
 
     Attributes:
@@ -100,7 +104,7 @@ class Prompt:
     """
 
     def __init__(
-        self, splicer: Splicer, chat: ChatRequest, conversation: Conversation, matches: Sequence[Match]
+        self, splicer: Splicer, chat: ChatRequest, conversation: Conversation | None, matches: Sequence[Match]
     ) -> None:
         self._splicer, self._chat, self._conversation, self._matches = splicer, chat, conversation, matches
         self._rendered: Tokens | None = None
@@ -119,9 +123,10 @@ class Prompt:
             EngineLost: The engine went away.
         """
         self._sent = self._rendered = None
-        if not self._matches or self._splicer.mode == SpliceMode.off:
+        if self._conversation is None or not self._matches or self._splicer.mode == SpliceMode.off:
             return None
-        spliced = self._hindrance(engine) or await self._spliced(engine, request)
+        messages = self._conversation.messages
+        spliced = self._hindrance(engine, messages) or await self._spliced(engine, request, messages)
         if isinstance(spliced, Continuation):
             self.continuation = spliced
             return None
@@ -161,7 +166,7 @@ class Prompt:
             completion: The row of the ledger.
             answer: The choice that it has.
         """
-        if completion.message is None or completion.untrainable or self._chat.prompt is not None:
+        if self._conversation is None or completion.message is None or completion.untrainable:
             return
         if self._splicer.mode == SpliceMode.off:  # only the completion's id is needed
             empty: Tokens = array("I")
@@ -174,16 +179,20 @@ class Prompt:
             turn = Turn(completion.id, prompt, sampled, rendered, completion.message, hindrance)
         self._splicer.remember(self._conversation, turn)
 
-    def _hindrance(self, engine: Engine) -> Continuation | None:
+    def _hindrance(self, engine: Engine, messages: Messages) -> Continuation | None:
         """Why the prompt cannot be spliced, whatever the template renders."""
         asked = self._chat.asked
         if not self._splicer.able(engine):
             return Continuation.unsupported
-        if not only_text(self._conversation.messages):
+        if not only_text(messages):
             return Continuation.media
-        return Continuation.prefill if asked.continue_final_message or not asked.add_generation_prompt else None
+        if asked.continue_final_message or not asked.add_generation_prompt:
+            return Continuation.prefill
+        if self._splicer.mode == SpliceMode.exact and all(_lost(match, messages) for match in self._matches):
+            return Continuation.thoughts
+        return None
 
-    async def _spliced(self, engine: Engine, request: Mapping[str, Any]) -> Tokens | Continuation:
+    async def _spliced(self, engine: Engine, request: Mapping[str, Any], messages: Messages) -> Tokens | Continuation:
         """The spliced prompt of the longest turn that has one; else why the longest turn has none."""
         body = {name: request[name] for name in _RENDERED if request.get(name)}
         if effort := request.get("reasoning_effort"):
@@ -191,15 +200,14 @@ class Prompt:
             body["chat_template_kwargs"] = {"enable_thinking": effort != "none", **named, "reasoning_effort": effort}
         try:
             self._rendered = array("I", await engine.render(body, generation=True))
-            return await self._longest(engine, self._rendered)
+            return await self._longest(engine, self._rendered, messages)
         except RequestRefused as refusal:
             if refusal.status == 404:
                 self._splicer.unable(engine.url, "cannot render a prompt without answering it")
             return Continuation.unsupported
 
-    async def _longest(self, engine: Engine, rendered: Tokens) -> Tokens | Continuation:
-        messages, keep_thoughts = self._conversation.messages, self._splicer.mode == SpliceMode.thoughts
-        template = self._splicer.template(engine)
+    async def _longest(self, engine: Engine, rendered: Tokens, messages: Messages) -> Tokens | Continuation:
+        keep_thoughts, template = self._splicer.mode == SpliceMode.thoughts, self._splicer.template(engine)
         reasons: list[Continuation] = []
         for match in self._matches:
             spliced = await splice(match, messages, rendered, template, keep_thoughts=keep_thoughts)
@@ -217,3 +225,8 @@ class Prompt:
         if not ended or isinstance(answer.stop_reason, str) or asked.stop_token_ids or asked.ignore_eos:
             return Continuation.cut
         return Continuation.forced if asked.forced_tool else None
+
+
+def _lost(match: Match, messages: Messages) -> bool:
+    """Whether the client has left thoughts of an answer out, so that no template can render them."""
+    return not set(thoughts(match.turn.message)) <= set(thoughts(messages[match.length - 1]))

@@ -152,6 +152,24 @@ def test_an_answer_cut_by_the_limit_is_rendered_anew(server: TrainerServer, spli
     assert agent.ask(tool("say x"))["continuation"] == "cut"
 
 
+def test_thoughts_that_the_client_leaves_out_are_known_without_rendering(
+    server: TrainerServer, splicer: Splicer
+) -> None:
+    for mode, way, prompt in (
+        (SpliceMode.exact, "thoughts", "Hi" + END),
+        (SpliceMode.thoughts, "spliced", "hmHi" + END),
+    ):
+        splicer.mode = mode
+        agent = Agent(server, f"thinks-{mode}")
+        agent.ask(user("turn think hm|Hi"))
+        del agent.messages[-1]["reasoning"]
+        rendered = len(server.engine["tokenized"])
+        row = agent.ask(user("say x"))
+        assert row["continuation"] == way
+        assert text(row["prompt_token_ids"]) == "turn think hm|Hi" + prompt + "say x"
+        assert (len(server.engine["tokenized"]) > rendered) == (mode == SpliceMode.thoughts)
+
+
 def test_a_forced_call_is_rendered_anew(server: TrainerServer, splicer: Splicer) -> None:
     agent = Agent(server, "forced")
     tools = [{"type": "function", "function": {"name": "f"}}]
