@@ -38,7 +38,7 @@ class RolloutPaths:
                     code="invalid_rollout",
                     param="rollout",
                 )
-                await refusal.response()(scope, receive, send)
+                await refusal.response(scope["path"])(scope, receive, send)
                 return
             headers = [(name, value) for name, value in scope["headers"] if name.lower() != _HEADER]
             scope = {
