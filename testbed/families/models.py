@@ -101,8 +101,8 @@ FAMILIES = {
                 "bos_token_id": 128_000,
                 "eos_token_id": [128_001, 128_008, 128_009],
             },
-            tool_parser="llama3_json",
-            calls_as_text='{{"name": "{name}", "parameters": {arguments}}}',
+            tool_parser="pythonic",  # llama3_json wants the token <|python_tag|>, which this tokenizer lacks
+            calls_as_text="[{name}({keywords})]",
         ),
         Family(
             "Gemma-3",
