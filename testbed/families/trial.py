@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -192,16 +192,16 @@ async def run_trial(family: Family, server: Connection, home: Path) -> Trial:
         if "skipped" in warm.metrics:
             raise RuntimeError(f"{family.name}: the warm start made nothing: {warm.metrics['skipped']}")
         groups = await gather(graph, [_question(city) for city in _CITIES], _RUNS, _reward, progress=False)
+        runs = [run for group in groups for run in group.trajectories]
+        first = await _messages(trainer, [run.completions[0].id for run in runs])
         step = await trainer.train_step(_POLICY, groups, _STEP)
         after = await gather(graph, [_question(_CITIES[0])], 2, progress=False)
-    runs = [run for group in groups for run in group.trajectories]
-    first = [run.completions[0].message or {} for run in runs]
     metrics = step.metrics
     if "skipped" in metrics:
         raise RuntimeError(f"{family.name}: the step made nothing: {metrics['skipped']}")
     return Trial(
         called=_share(bool(message.get("tool_calls")) for message in first),
-        thought=_share((message.get("reasoning_content") or "").strip() == _THOUGHT for message in first)
+        thought=_share((message.get("reasoning") or "").strip() == _THOUGHT for message in first)
         if family.thinks
         else None,
         finished=_share(run.final_text.strip() in _ANSWERS for run in runs) if family.takes_results else None,
@@ -219,6 +219,12 @@ async def run_trial(family: Family, server: Connection, home: Path) -> Trial:
         ),
         seconds=time.monotonic() - started,
     )
+
+
+async def _messages(trainer: TrainerClient, ids: Sequence[str | None]) -> list[dict[str, Any]]:
+    """The answers as the ledger has them: LangChain's messages have no thoughts."""
+    rows = await trainer.completions([one for one in ids if one is not None])
+    return [(rows[one].message if one in rows else None) or {} for one in ids]
 
 
 def _reward(trajectory: Trajectory) -> float:
