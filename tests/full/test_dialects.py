@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 from art_langgraph import ChatART, TrainerClient
 from art_langgraph.capture.answer import completion_id
 from tests.support.real_server import Real, gap
-from trainer_server.wire import answer_ids
+from trainer_server.wire.completions import ledger_id
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600), pytest.mark.usefixtures("found_by_clients")]
 
@@ -61,7 +61,10 @@ async def test_a_conversation_with_calls_has_the_same_tokens_in_each_api(real: R
         assert row.token_ids == chat.token_ids
         assert row.request["messages"][-1] == chat.request["messages"][-1]
     said = [(answer.text, [(call["name"], call["args"]) for call in answer.tool_calls]) for answer in answers]
-    assert said == [said[0]] * len(said)
+    *others, messages = said
+    assert others == [said[0]] * len(others)
+    # A call that the model did not end is no JSON: Anthropic's API cannot say it, and it is text there.
+    assert messages == said[0] or f'"name": "{said[0][1][0][0]}"' in messages[0]
 
 
 async def test_token_ids_are_gone_on_with_as_the_messages_that_they_render(real: Real) -> None:
@@ -74,14 +77,14 @@ async def test_token_ids_are_gone_on_with_as_the_messages_that_they_render(real:
         for stream in (False, True):
             answer = await client.completions.create(prompt=chat.prompt_token_ids, stream=stream, **options)
             parts = [part async for part in answer] if stream else [answer]
-            row = await trainer.completion(str(answer_ids.completion_id(parts[0].id)))
+            row = await trainer.completion(str(ledger_id(parts[0].id)))
             assert (row.prompt_token_ids, row.token_ids) == (chat.prompt_token_ids, chat.token_ids)
             assert row.untrainable is None
             assert "".join(choice.text for part in parts for choice in part.choices) == chat.message["content"]
         sampled = await client.completions.create(
             prompt="The fjords of Norway", **{**options, "temperature": 1.0, "max_tokens": 24}
         )
-        row = await trainer.completion(str(answer_ids.completion_id(sampled.id)))
+        row = await trainer.completion(str(ledger_id(sampled.id)))
         assert gap(real, "dialects@0", row) < 0.1
     async with AsyncAnthropic(base_url=url, api_key=key) as anthropic:
         counted = await anthropic.messages.count_tokens(model="dialects", messages=asked)
