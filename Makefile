@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # What computes gains nothing from more processes than cores; what waits for processes, downloads and time limits does.
 # Threads of one process that wait for a displaced thread of theirs burn a core: where processes share cores, each has one.
-FAST := -m "not vllm and not servers and not slow" -n 2 --dist loadfile
+FAST := -m "not vllm and not servers and not slow" -n 2 --dist loadfile --durations=20
 SLOW := -m "(slow or servers) and not vllm" -n 3 --dist loadfile --no-loadscope-reorder --durations=20
 VLLM := tests/full -m vllm --durations=20
 

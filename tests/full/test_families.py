@@ -15,7 +15,8 @@ from testbed.families.trial import family_server, run_trial
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
-TRIED = ("Qwen3", "Gemma-3")
+TRIED = {"Qwen3": ("hermes", "qwen3"), "Gemma-3": ("pythonic", None), "gpt-oss": ("openai", "openai_gptoss")}
+"""The parsers of tool calls and of thoughts that serve them."""
 GAP = 0.05
 """Nats per token, half of what a step raises an alarm at. Trainer and vLLM both compute in bf16, by other kernels."""
 
@@ -29,8 +30,9 @@ async def test_a_family_is_served_parsed_captured_and_trained(name: str, tmp_pat
         pytest.skip(str(missing))
     with family_server(family, tmp_path, logging.getLogger(name).info) as server:
         trial = await run_trial(family, server.connection, tmp_path)
-    assert server.tool_parser == (family.tool_parser or "hermes")
+    assert (server.tool_parser, server.reasoning_parser) == TRIED[name]
     assert trial.called >= 0.25, trial
+    assert trial.thought is None or trial.thought >= 0.25, trial
     assert trial.logp_gap < GAP, trial
     assert trial.shared
     assert trial.rows < trial.completions
