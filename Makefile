@@ -40,7 +40,7 @@ quickstart: engine ## Train the example agent and show that it got better; ARGS=
 test: engine ## All tests, the real vLLM included
 	@echo "==> the fast tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(FAST)
-	@echo "==> the slow tests, three at a time: processes that are killed, other people's servers and versions"
+	@echo "==> the slow tests, three at a time: processes that are started and killed, other people's servers and versions"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SLOW)
 	@echo "==> the tests on the real vLLM"
 	@$(BIN)/python -m pytest $(VLLM)

@@ -17,7 +17,7 @@ from tests.support.judge_app import Endpoint, Fault, candidates, endpoint, verdi
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
-pytestmark = pytest.mark.usefixtures("connected")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("connected")]
 
 
 def model(at: Endpoint, **options: Any) -> LLM:

@@ -22,6 +22,8 @@ from tests.support.judge_app import Endpoint, Fault, Step, endpoint
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
+pytestmark = pytest.mark.slow
+
 ASKED = [{"role": "system", "content": "You count."}, {"role": "user", "content": "How many?"}]
 
 

@@ -21,6 +21,8 @@ from tests.support.mcp.graphs import calling
 from tests.support.serving import serving
 from trainer_server.wire import ConfigError
 
+pytestmark = pytest.mark.slow
+
 
 async def gone(pid: int) -> None:
     """Waits until a process has ended."""
@@ -141,7 +143,6 @@ async def test_a_crash_is_told_with_the_servers_last_words_and_the_next_call_sta
         assert (await server.call("count", {})).text == "1"
 
 
-@pytest.mark.slow
 async def test_large_answers_are_cut_and_say_so() -> None:
     async with connect(ODD, max_result=1000) as server:
         big = await server.call("big", {"size": 10_000_000})
@@ -265,7 +266,6 @@ async def test_nothing_is_opened_for_a_connection_that_was_left() -> None:
     assert [child for child in left if child.status() != psutil.STATUS_ZOMBIE] == []
 
 
-@pytest.mark.slow
 async def test_a_server_ends_when_its_client_is_killed() -> None:
     """By SIGKILL, which nothing can clean up after."""
     code = (

@@ -32,6 +32,8 @@ from art_mcp.specialization.verify import solved
 from tests.support.mcp.commands import SHOP
 from trainer_server.wire import ConfigError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cassette(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -17,6 +17,8 @@ from tests.support.mcp.commands import SHELF
 from tests.support.mcp.shelf_server import BOOKS
 from tests.support.serving import serving
 
+pytestmark = pytest.mark.slow
+
 ZONE = Catalog.of_tools(
     [
         {

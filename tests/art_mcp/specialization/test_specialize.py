@@ -30,6 +30,8 @@ from tests.support.mcp.commands import SERVER, SHOP
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
+pytestmark = pytest.mark.slow
+
 SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
 ALLOWED = GenerationSettings(allow_destructive=True)
 """`add` has no annotations."""

@@ -17,6 +17,8 @@ from trainer_server.engines.hub import hub_name, snapshot
 from trainer_server.process.environment import inherited
 from trainer_server.wire import ConfigError, EngineError
 
+pytestmark = pytest.mark.slow
+
 REVOKED = "the hub refuses your token: HF_TOKEN, or the file `token` in HF_HOME"
 
 

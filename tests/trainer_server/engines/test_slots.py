@@ -23,6 +23,8 @@ from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import EngineError, Home
 
+pytestmark = pytest.mark.slow
+
 A, B, C, D = ("a", 0), ("b", 0), ("c", 0), ("d", 0)
 
 

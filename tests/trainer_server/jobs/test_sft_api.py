@@ -17,6 +17,8 @@ from tests.support.trainer_server import TrainerServer, trainer_server_on
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.demonstrations import Row
 
+pytestmark = pytest.mark.slow
+
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 CONFIG = {"lr": 1e-2, "num_train_epochs": 4, "per_device_train_batch_size": 2}
 
@@ -238,7 +240,6 @@ def test_jobs_of_a_policy_make_its_versions_in_their_order(server: TrainerServer
         assert finish(http, step)["result"]["version"] == 2
 
 
-@pytest.mark.slow
 def test_a_killed_trainer_comes_back_and_finishes(tmp_path: Path, base_model: Path) -> None:
     with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
         http.post("/api/policies", json={"name": "p"})
@@ -252,7 +253,6 @@ def test_a_killed_trainer_comes_back_and_finishes(tmp_path: Path, base_model: Pa
         assert b"HF_HUB_OFFLINE=1" in environment
 
 
-@pytest.mark.slow
 def test_a_trainer_killed_in_the_middle_begins_again_and_makes_one_version(tmp_path: Path, base_model: Path) -> None:
     lines = [{"messages": [said("user", f"{n}?"), said("assistant", f"{n}!")]} for n in range(8)]
     with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
@@ -272,7 +272,6 @@ def test_a_trainer_killed_in_the_middle_begins_again_and_makes_one_version(tmp_p
         assert [one["version"] for one in http.get("/api/policies/p/versions").json()["versions"]] == [0, 1]
 
 
-@pytest.mark.slow
 def test_a_restarted_server_renders_what_was_not_rendered(tmp_path: Path, base_model: Path) -> None:
     """Killed between accepting and rendering: the job is found without rows, and gets them."""
     lines = [{"messages": [said("user", "a"), said("assistant", "b")]}]

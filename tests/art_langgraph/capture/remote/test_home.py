@@ -21,6 +21,8 @@ from art_langgraph.loop.pins import PinIgnored
 from tests.support.langgraph_server import BrokenConnection, Remote
 from tests.support.trainer_server import TrainerServer
 
+pytestmark = pytest.mark.slow
+
 
 @tool
 def double(value: int) -> str:

@@ -34,6 +34,8 @@ from trainer_server.engines.vllm.sockets import prepare_socket
 from trainer_server.process.child import Child
 from trainer_server.wire import ConfigError, EngineError, Home
 
+pytestmark = pytest.mark.slow
+
 WAIT = 30.0
 
 
@@ -65,7 +67,6 @@ def place(engine: VLLMEngine) -> Path:
     return Path(engine.url.removeprefix("unix:"))
 
 
-@pytest.mark.slow
 async def test_it_listens_where_no_other_user_can_and_leaves_nothing(settings: EngineSettings) -> None:
     async with launched(settings) as engine:
         assert engine.ready, engine.failure
@@ -73,7 +74,6 @@ async def test_it_listens_where_no_other_user_can_and_leaves_nothing(settings: E
     assert not place(engine).parent.exists()
 
 
-@pytest.mark.slow
 async def test_an_engine_that_dies_again_and_again_waits_longer_each_time(
     settings: EngineSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -145,6 +145,7 @@ def test_rollouts_are_listed_in_pages(server: TrainerServer) -> None:
         assert http.get("/api/rollouts", params={"policy": "nobody"}).json() == {"rollouts": [], "next": None}
 
 
+@pytest.mark.slow
 def test_a_restart_loses_neither_registration_nor_reward(tmp_path: Path, base_model: Path) -> None:
     with trainer_server_on(tmp_path, base_model) as running, running.http() as http:
         http.post("/api/policies", json={"name": "agent"})
