@@ -538,7 +538,7 @@ def test_what_is_passed_on_to_vllm_comes_last(
     assert "CUDA_VISIBLE_DEVICES" not in environment(base, "k", kv_cache_gib=1)
 
     asked = ["--model", str(base_model), "--host", "0.0.0.0", "--gpus", "2,3", "--engine-args", shlex.join(flags)]
-    printed = CliRunner().invoke(build(), ["engine", "command", *asked]).output
+    printed = CliRunner().invoke(build(), ["engine", "command", *asked]).stdout
     assert shlex.split(printed)[-4:] == list(flags)
     for word in ('VLLM_API_KEY="${ART_ENGINE_API_KEY:?', "CUDA_VISIBLE_DEVICES=2,3", "--host 0.0.0.0", "--enable-lora",
                  "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "--logprobs-mode processed_logprobs",
