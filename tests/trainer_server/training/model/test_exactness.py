@@ -227,7 +227,7 @@ def test_a_packed_tree_equals_the_stock_model_on_separate_sequences(
             gap, gradient = errors(both, data, budget=budget)
     finally:
         both.ours.checkpoint_above = 10_000
-    # Its log-probabilities are near -10 here, of which fp32 keeps 1e-6: one drawn tree in some hundreds has 1.05e-5.
+    # Its log-probabilities are near -10 here, of which fp32 keeps 1e-6: a drawn tree had 1.05e-5.
     assert gap <= (2 * BAR if both.stock.config.model_type == "gpt_oss" else BAR)
     assert gradient <= BAR
 
