@@ -14,7 +14,6 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel
 
-from art_langgraph.capture.scope import apart
 from art_langgraph.llm.faults import Fault
 from art_langgraph.llm.modes import Message, Mode, request
 from art_langgraph.llm.target import Reply, has_litellm, load_litellm
@@ -52,13 +51,12 @@ class ChatModel:
             await load_litellm()
 
     async def ask(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
-        with apart():
-            if mode == "text":
-                message = await self.model.ainvoke(request(mode, messages, answer)["messages"])
-            else:
-                # As a dict: with a class the openai package parses the answer itself and loses one that does not fit.
-                structured = self._structured(mode, answer)
-                message = (await structured.ainvoke([dict(asked) for asked in messages]))["raw"]
+        if mode == "text":
+            message = await self.model.ainvoke(request(mode, messages, answer)["messages"])
+        else:
+            # As a dict: with a class the openai package parses the answer itself and loses one that does not fit.
+            structured = self._structured(mode, answer)
+            message = (await structured.ainvoke([dict(asked) for asked in messages]))["raw"]
         facts = message.response_metadata
         reason = str(facts.get("finish_reason") or facts.get("stop_reason") or "").lower()
         usage: Mapping[str, Any] = message.usage_metadata or {}

@@ -20,6 +20,7 @@ from tenacity import (
     wait_exponential,
 )
 
+from art_langgraph.capture.scope import apart
 from art_langgraph.llm.cache import AnswerCache, question
 from art_langgraph.llm.chat_models import ChatModel
 from art_langgraph.llm.faults import REMEDY, Fault, fault_of
@@ -261,9 +262,11 @@ class _Dialogue(Generic[T]):
         """Sends a request and returns the text of the answer. Raises Fault."""
         await self.target.load()  # takes seconds at first, which must not count against the timeout
         self.usage.calls += 1
+        asked = [*self.messages, *self.correction]
         try:
             async with asyncio.timeout(self.timeout):
-                reply = await self.target.ask(self.mode, [*self.messages, *self.correction], self.answer, self.timeout)
+                with apart():  # what is asked inside of a rollout is no part of it, whichever client sends it
+                    reply = await self.target.ask(self.mode, asked, self.answer, self.timeout)
         except Fault:
             raise
         except TimeoutError:

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import httpx
 from pydantic import BaseModel
 
-from art_langgraph.capture.scope import apart
 from art_langgraph.llm.faults import CUT_OFF, Fault
 from art_langgraph.llm.modes import Message, Mode, request, said
 from trainer_server.wire import ConfigError, Connection, LLMError
@@ -102,17 +101,16 @@ class NamedModel:
 
     async def ask(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
         litellm = await load_litellm()
-        with apart():
-            response = await litellm.acompletion(
-                model=self.model,
-                base_url=self.base_url,
-                api_key=self.api_key,
-                timeout=timeout,
-                max_retries=0,
-                num_retries=0,
-                **request(mode, messages, answer),
-                **{name: value for name, value in self.options.items() if value is not None},
-            )
+        response = await litellm.acompletion(
+            model=self.model,
+            base_url=self.base_url,
+            api_key=self.api_key,
+            timeout=timeout,
+            max_retries=0,
+            num_retries=0,
+            **request(mode, messages, answer),
+            **{name: value for name, value in self.options.items() if value is not None},
+        )
         choice = response.choices[0]
         message, usage = choice.message, getattr(response, "usage", None)
         refusal = getattr(message, "refusal", None)
