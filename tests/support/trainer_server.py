@@ -39,6 +39,14 @@ class TrainerServer:
         return httpx.Client(base_url=self.url, headers=self.headers, timeout=120)
 
 
+def row(server: TrainerServer, one: str) -> dict[str, Any]:
+    """The ledger's row of a completion, by the id of its answer in any API."""
+    with server.http() as http:
+        answer = http.get(f"/api/completions/{one}")
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+
 Around = Callable[[Any], Any]
 """Wraps the server's ASGI application."""
 

@@ -15,20 +15,13 @@ import pytest
 
 from testbed.engine_app import PARAGRAPH, UNIFORM
 from tests.support.jobs import finish
-from tests.support.trainer_server import TrainerServer
+from tests.support.trainer_server import TrainerServer, row
 
 
 def chat(server: TrainerServer, content: str, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
     with server.http() as http:
         full = {"model": "agent", "messages": [{"role": "user", "content": content}], "max_tokens": 50, **body}
         return http.post("/v1/chat/completions", json=full, headers=headers)
-
-
-def row(server: TrainerServer, one: str) -> dict[str, Any]:
-    with server.http() as http:
-        answer = http.get(f"/api/completions/{one}")
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json())
 
 
 def events(text: str) -> list[dict[str, Any]]:

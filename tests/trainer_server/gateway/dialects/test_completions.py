@@ -12,7 +12,7 @@ from openai.types import Completion
 
 from testbed.engine_app import UNIFORM
 from tests.support.jobs import finish
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.trainer_server import TOKEN, TrainerServer, row
 from trainer_server.wire.completions import ledger_id
 
 
@@ -20,13 +20,6 @@ from trainer_server.wire.completions import ledger_id
 async def client(server: TrainerServer) -> AsyncIterator[AsyncOpenAI]:
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0) as opened:
         yield opened
-
-
-def row(server: TrainerServer, one: str) -> dict[str, Any]:
-    with server.http() as http:
-        answer = http.get(f"/api/completions/{one}")
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json())
 
 
 @pytest.mark.parametrize("ids", [False, True])

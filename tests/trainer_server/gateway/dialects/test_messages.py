@@ -14,7 +14,7 @@ from anthropic import AsyncAnthropic
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.trainer_server import TOKEN, TrainerServer, row
 from trainer_server.wire.completions import ledger_id
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
@@ -25,13 +25,6 @@ TOOL: Any = {"name": "add", "description": "", "input_schema": {"type": "object"
 async def client(server: TrainerServer) -> AsyncIterator[AsyncAnthropic]:
     async with AsyncAnthropic(base_url=server.url, api_key=TOKEN, max_retries=0) as opened:
         yield opened
-
-
-def row(server: TrainerServer, one: str) -> dict[str, Any]:
-    with server.http() as http:
-        answer = http.get(f"/api/completions/{one}")
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json())
 
 
 async def ask(client: AsyncAnthropic, content: Any, **body: Any) -> Message:

@@ -14,7 +14,7 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.trainer_server import TOKEN, TrainerServer, row
 from trainer_server.wire.completions import ledger_id
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -25,13 +25,6 @@ TOOL = {"type": "function", "name": "add", "description": "", "parameters": {"ty
 async def client(server: TrainerServer) -> AsyncIterator[AsyncOpenAI]:
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0) as opened:
         yield opened
-
-
-def row(server: TrainerServer, one: str) -> dict[str, Any]:
-    with server.http() as http:
-        answer = http.get(f"/api/completions/{one}")
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json())
 
 
 async def streamed(client: AsyncOpenAI, **body: Any) -> list[Any]:
