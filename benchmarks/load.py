@@ -99,8 +99,9 @@ async def burst(url: str, chats: int, seconds: float) -> dict[str, Any]:
         answers = await asyncio.gather(*asked, return_exceptions=True)
         spent = time.monotonic() - started
         failures = Counter(f"{type(one).__name__}: {one}"[:200] for one in answers if isinstance(one, BaseException))
-        headers = {"Authorization": f"Bearer {KEY}"}
-        engines = (await http.get(f"{url}/api/engines", headers=headers)).json()["engines"]
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with httpx.AsyncClient() as http:  # of its own: the server may be closing an idle connection of the burst's
+        engines = (await http.get(f"{url}/api/engines", headers=headers, timeout=60)).json()["engines"]
     return {
         "chats": chats, "answered": chats - failures.total(), "failed": failures.total(),
         "refusals": statuses[429], "statuses": dict(statuses), "failures": dict(failures.most_common(3)),
