@@ -112,7 +112,8 @@ def serve_command(
     trainer_low_priority: Annotated[
         bool | None,
         typer.Option(
-            help="Give the trainer only what others leave of the processor: answers come first. Default: without a GPU."
+            help="Leave the processor to answers: the trainer gets what others do not need. Default: without a GPU.",
+            envvar="ART_TRAINER_LOW_PRIORITY",
         ),
     ] = None,
     loss: Annotated[
@@ -124,6 +125,9 @@ def serve_command(
         list[str] | None,
         typer.Option(help="An environment variable that the trainer gets too, by name; repeatable. See --engine-env."),
     ] = None,
+    kv_cache_gib: Annotated[
+        int, typer.Option(help="Memory for vLLM's KV cache on CPUs, GiB. On GPUs: --engine-args.", min=1)
+    ] = 2,
     max_tokens: Annotated[
         int, typer.Option(help="Most tokens of an answer whose request names no max_tokens.", min=1)
     ] = 1024,
@@ -184,6 +188,7 @@ def serve_command(
             losses=tuple(loss or ()),
             trainer_args=tuple(shlex.split(trainer_args)),
             trainer_env=tuple(trainer_env or ()),
+            kv_cache_gib=kv_cache_gib,
             max_tokens=max_tokens,
             adapter_slots=adapter_slots,
             max_rank=max_rank,
