@@ -10,6 +10,8 @@ from trainer_server.engines.vllm.command import PLUGINS
 
 
 def engine_plugin(name: str) -> ModuleType:
+    if str(PLUGINS) not in sys.path:
+        sys.path.append(str(PLUGINS))  # where they find one another, as in vLLM
     spec = importlib.util.spec_from_file_location(name, PLUGINS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
