@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.patience import PATIENCE
 from tests.support.trainer_server import trainer_server_on
 from tests.support.training.worker import completion
 from tests.support.versions import publish, slots_over
@@ -267,7 +268,7 @@ def test_a_server_keeps_what_it_was_told_to(tmp_path: Path, base_model: Path) ->
 
         def come_to(scores: dict[int, float | None]) -> bool:
             """Versions and their scores, soon after the job is done."""
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + PATIENCE
             while time.monotonic() < deadline:
                 found = http.get("/api/policies/p/versions").json()["versions"]
                 if {one["version"]: one["score"] for one in found} == scores:
@@ -308,7 +309,7 @@ def test_a_version_in_a_request_stays(tmp_path: Path, base_model: Path) -> None:
             train()
             assert http.delete("/api/policies/p/versions/1").status_code == 409
         train()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while http.get("/api/policies/p/versions/1").status_code != 404:
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -246,7 +246,6 @@ def two_threads() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("two_threads")
 def test_the_embedded_model_is_trained_to_the_same_bits_as_often_as_one_likes(tmp_path: Path) -> None:
     """bf16, two threads, a prefix that branches: twice in a row, and resumed by a process that begins anew."""
