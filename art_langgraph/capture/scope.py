@@ -16,6 +16,7 @@ from langchain_core.tracers.context import register_configure_hook
 from art_langgraph.capture.recorder import Recorder
 from art_langgraph.capture.release import Server, release
 from art_langgraph.trajectory import Place, Trajectory, parent_namespace
+from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +82,15 @@ class Scope:
                 return True
         return False
 
-    def model(self, policy: str) -> str:
-        """What to ask the gateway for, where a graph asks for `policy`."""
-        version = self.version.get(policy) if isinstance(self.version, Mapping) else self.version
-        return policy if version is None or "@" in policy else f"{policy}@{version}"
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request to a trainer server says of the rollout that it is made in."""
+        headers = {ROLLOUT: self.rollout_id}
+        if self.temperature is not None:
+            headers[TEMPERATURE] = str(self.temperature)
+        if self.version is not None:
+            headers[VERSION] = version_text(self.version)
+        return headers
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from types import ModuleType
 
-from trainer_server.engines.vllm.command import PLUGINS
+from trainer_server.engines.vllm.install import PLUGINS
 
 
 def engine_plugin(name: str) -> ModuleType:

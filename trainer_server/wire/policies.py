@@ -7,8 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""Linear layers that can get an adapter."""
+ATTENTION_TARGETS = (
+    *("q_proj", "k_proj", "v_proj", "o_proj"),
+    # Latent attention (DeepSeek). Not `kv_b_proj`: vLLM multiplies it into the queries when it decodes, so that its
+    # adapter would count in the trainer and not in the sampler.
+    *("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa"),
+)
+MLP_TARGETS = ("gate_proj", "up_proj", "down_proj")
+TARGETS = (*ATTENTION_TARGETS, *MLP_TARGETS)
+"""Linear layers that can get an adapter. A model has some of them."""
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 MAX_VERSION = 10**9
 """Version numbers are below this."""
@@ -44,7 +51,7 @@ class PolicySpec(BaseModel):
     alpha: float = Field(default=16.0, gt=0)
     """LoRA scale: the adapter adds (alpha / rank)·B·A."""
     targets: tuple[str, ...] = TARGETS
-    """Names of the linear layers that get an adapter."""
+    """Names of the linear layers that get an adapter. Those that the base model does not have are left out."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of the initial A matrices (B = 0)."""
     temperature: float | None = Field(default=None, ge=0, le=10)
