@@ -28,7 +28,7 @@ from trainer_server.gateway.splice.splicer import Splicer
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import CompletionStatus, EngineError, version_number
+from trainer_server.wire import LATEST, CompletionStatus, EngineError, version_number
 from trainer_server.wire.headers import ROLLOUT
 
 log = logging.getLogger("trainer_server")
@@ -196,12 +196,13 @@ class Gateway:
         name, at, number = model.partition("@")
         if model == self._base:
             return None, None
-        if rollout and name == self._base and version_number(number) is not None:
+        if rollout and name == self._base and (number == LATEST or version_number(number) is not None):
             return None, None  # a rollout's version is that of the policies; it does not know which model is none
         newest = self._names.newest.get(name)
         if newest is not None:
-            if not at:
-                return name, self._leases.pin(rollout, name, newest) if rollout else newest
+            if not at or number == LATEST:
+                meant = newest if at else self._names.promoted.get(name, newest)
+                return name, self._leases.pin(rollout, name, meant, asked=model) if rollout else meant
             wanted = version_number(number)
             if wanted is not None and self._store.version(name, wanted):
                 return name, wanted
