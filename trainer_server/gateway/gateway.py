@@ -86,10 +86,12 @@ class Gateway:
         self.requests = 0
 
     def models(self) -> dict[str, Any]:
-        """The answer to `GET /v1/models`: the base model, all policies, and all their versions."""
+        """The answer to `GET /v1/models`: the base model, all policies, and all their versions. `@latest` is listed
+        where the policy's name means another version."""
         ids = [self._base]
         for policy in self._store.policies():
-            ids += [policy.name, *(f"{policy.name}@{v}" for v in self._store.versions(policy.name))]
+            latest = [] if policy.promoted is None else [f"{policy.name}@{LATEST}"]
+            ids += [policy.name, *latest, *(f"{policy.name}@{v}" for v in self._store.versions(policy.name))]
         return {
             "object": "list",
             "data": [{"id": name, "object": "model", "created": 0, "owned_by": "art-langgraph"} for name in ids],

@@ -32,6 +32,7 @@ def test_a_promoted_version_is_served_while_newer_ones_come(tmp_path: Path, base
         assert (version_of(http, begun), answers(http, "p", **{"X-ART-Rollout": "r"})) == (1, "p@1"), "it keeps its own"
         assert [answers(http, name) for name in ("p", "p@latest", "p@1")] == ["p@0", "p@1", "p@1"]
         assert step(http, "p") == 2
+        assert "p@latest" in [model["id"] for model in http.get("/v1/models").json()["data"]]
         assert [answers(http, name) for name in ("p", "p@latest")] == ["p@0", "p@2"]
         pinned = {"X-ART-Rollout": "s", "X-ART-Version": "p=latest"}
         assert answers(http, "p", **pinned) == "p@2"
