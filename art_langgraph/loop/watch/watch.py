@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
@@ -23,7 +23,7 @@ from art_langgraph.loop.watch.stopping import StopRule, check_rules, reason_of
 from art_langgraph.rewards import GroupReward, RewardFunction
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario
-from trainer_server.wire import ConfigError
+from trainer_server.wire import ConfigError, ServerError
 
 log = logging.getLogger("art_langgraph")
 
@@ -173,7 +173,10 @@ class Watch:
     async def conclude(self) -> Best | None:
         """Promotes the best version, and measures it once more. None: that is not asked for, or nothing is measured."""
         self._concluded = True
-        if not self.keep_best or self._evaluations is None or (version := self._best()) is None:
+        if not self.keep_best or self._evaluations is None:
+            return None
+        there = {one.version for one in await self.client.versions(self.policy)}
+        if (version := self._best(there)) is None:
             return None
         await self.client.promote(self.policy, version)
         evaluation, baseline = self._evaluations.made[version], self._baseline
@@ -232,8 +235,14 @@ class Watch:
 
     async def _score(self, version: int, evaluation: Evaluation) -> None:
         """Tells the server how good a version is, so that it never deletes the best one."""
-        if self.keep_best and (rate := evaluation.success_rate) is not None:
+        if not self.keep_best or (rate := evaluation.success_rate) is None:
+            return
+        try:
             await self.client.score_version(self.policy, version, rate)
+        except ServerError as error:
+            if error.status != 404:
+                raise
+            log.info("%s@%d has no score, because it was deleted: %s", self.policy, version, error)
 
     async def _rivals(self, newest: int) -> list[int]:
         """Versions that the run's best must be better than: the promoted one, and the best of earlier runs."""
@@ -244,8 +253,16 @@ class Watch:
             found.append(max(scored, key=lambda one: (one.score or 0.0, -one.version)).version)
         return [version for version in dict.fromkeys(found) if version != newest]
 
-    def _best(self) -> int | None:
-        """The version with the highest success, of equal ones the earliest; None: none has a scored run."""
+    def _best(self, among: Container[int] | None = None) -> int | None:
+        """The version with the highest success, of equal ones the earliest; None: none has a scored run.
+
+        Args:
+            among: The versions that can be promoted; None: all.
+        """
         made = self._evaluations.made if self._evaluations is not None else {}
-        rates = {version: rate for version, one in made.items() if (rate := one.success_rate) is not None}
+        rates = {
+            version: rate
+            for version, one in made.items()
+            if (rate := one.success_rate) is not None and (among is None or version in among)
+        }
         return max(rates, key=lambda version: (rates[version], -version), default=None)

@@ -116,6 +116,7 @@ async def test_the_best_version_is_promoted_and_the_run_is_continued(client: Tra
     assert reward.measured == {5: 12, 2: 12}, "what was measured is not measured again; the best once more"
 
     reward.measured.clear()
+    await client.delete_version(policy, 4)
     again = await run(client, policy, reward, steps=5, **keeping)
     assert [one.evaluation is not None for one in again] == [False, True, False, True, True]
     assert reward.measured == {2: 12}
