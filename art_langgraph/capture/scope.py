@@ -16,6 +16,7 @@ from langchain_core.tracers.context import register_configure_hook
 from art_langgraph.capture.recorder import Recorder
 from art_langgraph.capture.release import Server, release
 from art_langgraph.trajectory import Place, Trajectory, parent_namespace
+from trainer_server.wire import VersionRef
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
 
 
@@ -42,7 +43,7 @@ class Scope:
         rollout_id: What models tell the gateway, so that all completions of the rollout come from one version.
         recorder: What has happened so far.
         temperature: Overrides what the graph's models ask for; None: leave them.
-        version: Of the policies that the graph asks, for all or by name; None: the newest.
+        version: Of the policies that the graph asks, for all or by name; None: what their names mean.
         servers: Address and key of every trainer server that was asked, so that the rollout's hold on a policy version
             can be released.
         marked: How many requests to a trainer server said that they belong to the rollout.
@@ -61,7 +62,7 @@ class Scope:
     rollout_id: str = field(default_factory=lambda: f"ro-{uuid4().hex}")
     recorder: Recorder = field(default_factory=Recorder)
     temperature: float | None = None
-    version: int | Mapping[str, int] | None = None
+    version: int | Mapping[str, VersionRef] | None = None
     servers: set[Server] = field(default_factory=set)
     marked: int = 0
     outside: bool = False
