@@ -33,33 +33,36 @@ from rich.table import Table
 
 from art_langgraph.loop.intervals import wilson
 from benchmarks.tasks.__main__ import learn_all, tell
-from benchmarks.tasks.learn import Learned
 from benchmarks.tasks.registry import TASKS
 from benchmarks.tasks.sweep import SETTINGS, SWEPT_TASKS, print_sweep, sweep
 from trainer_server.wire.jsonl import read_jsonl
 
 QUICKSTART = "quickstart"
-COMMAND = str(Path(sys.executable).with_name("art-langgraph"))
+COMMAND = (str(Path(sys.executable).with_name("art-langgraph")), "quickstart")
 
 
-def run_quickstart(seed: int, directory: Path, arguments: Sequence[str]) -> dict[str, Any]:
+def run_quickstart(
+    seed: int, directory: Path, arguments: Sequence[str] = (), command: Sequence[str] = COMMAND
+) -> dict[str, Any]:
     """Runs the command of the quickstart, as a user would.
 
     Args:
         seed: The seed.
         directory: The working directory of the command, in which it makes `runs/`.
         arguments: Further arguments of the command.
+        command: The command, without arguments.
 
     Raises:
-        CalledProcessError: The command failed. Its output is in the directory, in `output.log`.
+        RuntimeError: The command failed. The message has the end of its output, which is in the directory.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    output = directory / "output.log"
     started = time.monotonic()
-    with (directory / "output.log").open("w") as log:
-        subprocess.run(
-            [COMMAND, "quickstart", "--seed", str(seed), *arguments], cwd=directory, stdout=log, stderr=log, check=True
-        )
+    with output.open("w") as log:
+        done = subprocess.run([*command, "--seed", str(seed), *arguments], cwd=directory, stdout=log, stderr=log)
     seconds = time.monotonic() - started
+    if done.returncode:
+        raise RuntimeError(f"the quickstart ended with {done.returncode}. The end of {output}:\n{_tail(output)}")
     latest = directory / "runs" / "latest"
     summary = json.loads((latest / "summary.json").read_text())
     rows = list(read_jsonl(latest / "metrics.jsonl", dict, what="row of a step"))
@@ -76,6 +79,10 @@ def run_quickstart(seed: int, directory: Path, arguments: Sequence[str]) -> dict
     }
 
 
+def _tail(path: Path, lines: int = 20) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+
+
 def _interval(measured: dict[str, Any]) -> list[float] | None:
     """Wilson's 95 % interval of a measurement that has one run of each scenario. None: no run has a reward."""
     if measured["success"] is None:
@@ -83,9 +90,8 @@ def _interval(measured: dict[str, Any]) -> list[float] | None:
     return list(wilson(measured["success"] * measured["n"], measured["n"]))
 
 
-def of_task(learned: Learned) -> dict[str, Any]:
-    """The result of a task in the form of `run_quickstart`."""
-    row = learned.as_json()
+def of_task(row: dict[str, Any]) -> dict[str, Any]:
+    """The result of a task (`Learned.as_json`) in the form of `run_quickstart`."""
     return {
         "seed": row["seed"],
         "before": row["before"]["success"],
@@ -182,7 +188,7 @@ def main() -> None:
                 made = rows[-1]
                 tell(f"seed {seed}: {made['before']} → {made['after']} in {made['seconds']:.0f} s")
     else:
-        rows = [of_task(learned) for learned in learn_all([options.task], range(options.seeds))]
+        rows = [of_task(row) for row in learn_all([options.task], range(options.seeds))]
     console.print(table(rows))
     result = report(options.task, rows)
     console.print(f"worst after: {result['worst_after']}, median: {result['median_seconds']:.0f} s")

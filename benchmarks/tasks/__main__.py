@@ -1,6 +1,6 @@
 """What does the embedded model learn of each task?
 
-    python -m benchmarks.tasks [--task NAME …] [--seeds 3] [--json] [--steps N]
+    python -m benchmarks.tasks [--task NAME …] [--seeds 3] [--json] [--results FILE] [--steps N]
 
 Starts one trainer server for all runs. Each run has a policy of its own: it is measured on held-out scenarios, warmed
 up on demonstrations, measured, trained with GRPO, and measured again, always at temperature 0. The last line under
@@ -14,18 +14,20 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from art_examples.quickstart.server_process import trainer_server
 from rich.console import Console
 from rich.table import Table
 
-from art_langgraph import Evaluation, TrainerClient
-from benchmarks.tasks.learn import Learned, learn
+from art_langgraph import TrainerClient
+from benchmarks.tasks.learn import learn
 from benchmarks.tasks.registry import TASKS
 from trainer_server.wire import Connection
+from trainer_server.wire.jsonl import append_jsonl, read_jsonl
 
 
 def tell(line: str) -> None:
@@ -33,61 +35,74 @@ def tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def learn_all(names: Sequence[str], seeds: Sequence[int], steps: int | None = None) -> list[Learned]:
+def learn_all(
+    names: Sequence[str], seeds: Sequence[int], steps: int | None = None, results: Path | None = None
+) -> list[dict[str, Any]]:
     """Learns each task for each seed, one after another, on a trainer server of its own.
 
     Args:
         names: Names of the tasks.
         seeds: The seeds.
         steps: Number of training steps. None: those of the recipe of each task.
+        results: JSONL file to which each finished run is appended. Runs that it has are not run again. None: no file.
+
+    Returns:
+        A row (`Learned.as_json`) for each task and seed.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        home = Path(scratch)
-        with trainer_server(home, home / "server.log", tell, "--max-rank", "8") as server:
-            return asyncio.run(_learn_all(server, names, seeds, steps))
+    rows = {} if results is None or not results.exists() else _by_task_and_seed(read_jsonl(results, dict, what="run"))
+    keys = [(name, seed) for name in names for seed in seeds]
+    missing = [key for key in keys if key not in rows]
+    if missing:
+        with tempfile.TemporaryDirectory() as scratch:
+            home = Path(scratch)
+            with trainer_server(home, home / "server.log", tell, "--max-rank", "8") as server:
+                rows |= _by_task_and_seed(asyncio.run(_learn_all(server, missing, steps, results)))
+    return [rows[key] for key in keys]
+
+
+def _by_task_and_seed(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
+    return {(row["task"], row["seed"]): row for row in rows}
 
 
 async def _learn_all(
-    server: Connection, names: Sequence[str], seeds: Sequence[int], steps: int | None
-) -> list[Learned]:
-    made = []
+    server: Connection, runs: Sequence[tuple[str, int]], steps: int | None, results: Path | None
+) -> list[dict[str, Any]]:
+    rows = []
     async with TrainerClient(server.url, server.api_key) as client:
-        for name in names:
-            for seed in seeds:
-                tell(f"{name}, seed {seed}")
-                async with TASKS[name](seed) as task:
-                    if steps is not None:
-                        task = replace(task, recipe=replace(task.recipe, steps=steps))
-                    policy = f"{name}-{seed}".replace("_", "-")
-                    made.append(await learn(task, seed, client, policy, lambda line: tell(f"  {line}")))
-                tell(f"  {made[-1].total_seconds:.0f} s in all")
-    return made
+        for name, seed in runs:
+            tell(f"{name}, seed {seed}")
+            async with TASKS[name](seed) as task:
+                if steps is not None:
+                    task = replace(task, recipe=replace(task.recipe, steps=steps))
+                policy = f"{name}-{seed}".replace("_", "-")
+                learned = await learn(task, seed, client, policy, lambda line: tell(f"  {line}"))
+            tell(f"  {learned.total_seconds:.0f} s in all")
+            rows.append(learned.as_json())
+            if results is not None:
+                append_jsonl(results, rows[-1:])
+    return rows
 
 
-def table(runs: Sequence[Learned]) -> Table:
-    """A row for each run."""
-    made = Table("task", "seed", "before", "after warm start", "after RL", "reward", "seconds", "tokens", "n")
-    for one in runs:
-        measured = (one.before, one.warm, one.after)
-        means = " → ".join(f"{each.mean:.3f}" for each in measured if each is not None and each.mean is not None)
+def table(rows: Sequence[dict[str, Any]]) -> Table:
+    """A line for each run."""
+    made = Table("task", "seed", "before", "after warm start", "after RL", "mean reward", "seconds", "tokens", "n")
+    for row in rows:
+        measured = [row["before"], row["warm"], row["after"]]
+        means = " → ".join(f"{each['mean']:.3f}" for each in measured if each is not None)
+        tokens = " + ".join(map(str, row["tokens"].values()))
+        rates = (success(each) for each in measured)
         made.add_row(
-            one.task,
-            str(one.seed),
-            *(success(each) for each in measured),
-            means,
-            f"{one.total_seconds:.0f}",
-            " + ".join(map(str, one.tokens.values())),
-            str(one.after.n if one.after else 0),
+            row["task"], str(row["seed"]), *rates, means, f"{row['seconds']:.0f}", tokens, str(row["after"]["n"])
         )
     return made
 
 
-def success(evaluation: Evaluation | None) -> str:
+def success(measured: dict[str, Any] | None) -> str:
     """The success rate with its 95 % interval."""
-    if evaluation is None or evaluation.success_rate is None:
+    if measured is None:
         return "-"
-    low, high = evaluation.success_interval
-    return f"{evaluation.success_rate:.3f} ({low:.3f} - {high:.3f})"
+    low, high = measured["interval"]
+    return f"{measured['success']:.3f} ({low:.3f} - {high:.3f})"
 
 
 def main() -> None:
@@ -95,12 +110,13 @@ def main() -> None:
     parser.add_argument("--task", action="append", choices=list(TASKS), help="only this one; may be repeated (all)")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each task, with the seeds from 0 (3)")
     parser.add_argument("--steps", type=int, help="training steps in place of those of the recipes")
+    parser.add_argument("--results", type=Path, help="append finished runs to this file; do not repeat those it has")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     options = parser.parse_args()
-    runs = learn_all(options.task or list(TASKS), range(options.seeds), options.steps)
-    Console(width=140, stderr=options.json).print(table(runs))
+    rows = learn_all(options.task or list(TASKS), range(options.seeds), options.steps, options.results)
+    Console(width=150, stderr=options.json).print(table(rows))
     if options.json:
-        print(json.dumps({"benchmark": "tasks", "runs": [one.as_json() for one in runs]}))
+        print(json.dumps({"benchmark": "tasks", "runs": rows}))
 
 
 if __name__ == "__main__":

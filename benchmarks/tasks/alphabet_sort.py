@@ -1,6 +1,6 @@
 """The task `alphabet_sort`: sort names over several turns.
 
-The user gives three names, then twice one more. The agent answers each time with all names so far, sorted. All names
+The user gives two names, then twice one more. The agent answers each time with all names so far, sorted. All names
 of a scenario begin with different letters.
 """
 
@@ -24,7 +24,7 @@ from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig, Traject
 from benchmarks.tasks.task import Recipe, Task, chat, solved, weighted_parts
 
 SYSTEM = "Sort all names so far by the alphabet."
-TURNS = (3, 1, 1)
+TURNS = (2, 1, 1)
 """How many names the user gives in each turn."""
 _TRAINING = """
 Adam Alice Anna Ben Brian Bruce Carl Carol Chris David Diana Donna Edward Ellen Eric Frank Fred George Grace Greg Harry
@@ -39,7 +39,7 @@ Wayne Wendy
 TRAINING_NAMES, HELD_OUT_NAMES = _TRAINING.split(), _HELD_OUT.split()
 WEIGHTS = {"names": 0.2, "order": 0.3, "turns": 0.3, "success": 0.2}
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=1e-3, num_train_epochs=2, per_device_train_batch_size=8),
+    warm_start=SFTConfig(lr=1e-3, num_train_epochs=2, per_device_train_batch_size=4),
     config=GRPOConfig(lr=3e-4),
     steps=8,
 )
@@ -56,7 +56,7 @@ async def alphabet_sort(seed: int = 0) -> AsyncIterator[Task]:
     """The task for a seed. No held-out name is trained."""
     rng = random.Random(f"alphabet-sort-{seed}")
     training = [scenario(draw(TRAINING_NAMES, rng)) for _ in range(160)]
-    drawn = [draw(TRAINING_NAMES, rng) for _ in range(48)]
+    drawn = [draw(TRAINING_NAMES, rng) for _ in range(64)]
     held_out = random.Random("alphabet-sort-held-out")
     yield Task(
         name="alphabet_sort",

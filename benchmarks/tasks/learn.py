@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.runnables import Runnable
 
-from art_langgraph import ChatART, Evaluation, TrainerClient, evaluate, train
+from art_langgraph import ChatART, Evaluation, Scenario, TrainerClient, TrajectoryGroup, evaluate, gather, train
+from art_langgraph.rewards import GroupReward
 from benchmarks.tasks.task import Recipe, Task
 
 CONCURRENCY = 48
@@ -128,8 +129,26 @@ class Learning:
             f"warm start: {len(self._task.demonstrations)} demonstrations, {result.metrics['loss_last']:.3f} loss"
         )
 
-    async def train(self, recipe: Recipe | None = None) -> None:
-        """Trains with GRPO. recipe: other settings than those of the task."""
+    async def gather(self, scenarios: Sequence[Scenario], n: int) -> list[TrajectoryGroup]:
+        """Runs scenarios n times at temperature 1, and scores the runs. No step trains on them."""
+        return await gather(
+            self._graph(),
+            scenarios,
+            n,
+            self._task.reward,
+            temperature=1.0,
+            max_concurrency=CONCURRENCY,
+            evaluation=True,
+            progress=False,
+        )
+
+    async def train(self, recipe: Recipe | None = None, group_reward: GroupReward | None = None) -> None:
+        """Trains with GRPO.
+
+        Args:
+            recipe: Other settings than those of the task.
+            group_reward: Scores the runs of a scenario together, in place of the task's reward.
+        """
         recipe = recipe or self._task.recipe
         started = time.monotonic()
         trained = 0
@@ -137,7 +156,8 @@ class Learning:
             self._graph(),
             self._task.training,
             policy=self._policy,
-            reward=self._task.reward,
+            reward=None if group_reward else self._task.reward,
+            group_reward=group_reward,
             steps=recipe.steps,
             client=self._client,
             groups_per_step=recipe.groups_per_step,
