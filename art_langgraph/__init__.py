@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from art_langgraph.loop.pins import PinIgnored
     from art_langgraph.loop.rollout import gather, rollout
     from art_langgraph.loop.train import train
+    from art_langgraph.loop.watch.alarm_rules import AlarmRules
+    from art_langgraph.loop.watch.held_out import HeldOut
+    from art_langgraph.loop.watch.record import StepRecord
+    from art_langgraph.loop.watch.stopping import Plateau, TargetReached, TimeBudget, TokenBudget
     from art_langgraph.middleware import ARTMiddleware
     from art_langgraph.programs.run import Run, current_run
     from art_langgraph.programs.session import session
@@ -46,6 +50,10 @@ _MODULES = {
     "art_langgraph.loop.pins": ("PinIgnored",),
     "art_langgraph.loop.rollout": ("gather", "rollout"),
     "art_langgraph.loop.train": ("train",),
+    "art_langgraph.loop.watch.alarm_rules": ("AlarmRules",),
+    "art_langgraph.loop.watch.held_out": ("HeldOut",),
+    "art_langgraph.loop.watch.record": ("StepRecord",),
+    "art_langgraph.loop.watch.stopping": ("Plateau", "TargetReached", "TimeBudget", "TokenBudget"),
     "art_langgraph.middleware": ("ARTMiddleware",),
     "art_langgraph.programs.run": ("Run", "current_run"),
     "art_langgraph.programs.session": ("session",),
@@ -62,20 +70,27 @@ __all__ = [
     "ARTCallbackHandler",
     "ARTError",
     "ARTMiddleware",
+    "AlarmRules",
     "AutoRLReport",
     "ChatART",
     "Conversation",
     "Evaluation",
     "GRPOConfig",
+    "HeldOut",
     "LLMError",
     "NodeRewards",
     "PinIgnored",
+    "Plateau",
     "RolloutsFailed",
     "Ruler",
     "Run",
     "SFTConfig",
     "Scenario",
+    "StepRecord",
     "StepResult",
+    "TargetReached",
+    "TimeBudget",
+    "TokenBudget",
     "TrainerClient",
     "Trajectory",
     "TrajectoryGroup",

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from trainer_server.engines.served_model import ServedModel
-from trainer_server.engines.vllm.install import engine_python
+from trainer_server.engines.vllm.install import PLUGINS, engine_python
 from trainer_server.engines.vllm.parsers import Parsers, argument
 from trainer_server.process.environment import inherited
 from trainer_server.wire import EngineError, Home
 from trainer_server.wire.policies import TARGETS
 
-PLUGINS = Path(__file__).parent / "plugins"
 NO_DOMAIN = "none.invalid"
 """A domain that does not exist. To vLLM an empty list of domains means all of them."""
 
