@@ -212,8 +212,11 @@ async def measure(kind: str, side: Side, grammar: str, *, rollouts: int, turns: 
             raise RuntimeError(f"{len(errors)} of {len(runs)} rollouts failed: {errors[0]}")
         result = await trainer.train_step(policy, groups, GRPOConfig(lr=1e-6))
         if counted:
-            step = result.metrics["seconds"]["compute"]
-            print(f"{policy}, round {seed}: rollouts {seconds:.1f} s, step {step:.1f} s", file=sys.stderr, flush=True)
+            said = (
+                f"{policy}, round {seed}: rollouts {seconds:.1f} s, step {result.metrics['seconds']['compute']:.1f} s, "
+                f"{result.metrics['tokens_unique']} packed tokens, drift {result.metrics['prefix_drift']:.3f}"
+            )
+            print(said, file=sys.stderr, flush=True)
             side.seconds += seconds
             answers = [message for run in runs for message in run.messages if isinstance(message, AIMessage)]
             side.sampled += sum(answer.usage_metadata["output_tokens"] for answer in answers if answer.usage_metadata)
