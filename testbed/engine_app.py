@@ -7,7 +7,7 @@ place of the rendered prompt, unless `state["splices"]` is false (`"garbled"`: i
 What it answers follows from the last message: `think THOUGHT|TEXT` thinks first, `call NAME {json}` makes a tool call,
 `calls [[NAME, {json}], …]` several, `say TEXT` says TEXT, `who` names the weights of the adapter that answers, `where`
 the engine, `slow` streams slowly, `die` breaks the connection, `no tokens` leaves the token ids out, `gap TEXT` says
-TEXT and leaves the second chunk of a stream out; `after SECONDS …` does the rest later, `held …` does it once
+TEXT and leaves the second chunk of a stream out; `after SECONDS …` does the rest later, `when released …` does it once
 `state["released"]`, `turn …` does the rest and samples END; anything else is echoed. A forced tool is called with what
 would have been said. More than 2,000 characters are over the context. While a test leaves texts in `state["answers"]`,
 these are said instead (of `call …`, done), to prompts of any length. `state["scripts"]` has such answers for
@@ -131,8 +131,8 @@ def make_app(
             if await _disconnected(request, float(seconds)):
                 state["aborted"] += 1
                 return Response()
-        if said.startswith("held "):
-            said = said.removeprefix("held ")
+        if said.startswith("when released "):
+            said = said.removeprefix("when released ")
             while not state["released"]:
                 await asyncio.sleep(0.01)
         said = {"who": f"say {weights(state['loaded'].get(body['model']))}", "where": f"say {name}"}.get(said, said)
