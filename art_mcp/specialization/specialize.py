@@ -135,7 +135,9 @@ async def specialize(
                 measured = await _difficulty(agent, made, training, runs, progress, stages.tell)
         about = f"{training.steps} steps of {training.groups_per_step} scenarios × {training.n} runs"
         with stages.stage("train", about):
-            async for record in _steps(agent, made, measured, trainer, training, ruler, runs, seed, progress):
+            to_train = made.scenarios.train
+            steps = _steps(agent, to_train, measured, policy, trainer, training, ruler, runs, seed, progress)
+            async for record in steps:
                 made.steps.append(record)
                 reward = "none" if record.reward is None else f"{record.reward:.3f}"
                 about = f"step {record.step}: {policy}@{record.result.version}, mean reward {reward}"
@@ -277,8 +279,9 @@ async def _difficulty(
 
 def _steps(
     agent: Graph,
-    made: Specialization,
+    scenarios: Sequence[MCPScenario],
     measured: Sequence[TrajectoryGroup],
+    policy: str,
     client: TrainerClient,
     training: TrainingSettings,
     ruler: Ruler | None,
@@ -289,8 +292,8 @@ def _steps(
     """The steps of the training. With a judge, rewards differ from the measured ones, which are then left out."""
     return train(
         agent,
-        made.scenarios.train,
-        policy=made.policy,
+        scenarios,
+        policy=policy,
         reward=verify(),
         group_reward=group_sum(judge=(training.judge_weight, ruler)) if ruler else None,
         steps=training.steps,
