@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from art_langgraph.loop.sampling.sampler import Sampler
     from art_langgraph.loop.sampling.uniform import UniformSampler
     from art_langgraph.loop.train import train
+    from art_langgraph.loop.watch.alarm_rules import AlarmRules
+    from art_langgraph.loop.watch.held_out import HeldOut
+    from art_langgraph.loop.watch.record import StepRecord
+    from art_langgraph.loop.watch.stopping import Plateau, TargetReached, TimeBudget, TokenBudget
     from art_langgraph.middleware import ARTMiddleware
     from art_langgraph.programs.run import Run, current_run
     from art_langgraph.programs.session import session
@@ -56,6 +60,10 @@ _MODULES = {
     "art_langgraph.loop.sampling.sampler": ("Sampler",),
     "art_langgraph.loop.sampling.uniform": ("UniformSampler",),
     "art_langgraph.loop.train": ("train",),
+    "art_langgraph.loop.watch.alarm_rules": ("AlarmRules",),
+    "art_langgraph.loop.watch.held_out": ("HeldOut",),
+    "art_langgraph.loop.watch.record": ("StepRecord",),
+    "art_langgraph.loop.watch.stopping": ("Plateau", "TargetReached", "TimeBudget", "TokenBudget"),
     "art_langgraph.middleware": ("ARTMiddleware",),
     "art_langgraph.programs.run": ("Run", "current_run"),
     "art_langgraph.programs.session": ("session",),
@@ -72,6 +80,7 @@ __all__ = [
     "ARTCallbackHandler",
     "ARTError",
     "ARTMiddleware",
+    "AlarmRules",
     "AutoRLReport",
     "ChatART",
     "Conversation",
@@ -80,17 +89,23 @@ __all__ = [
     "Evaluation",
     "Exploration",
     "GRPOConfig",
+    "HeldOut",
     "LLMError",
     "LearnableSampler",
     "NodeRewards",
     "PinIgnored",
+    "Plateau",
     "RolloutsFailed",
     "Ruler",
     "Run",
     "SFTConfig",
     "Sampler",
     "Scenario",
+    "StepRecord",
     "StepResult",
+    "TargetReached",
+    "TimeBudget",
+    "TokenBudget",
     "TrainerClient",
     "Trajectory",
     "TrajectoryGroup",

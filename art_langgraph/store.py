@@ -55,6 +55,9 @@ CREATE TABLE IF NOT EXISTS steps (
     policy TEXT NOT NULL, step TEXT NOT NULL, trajectory TEXT NOT NULL, ended INTEGER NOT NULL DEFAULT 0,
     version INTEGER, PRIMARY KEY (policy, step, trajectory)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS evaluations (
+    key TEXT NOT NULL, version INTEGER NOT NULL, trajectories TEXT NOT NULL, PRIMARY KEY (key, version)
+) STRICT;
 """
 
 _PATIENCE = 30.0
@@ -304,6 +307,28 @@ class TrajectoryStore:
             """
             rows = db.execute(query, (policy,))
             return {trajectory_id for (trajectory_id,) in rows}
+
+    def add_evaluation(self, key: str, version: int, trajectory_ids: Sequence[str]) -> None:
+        """Records which runs are the evaluation of a version. A version that was evaluated keeps its first evaluation.
+
+        Args:
+            key: What the evaluation belongs to: policy, scenarios, and how they were measured.
+            version: The version that was evaluated.
+            trajectory_ids: Ids of its runs.
+        """
+        row = key, version, json.dumps(list(trajectory_ids))
+        with self._connected() as db, db:
+            db.execute("INSERT OR IGNORE INTO evaluations VALUES (?, ?, ?)", row)
+
+    def evaluations(self, key: str) -> dict[int, list[str]]:
+        """Ids of the runs that evaluate versions: by version, in the order in which they were recorded.
+
+        Args:
+            key: As that of `add_evaluation`.
+        """
+        query = "SELECT version, trajectories FROM evaluations WHERE key = ? ORDER BY rowid"
+        with self._connected() as db:
+            return {version: json.loads(ids) for version, ids in db.execute(query, (key,))}
 
     def get(self, trajectory_id: str) -> Trajectory | None:
         """A run by its id, finished or not; None where the store has no such run.

@@ -6,7 +6,6 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any, Literal
@@ -16,92 +15,30 @@ from langchain_core.runnables import RunnableConfig
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.client.step_marks import StepMarks
 from art_langgraph.credit import RetryCredit
-from art_langgraph.loop.failures import failures_of, runs_of, versions_of
+from art_langgraph.loop.evaluate import evaluate
+from art_langgraph.loop.failures import runs_of
 from art_langgraph.loop.graphs import Graph, GraphSource
 from art_langgraph.loop.pins import PinIgnored
 from art_langgraph.loop.prefetch import RolloutBatch, prefetch_rollouts
 from art_langgraph.loop.rollout import Resume, ScenarioLike, rollout, run_groups
 from art_langgraph.loop.sampling.curriculum import Curriculum
 from art_langgraph.loop.sampling.exploration import Exploration, Explorer
-from art_langgraph.loop.sampling.informative import add_informative, informative
+from art_langgraph.loop.sampling.informative import add_informative
 from art_langgraph.loop.sampling.learnable import LearnableSampler
 from art_langgraph.loop.sampling.sampler import Sampler
 from art_langgraph.loop.sampling.uniform import UniformSampler
 from art_langgraph.loop.step_check import StepCheck, wait_until_ready
+from art_langgraph.loop.watch.alarm_rules import AlarmRules
+from art_langgraph.loop.watch.held_out import HeldOut
+from art_langgraph.loop.watch.record import StepRecord as StepRecord
+from art_langgraph.loop.watch.stopping import StopRule
+from art_langgraph.loop.watch.watch import Watch
 from art_langgraph.rewards import GroupReward, RewardFunction
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
-from trainer_server.wire import ConfigError, GRPOConfig, Job, JobStatus, StepResult
+from trainer_server.wire import ConfigError, GRPOConfig, Job, JobStatus
 
 log = logging.getLogger("art_langgraph")
-
-
-@dataclass(slots=True)
-class StepRecord:
-    """What a turn of the training loop did.
-
-    Args:
-        step: Number of the step.
-        result: The version that the step made, and its metrics; `metrics["skipped"]` says why it made none.
-        groups: The runs that were sent; empty where the server accepted the step before a crash.
-        seconds: Wall time by phase: `rollout`, `train`, `swap`.
-        replaced: How many groups were added because others have equal rewards, which teach nothing.
-        explored: How many runs were added at a higher temperature to groups with equal rewards.
-        measured: How many of the groups were made before the first step.
-    """
-
-    step: int
-    result: StepResult
-    groups: list[TrajectoryGroup] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    replaced: int = 0
-    explored: int = 0
-    measured: int = 0
-
-    @property
-    def informative(self) -> int:
-        """How many groups teach something: their rewards differ."""
-        return sum(map(informative, self.groups))
-
-    @property
-    def reward(self) -> float | None:
-        """Mean over all trajectories that have a reward."""
-        mean: float | None = self.result.metrics.get("reward_mean")
-        return mean
-
-    @property
-    def prefix_drift(self) -> float | None:
-        """Share of the sampled tokens that the next prompt of their run does not have; None where no run has turns."""
-        share: float | None = self.result.metrics.get("prefix_drift")
-        return share
-
-    @property
-    def skipped(self) -> str | None:
-        """Why the step made no new version; None where it made a version."""
-        reason: str | None = self.result.metrics.get("skipped")
-        return reason
-
-    @property
-    def versions(self) -> dict[str, list[int]]:
-        """The versions that answered in the step's runs, by policy."""
-        return versions_of(runs_of(self.groups))
-
-    @property
-    def failures(self) -> str | None:
-        """How many of the step's runs raised and how many have no reward, each with the first error. None: no run."""
-        return failures_of(runs_of(self.groups))
-
-    def __str__(self) -> str:
-        reward = "no reward" if self.reward is None else f"mean reward {self.reward:.3f}"
-        head = f"step {self.step}: version {self.result.version}, {reward}"
-        if (drift := self.prefix_drift) is not None:
-            head += f", prefix drift {drift:.1%}"
-        if self.groups:
-            head += f", {self.informative} of {len(self.groups)} groups informative"
-        if self.explored:
-            head += f", {self.explored} runs to explore"
-        parts = [head, self.skipped, self.failures]
-        return "; ".join(filter(None, parts))
 
 
 async def train(
@@ -134,6 +71,11 @@ async def train(
     seed: int = 0,
     run: str = "",
     first_step: int = 1,
+    held_out: HeldOut | Sequence[ScenarioLike] | None = None,
+    evaluate_every: int | None = None,
+    stop_when: StopRule | Sequence[StopRule] | None = None,
+    keep_best: bool = False,
+    alarms: AlarmRules | None = None,
     progress: bool = True,
 ) -> AsyncIterator[StepRecord]:
     """Trains a policy on a graph, yielding after each step.
@@ -145,6 +87,8 @@ async def train(
     The loop outlives a restart of the trainer server. Its own requests and the calls of ChatART are sent again for as
     long as `TrainerClient` and `ChatART` say, and a run whose graph lost the server in another way runs again. Warnings
     say so. `StepRecord.failures` has what failed nevertheless.
+
+    Rollouts are sampled from the newest version, also where another one is promoted.
 
     Args:
         graph: As that of `rollout`.
@@ -188,13 +132,24 @@ async def train(
             is not taken again, and its record has no groups. A step that failed there, or was cancelled, is taken
             again. Empty: no such names.
         first_step: Number of the first step.
+        held_out: Scenarios that are never trained on, or a HeldOut, which says how they are measured. The version that
+            the run begins with is evaluated on them, and the last one. Kept in `store`, an evaluation is not made
+            again by a run that is continued.
+        evaluate_every: Steps between two further evaluations; None: there are no others.
+        stop_when: Ends the run early: `TargetReached`, `Plateau`, `TimeBudget`, `TokenBudget`, a function of the
+            records, or several of these, of which the first that holds ends it. `StepRecord.stopped` says why.
+        keep_best: The version with the highest held-out success is promoted at the end: the policy's name means it.
+            `StepRecord.best` of the last step has it. It is never deleted. Versions that were the best before, or are
+            promoted, are measured too.
+        alarms: Thresholds of `StepRecord.alarms`; None: the defaults.
         progress: Shows a bar on a terminal.
 
     Yields:
         A record of each step.
 
     Raises:
-        ConfigError: There are fewer scenarios than groups_per_step, or no reward, or a setting is out of its range.
+        ConfigError: There are fewer scenarios than groups_per_step, or no reward, or a setting is out of its range; or
+            scenarios are trained on and held out.
         RolloutsFailed: In the first step, every run raised, or none has a reward, or none has a completion of the
             policy. Or this went on for three later steps in a row; single ones are sent, and warned of. Or the trainer
             server answered in no run of a later step, even after the client's `retry_for` seconds of waiting for it.
@@ -219,6 +174,27 @@ async def train(
     if source.function is not None:
         source.server = client.connection
     check = StepCheck(policy, nodes, retry_credit)
+    watch = Watch.of(
+        policy,
+        client,
+        first_step,
+        steps,
+        held_out=held_out,
+        evaluate_every=evaluate_every,
+        stop_when=stop_when,
+        keep_best=keep_best,
+        alarms=alarms,
+    )
+    measure = partial(
+        evaluate,
+        source,
+        max_concurrency=max_concurrency,
+        timeout=timeout,
+        store=store,
+        resume=resume,
+        config=run_config,
+        metadata=metadata,
+    )
     curriculum = await Curriculum.begin(
         _sampler(sampler, policy, n, seed, shuffle),
         tasks,
@@ -243,6 +219,7 @@ async def train(
                 timeout=timeout,
                 store=store,
                 resume=resume,
+                version={policy: "latest"},
                 metadata=metadata,
             )
         except PinIgnored as error:  # one run among many: it counts as failed
@@ -285,7 +262,11 @@ async def train(
         curriculum.learn(groups)
         return RolloutBatch(step, groups, key=key, replaced=replaced, explored=explored, measured=len(ready))
 
-    async with aclosing(prefetch_rollouts(range(first_step, steps + 1), roll, max_staleness)) as batches:
+    batches = prefetch_rollouts(range(first_step, steps + 1), roll, max_staleness)
+    async with watch, aclosing(batches):
+        await watch.begin(
+            measure, tasks, reward=reward, group_reward=group_reward, store=store, run=run, progress=progress
+        )
         async for batch in batches:
             key = batch.key or uuid.uuid4().hex
             async with StepMarks(store, policy, key, runs_of(batch.groups)) as marks:
@@ -303,7 +284,21 @@ async def train(
                 marks.result = result
             phases = result.metrics["job"]["seconds"]
             seconds = {"rollout": batch.seconds, "train": phases.get("train", 0.0), "swap": phases.get("swap", 0.0)}
-            yield StepRecord(batch.step, result, batch.groups, seconds, batch.replaced, batch.explored, batch.measured)
+            record = StepRecord(
+                batch.step,
+                result,
+                batch.groups,
+                seconds,
+                batch.replaced,
+                explored=batch.explored,
+                measured=batch.measured,
+            )
+            await watch.after(record, taken=batch.job is not None)
+            yield record
+            if record.stopped is not None:
+                return
+        if first_step > steps:
+            await watch.conclude()
 
 
 def _sampler(

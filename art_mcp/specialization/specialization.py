@@ -25,8 +25,8 @@ class Specialization:
         base_model: Name of the model that the policy adapts.
         scenarios: All scenarios. Their plans have the measured difficulty and the split.
         before: Evaluation of the policy's newest version when `specialize` began, on the held-out scenarios.
-        after: Evaluation of its newest version at the end, on the same scenarios. It equals `before` until training has
-            ended.
+        after: Evaluation of its newest version at the end, or of the best one (`keep_best`), on the same scenarios. It
+            equals `before` until training has ended.
         warm_start: Metrics of the warm start. None: there was none.
         steps: A record for each training step.
         seconds: Wall time in seconds by the name of the stage.

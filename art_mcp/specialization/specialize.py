@@ -19,6 +19,8 @@ from art_langgraph.loop.evaluate import Evaluation, evaluate
 from art_langgraph.loop.failures import RolloutsFailed, check_rewards, runs_of
 from art_langgraph.loop.rollout import Graph, gather
 from art_langgraph.loop.train import StepRecord, train
+from art_langgraph.loop.watch.held_out import HeldOut
+from art_langgraph.loop.watch.stopping import Plateau
 from art_langgraph.progress import Stages
 from art_langgraph.rewards import group_sum
 from art_langgraph.trajectory import TrajectoryGroup
@@ -135,17 +137,16 @@ async def specialize(
                 measured = await _difficulty(agent, made, training, runs, progress, stages.tell)
         about = f"{training.steps} steps of {training.groups_per_step} scenarios × {training.n} runs"
         with stages.stage("train", about):
+            held = HeldOut(divided.validation, verify(), solved) if training.watched else None
             to_train = made.scenarios.train
-            steps = _steps(agent, to_train, measured, policy, trainer, training, ruler, runs, seed, progress)
+            steps = _steps(agent, to_train, measured, policy, trainer, training, ruler, runs, seed, progress, held)
             async for record in steps:
                 made.steps.append(record)
-                reward = "none" if record.reward is None else f"{record.reward:.3f}"
-                about = f"step {record.step}: {policy}@{record.result.version}, mean reward {reward}"
-                stages.tell("; ".join(filter(None, [about, record.failures])))
+                stages.tell(str(record))
         with stages.stage("after", "measuring on the held-out scenarios"):
-            last = (await trainer.versions(policy))[-1].version
+            last, known = _outcome(made.steps, (await trainer.versions(policy))[-1].version)
             try:
-                made.after = await _evaluate(agent, divided.validation, last, runs, progress)
+                made.after = known or await _evaluate(agent, divided.validation, last, runs, progress)
             except RolloutsFailed as error:  # the training is done: its report must not be lost with the measurement
                 made.notes.append(f"the last version could not be measured: {error}")
                 made.after = Evaluation(error.trajectories, last, solved)
@@ -277,6 +278,19 @@ async def _difficulty(
     return groups
 
 
+def _outcome(steps: Sequence[StepRecord], newest: int) -> tuple[int, Evaluation | None]:
+    """The version that the training gives, and its evaluation, if the training made one.
+
+    Args:
+        steps: The records of the training.
+        newest: The newest version.
+    """
+    if steps and (best := steps[-1].best):
+        return best.version, replace(best.again or best.evaluation, version=best.version)
+    measured = steps[-1].evaluation if steps else None
+    return newest, replace(measured, version=newest) if measured else None
+
+
 def _steps(
     agent: Graph,
     scenarios: Sequence[MCPScenario],
@@ -288,6 +302,7 @@ def _steps(
     runs: RunSettings,
     seed: int,
     progress: bool,
+    held_out: HeldOut | None = None,
 ) -> AsyncIterator[StepRecord]:
     """The steps of the training. With a judge, rewards differ from the measured ones, which are then left out."""
     return train(
@@ -307,5 +322,9 @@ def _steps(
         max_concurrency=runs.max_concurrency,
         timeout=runs.timeout,
         seed=seed,
+        held_out=held_out,
+        evaluate_every=training.evaluate_every,
+        stop_when=None if training.patience is None else Plateau(training.patience),
+        keep_best=training.keep_best,
         progress=progress,
     )

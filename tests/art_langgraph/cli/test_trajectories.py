@@ -17,6 +17,7 @@ from art_langgraph import Scenario, Trajectory, TrajectoryStore
 from art_langgraph.cli.main import build
 from art_langgraph.trajectory import CompletionCall, NodeRun
 from tests.support.groups import group
+from tests.support.patience import PATIENCE
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
@@ -68,7 +69,7 @@ def test_half_a_surrogate_pair_in_a_run_can_be_printed_and_exported(store: Traje
     run = recorded("run-1", "half \ud83d", error="broken \ud83d", output={"b": "\ud83d"})
     store.add(run)
     done = subprocess.run(
-        [sys.executable, "-c", _ALL], capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        [sys.executable, "-c", _ALL], capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path,
         env={**os.environ, "PYTHONIOENCODING": "utf-8:strict", "PYTHONPATH": str(Path(__file__).parents[3])},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

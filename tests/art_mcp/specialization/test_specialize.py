@@ -91,6 +91,25 @@ async def test_a_server_in_and_a_version_with_a_report_out(connected: TrainerSer
         assert [one.version for one in await trainer.versions("special")] == [0, 1]
 
 
+async def test_the_best_version_is_what_is_exported(connected: TrainerServer, tmp_path: Path) -> None:
+    made = await specialize(
+        SERVER,
+        policy="special-best",
+        scenarios=scenarios(),
+        generation=ALLOWED,
+        training=TrainingSettings(steps=1, groups_per_step=2, n=2, difficulty_runs=0, keep_best=True),
+        runs=RunSettings(max_tokens=60),
+        output=tmp_path / "out",
+        progress=False,
+    )
+    best = made.steps[-1].best
+    assert best is not None
+    assert (best.version, made.after.version, made.model) == (0, 0, "special-best@0"), "nothing was learnt"
+    assert made.after.success_rate == 0.5
+    async with TrainerClient() as trainer:
+        assert (await trainer.policy("special-best")).promoted == 0
+
+
 def breaking(after: int) -> Any:
     """An agent that answers, and then raises: always for 0, else from so many runs on."""
     ran = 0

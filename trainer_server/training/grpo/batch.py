@@ -46,8 +46,9 @@ class Batch:
 
     version: the newest one of the policy, which is trained. samples: what is trained. rewards: of all trajectories that
     have one. rewards_by_version: those of trajectories that one version of the policy sampled alone. *_skipped: what is
-    not trained, by reason. continuations: of the completions in the ledger, how many continue an earlier turn in which
-    way. prefix_drift: of all of them.
+    not trained, by reason. lengths: sampled tokens of each of the policy's completions. truncated: how many of these
+    were cut by the limit of tokens. continuations: of the completions in the ledger, how many continue an earlier turn
+    in which way. prefix_drift: of all of them.
     """
 
     version: int = 0
@@ -59,6 +60,8 @@ class Batch:
     trajectories: int = 0
     trajectories_skipped: Counter[str] = field(default_factory=Counter)
     completions_skipped: Counter[str] = field(default_factory=Counter)
+    lengths: list[int] = field(default_factory=list)
+    truncated: int = 0
     continuations: Counter[str] = field(default_factory=Counter)
     prefix_drift: float | None = None
 
@@ -97,6 +100,10 @@ class Batch:
             "trajectories_trained": list(dict.fromkeys(sample.trajectory_id for sample in self.samples)),
             "completions": len(self.samples),
             "completions_skipped": dict(self.completions_skipped),
+            "completion_length_mean": statistics.fmean(self.lengths) if self.lengths else None,
+            "completion_length_max": max(self.lengths, default=None),
+            "completions_truncated": self.truncated / len(self.lengths) if self.lengths else None,
+            "tokens_sampled": sum(self.lengths),
             "constrained": sum(sample.constrained for sample in self.samples),
             "prefix_drift": self.prefix_drift,
             "continuations": dict(self.continuations),
@@ -127,8 +134,11 @@ def gather_batch(
         server_id: Of the server; completions of others are skipped, since versions of theirs have the same numbers and
             other weights. None: of no server.
     """
+    own = [one for one in completions.values() if one.policy == policy]
     batch = Batch(
         version,
+        lengths=[len(one.token_ids) for one in own],
+        truncated=sum(one.truncated for one in own),
         continuations=Counter(one.continuation for one in completions.values() if one.continuation),
         prefix_drift=prefix_drift(completions.values()).share,
     )
