@@ -67,6 +67,22 @@ def train_command(
     steps: Annotated[int, typer.Option(help="Steps of the loop.", min=1, rich_help_panel=_LOOP)] = 20,
     groups_per_step: Annotated[int, typer.Option(help="Scenarios of a step.", min=1, rich_help_panel=_LOOP)] = 4,
     n: Annotated[int, typer.Option("--n", help="Runs of each scenario.", min=2, rich_help_panel=_LOOP)] = 8,
+    sampler: Annotated[
+        Literal["uniform", "learnable"],
+        typer.Option(
+            help="Scenarios of a step: all equally often, or those whose runs will most likely get unequal rewards.",
+            rich_help_panel=_LOOP,
+        ),
+    ] = "uniform",
+    explore: Annotated[
+        int,
+        typer.Option(
+            help="Where all runs of a scenario got the same reward, run it again at a higher temperature: so many runs "
+            "of a step, at most.",
+            min=0,
+            rich_help_panel=_LOOP,
+        ),
+    ] = 0,
     held_out: Annotated[
         Path | None,
         typer.Option(
@@ -167,6 +183,8 @@ def train_command(
             "in Python)"
         )
     of_the_loop = {
+        "--sampler": sampler != "uniform",
+        "--explore": explore,
         "--held-out": held_out,
         "--evaluate-every": evaluate_every,
         "--stop-at": stop_at,
@@ -200,6 +218,8 @@ def train_command(
                 steps=steps,
                 groups_per_step=groups_per_step,
                 n=n,
+                sampler=sampler,
+                explore=explore,
                 held_out=held_out,
                 evaluate_every=evaluate_every,
                 stop_at=stop_at,

@@ -203,11 +203,12 @@ async def train(
         client=client,
         store=store,
         measured=measured,
-        continues=first_step > 1,
     )
+    if first_step > 1:
+        curriculum.step_was_taken()
     explorer = None if explore is None else Explorer(explore)
 
-    async def run_scenario(scenario: Scenario, temperature: float | None) -> Trajectory:
+    async def run_scenario(scenario: Scenario, *, temperature: float | None = temperature) -> Trajectory:
         try:
             return await rollout(
                 source,
@@ -241,6 +242,7 @@ async def train(
     async def roll(step: int) -> RolloutBatch:
         key, job = await _accepted(client, policy, run, step) if run else (None, None)
         if job is not None:
+            curriculum.step_was_taken()
             return RolloutBatch(step, job=job, key=key)
         ready = curriculum.ready if step == first_step else []
         chosen = curriculum.choose(step, groups_per_step - len(ready), ready)

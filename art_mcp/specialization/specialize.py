@@ -138,7 +138,9 @@ async def specialize(
         about = f"{training.steps} steps of {training.groups_per_step} scenarios × {training.n} runs"
         with stages.stage("train", about):
             held = HeldOut(divided.validation, verify(), solved) if training.watched else None
-            async for record in _steps(agent, made, measured, trainer, training, ruler, runs, seed, progress, held):
+            to_train = made.scenarios.train
+            steps = _steps(agent, to_train, measured, policy, trainer, training, ruler, runs, seed, progress, held)
+            async for record in steps:
                 made.steps.append(record)
                 stages.tell(str(record))
         with stages.stage("after", "measuring on the held-out scenarios"):
@@ -291,8 +293,9 @@ def _outcome(steps: Sequence[StepRecord], newest: int) -> tuple[int, Evaluation 
 
 def _steps(
     agent: Graph,
-    made: Specialization,
+    scenarios: Sequence[MCPScenario],
     measured: Sequence[TrajectoryGroup],
+    policy: str,
     client: TrainerClient,
     training: TrainingSettings,
     ruler: Ruler | None,
@@ -304,8 +307,8 @@ def _steps(
     """The steps of the training. With a judge, rewards differ from the measured ones, which are then left out."""
     return train(
         agent,
-        made.scenarios.train,
-        policy=made.policy,
+        scenarios,
+        policy=policy,
         reward=verify(),
         group_reward=group_sum(judge=(training.judge_weight, ruler)) if ruler else None,
         steps=training.steps,

@@ -27,12 +27,14 @@ class Curriculum:
         scenarios: All of them.
         temperature: Of the training. The sampler learns from runs at this temperature only.
         ready: Measured groups that the first step can learn from as they are.
+        remembers: Whether the sampler knows the runs of earlier steps, or need not know them.
     """
 
     sampler: Sampler
     scenarios: Sequence[Scenario]
     temperature: float | None
     ready: list[TrajectoryGroup] = field(default_factory=list)
+    remembers: bool = True
 
     @classmethod
     async def begin(
@@ -45,7 +47,6 @@ class Curriculum:
         client: TrainerClient,
         store: TrajectoryStore | None,
         measured: Sequence[TrajectoryGroup],
-        continues: bool,
     ) -> Curriculum:
         """Lets a sampler learn from the runs that are known before the first step.
 
@@ -57,13 +58,12 @@ class Curriculum:
             client: The trainer server.
             store: Where earlier runs are; None: nowhere.
             measured: As that of `train`.
-            continues: Whether the training had steps before, whose runs the sampler should know.
 
         Raises:
             ServerError: 404 where there is no such policy.
         """
-        curriculum = cls(sampler, scenarios, temperature)
         learns = not isinstance(sampler, UniformSampler)
+        curriculum = cls(sampler, scenarios, temperature, remembers=not learns or store is not None)
         if measured or (learns and store is not None):
             known = await client.policy(policy)
             curriculum.ready = ready_groups(
@@ -74,12 +74,16 @@ class Curriculum:
                     await asyncio.to_thread(stored_groups, store, scenarios, policy, temperature, known.created)
                 )
             curriculum.learn(measured)
-        elif learns and continues:
+        return curriculum
+
+    def step_was_taken(self) -> None:
+        """Warns, once, where the training had a step before whose runs the sampler does not know."""
+        if not self.remembers:
+            self.remembers = True
             log.warning(
                 "the sampler does not know the runs of earlier steps, because train() has no store: it begins anew. "
                 "Give store=TrajectoryStore(), where runs are kept"
             )
-        return curriculum
 
     def choose(self, step: int, count: int, groups: Sequence[TrajectoryGroup] = ()) -> list[Scenario]:
         """Scenarios for a step.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
 from langchain_core.messages import HumanMessage
@@ -41,7 +42,7 @@ _BY_SYMPTOM: dict[Kind, str] = {
 }
 """What helps where failed runs have a symptom in common."""
 _SHOWN = 3
-"""Examples of each cause in the text."""
+"""Examples of each cause, and causes of each kind, in the text."""
 _LONGEST = 80
 """Characters of an example."""
 
@@ -128,15 +129,19 @@ class DeadGroups:
         if not self.scenarios:
             return f"{head}; each of {self.tried} scenarios taught something at least once"
         lines = [f"{head}; {len(self.scenarios)} of {self.tried} scenarios never taught anything:"]
-        by_cause: dict[tuple[str, str], list[DeadScenario]] = {}
-        for one in self.scenarios:
-            by_cause.setdefault((one.cause, one.remedy), []).append(one)
-        for (cause, remedy), found in by_cause.items():
-            runs = sum(one.runs for one in found)
-            examples = ", ".join(f"{one.scenario.id} {_question(one.scenario)!r}" for one in found[:_SHOWN])
-            more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-            lines.append(f"- {len(found)} × {cause} ({runs} runs): {examples}{more}")
-            lines.append(f"  What to do: {remedy}.")
+        for _, kind in groupby(self.scenarios, key=lambda one: one.why):
+            by_cause: dict[tuple[str, str], list[DeadScenario]] = {}
+            for one in kind:
+                by_cause.setdefault((one.cause, one.remedy), []).append(one)
+            causes = sorted(by_cause.items(), key=lambda item: -len(item[1]))
+            for (cause, remedy), found in causes[:_SHOWN]:
+                runs = sum(one.runs for one in found)
+                examples = ", ".join(f"{one.scenario.id} {_question(one.scenario)!r}" for one in found[:_SHOWN])
+                more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+                lines.append(f"- {len(found)} × {cause} ({runs} runs): {examples}{more}")
+                lines.append(f"  What to do: {remedy}.")
+            if rest := [one for _, found in causes[_SHOWN:] for one in found]:
+                lines.append(f"- {len(rest)} × {_WORDS[rest[0].why]}, for {len(causes) - _SHOWN} other causes")
         return "\n".join(lines)
 
 

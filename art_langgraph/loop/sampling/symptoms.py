@@ -17,10 +17,6 @@ Kind = Literal["raised", "unscored", "missing tool", "tool error", "no tool", "s
 _ORDER: tuple[Kind, ...] = (
     "raised", "unscored", "missing tool", "tool error", "no tool", "silent", "same answer", "judge", "part",
 )  # fmt: skip
-_NO_SUCH_TOOL = re.compile(
-    r"is not a valid tool|unknown tool|no such tool|tool\b.{0,80}\b(not found|does not exist)", re.I
-)
-"""How LangGraph's ToolNode, MCP servers and other frameworks answer a call of a tool that there is not."""
 _LONGEST = 160
 """Characters of a text in a symptom."""
 
@@ -45,7 +41,7 @@ class Known:
     """What other runs show: which tools there are, and how good each part of the reward can be.
 
     Args:
-        tools: Tools that a run called with an answer that is no error.
+        tools: Tools that ran for a call, whatever they answered.
         best: The highest value of each part of the reward.
     """
 
@@ -57,7 +53,7 @@ class Known:
         """What these runs show."""
         tools, best = set[str](), dict[str, float]()
         for run in runs:
-            tools |= {call.tool for call in run.tool_calls if not call.is_error}
+            tools |= {call.tool for call in run.tool_calls if not _refused(call.tool, call.result)}
             for name, value in run.metrics.items():
                 best[name] = max(value, best.get(name, value))
         return cls(frozenset(tools), best)
@@ -86,18 +82,16 @@ def _of_run(run: Trajectory, known: Known) -> Iterator[tuple[Kind, str]]:
     if not run.scored:
         yield "unscored", f"had no reward: {_short(run.reward_error or 'no reward function scored it')}"
     answers = _tool_answers(run)
-    made = {call.tool_call_id: call for call in run.tool_calls if call.tool_call_id is not None}
+    made = {call.tool_call_id for call in run.tool_calls if call.tool_call_id is not None}
     called = _called(run)
     for call_id, name in called:
         answer = answers.get(call_id, "")
-        refused = _NO_SUCH_TOOL.search(answer) is not None and name not in known.tools
-        unmade = bool(known.tools) and call_id not in made and name not in known.tools
-        if refused or unmade:
+        if name not in known.tools and (_refused(name, answer) or (known.tools and call_id not in made)):
             yield "missing tool", f"called the tool {name!r}, which does not exist"
         elif answer.startswith("Error") and call_id not in made:
             yield "tool error", f"got an error from the tool {name!r}: {_short(answer)}"
     for call in run.tool_calls:
-        if call.is_error and call.tool in known.tools | {name for _, name in called}:
+        if call.is_error and call.tool in known.tools:
             yield "tool error", f"got an error from the tool {call.tool!r}: {_short(call.result or call.failure or '')}"
     if known.tools and not called and not run.tool_calls:
         yield "no tool", "called no tool"
@@ -108,6 +102,17 @@ def _of_run(run: Trajectory, known: Known) -> Iterator[tuple[Kind, str]]:
     for name, value in run.metrics.items():
         if value < known.best[name] or value <= 0:
             yield "part", f"got {value:g} for the part {name!r} of the reward"
+
+
+def _refused(name: str, answer: str | None) -> bool:
+    """Whether an answer says that there is no such tool, in the words of LangGraph's ToolNode and of MCP servers."""
+    tool = rf"[\"'`]?{re.escape(name)}[\"'`]?"
+    said = (
+        rf"{tool} is not a valid tool",
+        rf"(unknown|no such) tool:? {tool}",
+        rf"tool:? {tool} (is |was )?(not found|does not exist)",
+    )
+    return re.search("|".join(said), answer or "", re.IGNORECASE) is not None
 
 
 def _called(run: Trajectory) -> list[tuple[str, str]]:

@@ -180,7 +180,7 @@ async def test_the_report_escapes_what_a_server_says(connected: TrainerServer, t
 async def test_training_runs_have_the_time_limit_of_all_runs() -> None:
     async with TrainerClient("http://127.0.0.1:1", "key") as trainer:
         training, runs = TrainingSettings(steps=1), RunSettings(timeout=7.0)
-        begun: Any = _steps(breaking(0), scenarios().train, "p", trainer, training, None, runs, 0, False)
+        begun: Any = _steps(breaking(0), scenarios().train, [], "p", trainer, training, None, runs, 0, False)
         assert begun.ag_frame.f_locals["timeout"] == 7.0
         await begun.aclose()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -28,6 +30,7 @@ from art_langgraph import (
 from art_langgraph.loop.sampling.curriculum import Curriculum
 from art_langgraph.loop.sampling.dead_groups import groups_by_version
 from art_langgraph.loop.train import StepRecord
+from tests.support import killed_training
 from tests.support.groups import group
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
@@ -80,18 +83,46 @@ async def test_a_training_that_continues_from_its_store_chooses_as_one_without_a
     sampler = LearnableSampler("kept", n=2, exploration=0.0)
     async with TrainerClient() as client:
         await client.create_policy("kept")
-        records = await steps(client, "kept", sampler=sampler, store=store, steps=5, explore=Exploration(n=2, budget=2))
+        records = await steps(
+            client, "kept", sampler=sampler, store=store, steps=5, explore=Exploration(n=2, budget=2),
+            dynamic_sampling=1, max_staleness=1,
+        )  # fmt: skip
         chosen = [name for names in taken(records) for name in names]
         assert sum(name.startswith("alive") for name in chosen[6:]) > 0.5 * len(chosen[6:])
         assert sum(record.explored for record in records) > 0
         again = LearnableSampler("kept", n=2, exploration=0.0)
         await Curriculum.begin(
-            again, SCENARIOS, policy="kept", temperature=1.0, client=client, store=store, measured=(), continues=True
+            again, SCENARIOS, policy="kept", temperature=1.0, client=client, store=store, measured=()
         )
     for step in range(6, 30):
         assert again.choose(SCENARIOS, 3, step=step) == sampler.choose(SCENARIOS, 3, step=step)
     report = dead_groups(groups_by_version(store, "kept"))
     assert {one.why for one in report.scenarios} <= {"failed", "solved"}
+
+
+@pytest.mark.slow
+async def test_a_killed_training_continues_with_what_it_knew(connected: TrainerServer, tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path / "runs.sqlite")
+    async with TrainerClient() as client:
+        await client.create_policy("killed")
+        training = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.support.killed_training", "killed", str(store.path),
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert training.stdout is not None
+        async with asyncio.timeout(60):
+            while (await training.stdout.readline()).strip() != b"in rollouts":
+                assert training.returncode is None
+        training.kill()
+        await training.wait()
+        assert len(store) == 2 * 12 + 5  # all that had ended
+        sampler = LearnableSampler("killed", n=2, exploration=0.0)
+        options: dict[str, Any] = {"sampler": sampler, "run": "killed", "groups_per_step": 6, "store": store}
+        records = await steps(client, "killed", scenarios=killed_training.SCENARIOS, first_step=3, **options)
+    assert [record.step for record in records] == [3]
+    assert len(store) == 3 * 12 + 5
+    dead, alive = (sampler.chance(Scenario(id=f"{kind} 0", input="")) for kind in ("dead", "alive"))
+    assert dead < sampler.chance(Scenario(id="never tried", input="")) < alive
 
 
 async def test_dead_groups_are_explored_at_a_higher_temperature_and_trained(connected: TrainerServer) -> None:
@@ -170,13 +201,21 @@ def test_a_sampler_learns_from_runs_at_the_temperature_of_training() -> None:
     assert own.learnt == [mixed.trajectories[0].id]
 
 
-async def test_a_sampler_that_begins_anew_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    for learns in (True, False):
-        await Curriculum.begin(
-            Own(), SCENARIOS, policy="p", temperature=1.0, client=TrainerClient.__new__(TrainerClient), store=None,
-            measured=(), continues=learns,
-        )  # fmt: skip
-    assert caplog.text.count("it begins anew. Give store=TrajectoryStore()") == 1
+async def test_a_sampler_that_begins_anew_says_so_once(
+    connected: TrainerServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with TrainerClient() as client:
+        await client.create_policy("anew")
+        for sampler, warnings in (("uniform", 0), ("learnable", 1)):
+            for first_step in (1, 2):  # a step that the server has accepted, and none
+                caplog.clear()
+                options: dict[str, Any] = {"sampler": sampler, "run": sampler, "steps": 2, "first_step": first_step}
+                await steps(client, "anew", **options)
+                warned = caplog.text.count("it begins anew. Give store=TrajectoryStore()")
+                assert warned == (warnings if first_step == 2 else 0)
+            caplog.clear()
+            await steps(client, "anew", sampler=sampler, run=sampler, steps=2)
+            assert caplog.text.count("it begins anew") == warnings
 
 
 async def test_an_unknown_sampler_is_refused(connected: TrainerServer) -> None:

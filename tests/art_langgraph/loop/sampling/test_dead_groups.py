@@ -64,6 +64,16 @@ def test_the_report_names_the_tool_that_does_not_exist_and_the_remedy() -> None:
     assert (first["why"], first["question"], first["reward"]) == ("failed", "question of a", 0.0)
 
 
+def test_the_text_is_short_whatever_happened_and_the_summary_is_whole() -> None:
+    lost = [named(f"s{at}", None, None, reward_error=f"KeyError: {at // 2}") for at in range(20)]
+    report = dead_groups([*lost, *(named(f"t{at}", 1.0, 1.0) for at in range(5))])
+    lines = str(report).splitlines()
+    assert len(lines) == 1 + 3 * 2 + 1 + 2
+    assert "- 14 × no run has a reward, for 7 other causes" in lines
+    assert lines[-2].endswith("and 2 more")
+    assert len(report.summary()["scenarios"]) == 25
+
+
 def test_remedies_fit_the_cause() -> None:
     same = dead_groups([named("a", 0.0, 0.0, output="42"), named("b", 0.0, 1.0)]).scenarios[0]
     assert "higher temperature" in same.remedy

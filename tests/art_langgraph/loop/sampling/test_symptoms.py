@@ -33,6 +33,14 @@ def test_a_tool_that_does_not_exist_is_known_by_the_answer(told: str) -> None:
     assert first == Symptom("missing tool", "called the tool 'lookup', which does not exist", 3)
 
 
+@pytest.mark.parametrize("told", ["Error: city 'Oslo' not found by tool lookup", "no such tool as a hammer: lookup"])
+def test_an_error_of_a_tool_that_exists_is_none_of_a_missing_tool(told: str) -> None:
+    made = {"calls": [("lookup", told)], "tool_calls": [tool("lookup", is_error=True, result=told)]}
+    kinds = {one.kind for one in symptoms(*(run("a", 0.0, **made) for _ in range(2)))}
+    assert "tool error" in kinds
+    assert "missing tool" not in kinds
+
+
 def test_or_by_the_tools_of_other_runs() -> None:
     """An agent may drop such a call without a word to the model."""
     lost = [run("a", 0.0, calls=[("lookup", "")]) for _ in range(2)]
