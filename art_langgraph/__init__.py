@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from art_langgraph.loop.failures import RolloutsFailed
     from art_langgraph.loop.pins import PinIgnored
     from art_langgraph.loop.rollout import gather, rollout
+    from art_langgraph.loop.sampling.dead_groups import DeadGroups, DeadScenario, dead_groups
+    from art_langgraph.loop.sampling.exploration import Exploration
+    from art_langgraph.loop.sampling.learnable import LearnableSampler
+    from art_langgraph.loop.sampling.sampler import Sampler
+    from art_langgraph.loop.sampling.uniform import UniformSampler
     from art_langgraph.loop.train import train
     from art_langgraph.loop.watch.alarm_rules import AlarmRules
     from art_langgraph.loop.watch.held_out import HeldOut
@@ -49,6 +54,11 @@ _MODULES = {
     "art_langgraph.loop.failures": ("RolloutsFailed",),
     "art_langgraph.loop.pins": ("PinIgnored",),
     "art_langgraph.loop.rollout": ("gather", "rollout"),
+    "art_langgraph.loop.sampling.dead_groups": ("DeadGroups", "DeadScenario", "dead_groups"),
+    "art_langgraph.loop.sampling.exploration": ("Exploration",),
+    "art_langgraph.loop.sampling.learnable": ("LearnableSampler",),
+    "art_langgraph.loop.sampling.sampler": ("Sampler",),
+    "art_langgraph.loop.sampling.uniform": ("UniformSampler",),
     "art_langgraph.loop.train": ("train",),
     "art_langgraph.loop.watch.alarm_rules": ("AlarmRules",),
     "art_langgraph.loop.watch.held_out": ("HeldOut",),
@@ -74,10 +84,14 @@ __all__ = [
     "AutoRLReport",
     "ChatART",
     "Conversation",
+    "DeadGroups",
+    "DeadScenario",
     "Evaluation",
+    "Exploration",
     "GRPOConfig",
     "HeldOut",
     "LLMError",
+    "LearnableSampler",
     "NodeRewards",
     "PinIgnored",
     "Plateau",
@@ -85,6 +99,7 @@ __all__ = [
     "Ruler",
     "Run",
     "SFTConfig",
+    "Sampler",
     "Scenario",
     "StepRecord",
     "StepResult",
@@ -95,11 +110,13 @@ __all__ = [
     "Trajectory",
     "TrajectoryGroup",
     "TrajectoryStore",
+    "UniformSampler",
     "Usage",
     "VersionComparison",
     "autorl",
     "compare_versions",
     "current_run",
+    "dead_groups",
     "evaluate",
     "gather",
     "group_sum",

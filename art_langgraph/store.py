@@ -12,7 +12,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ CREATE TABLE IF NOT EXISTS trajectories (
     record TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS trajectories_started ON trajectories (started);
+CREATE INDEX IF NOT EXISTS trajectories_scenario ON trajectories (scenario);
 CREATE INDEX IF NOT EXISTS trajectories_run ON trajectories (run);
 CREATE INDEX IF NOT EXISTS trajectories_thread ON trajectories (thread);
 CREATE TABLE IF NOT EXISTS begun (id TEXT PRIMARY KEY, started REAL NOT NULL, record TEXT NOT NULL) STRICT;
@@ -120,8 +121,8 @@ class _Score(BaseModel):
 class Filter:
     """Which trajectories to read. None in a field does not restrict."""
 
-    scenario: str | None = None
-    """Id of the scenario."""
+    scenario: str | Collection[str] | None = None
+    """Id of the scenario, or ids of several."""
     graph: str | None = None
     """Name of the graph."""
     thread: str | None = None
@@ -406,7 +407,11 @@ class TrajectoryStore:
     def _select(self, wanted: Filter) -> Iterator[Trajectory]:
         clauses = [_FIRST]
         values: list[str | float] = []
-        for column in ("scenario", "graph", "thread"):
+        if wanted.scenario is not None:
+            ids = [wanted.scenario] if isinstance(wanted.scenario, str) else wanted.scenario
+            clauses.append("scenario IN (SELECT value FROM json_each(?))")
+            values.append(json.dumps([writable(scenario_id) for scenario_id in ids]))
+        for column in ("graph", "thread"):
             if (value := getattr(wanted, column)) is not None:
                 clauses.append(f"{column} = ?")
                 values.append(writable(value))

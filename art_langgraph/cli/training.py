@@ -365,6 +365,8 @@ async def _train(
     """Compares runs, takes a training step on them, and records that they were used."""
     from art_langgraph.client.step_marks import StepMarks
     from art_langgraph.credit import compare
+    from art_langgraph.loop.sampling.dead_groups import dead_groups
+    from art_langgraph.trajectory import TrajectoryGroup
 
     chosen = {trajectory.id for trajectory in runs}
     earlier = (run for run in recorded if run.id not in chosen and run.scored and not run.evaluation)
@@ -379,6 +381,9 @@ async def _train(
         print(f"{job.id} is accepted: a training step of {policy}")
         marks.result = result = await trainer.result(job)
     metrics = result.metrics
+    several = [group for group in TrajectoryGroup.by_scenario(comparison.trained) if len(group.trajectories) > 1]
+    if several and (report := dead_groups(several)).scenarios:
+        print(report)
     if skipped := metrics.get("skipped"):
         print(f"{policy} stays at version {result.version}: {skipped}; the runs can be used again")
         raise typer.Exit(1)

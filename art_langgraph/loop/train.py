@@ -9,7 +9,7 @@ from contextlib import aclosing
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 
@@ -20,8 +20,14 @@ from art_langgraph.loop.evaluate import evaluate
 from art_langgraph.loop.failures import runs_of
 from art_langgraph.loop.graphs import Graph, GraphSource
 from art_langgraph.loop.pins import PinIgnored
-from art_langgraph.loop.prefetch import RolloutBatch, add_informative, pick, prefetch_rollouts, replacements
+from art_langgraph.loop.prefetch import RolloutBatch, prefetch_rollouts
 from art_langgraph.loop.rollout import Resume, ScenarioLike, rollout, run_groups
+from art_langgraph.loop.sampling.curriculum import Curriculum
+from art_langgraph.loop.sampling.exploration import Exploration, Explorer
+from art_langgraph.loop.sampling.informative import add_informative
+from art_langgraph.loop.sampling.learnable import LearnableSampler
+from art_langgraph.loop.sampling.sampler import Sampler
+from art_langgraph.loop.sampling.uniform import UniformSampler
 from art_langgraph.loop.step_check import StepCheck, wait_until_ready
 from art_langgraph.loop.watch.alarm_rules import AlarmRules
 from art_langgraph.loop.watch.held_out import HeldOut
@@ -48,6 +54,9 @@ async def train(
     groups_per_step: int = 4,
     n: int = 8,
     config: GRPOConfig | Callable[[int], GRPOConfig] | None = None,
+    sampler: Sampler | Literal["uniform", "learnable"] = "uniform",
+    measured: Sequence[TrajectoryGroup] = (),
+    explore: Exploration | None = None,
     dynamic_sampling: int = 0,
     max_staleness: int = 0,
     nodes: Sequence[str] | None = None,
@@ -72,8 +81,9 @@ async def train(
 ) -> AsyncIterator[StepRecord]:
     """Trains a policy on a graph, yielding after each step.
 
-    Step i always takes the same scenarios for a seed. A run that continues at `first_step` therefore takes the same
-    scenarios as a run without a break.
+    With the uniform sampler, step i always takes the same scenarios for a seed. A run that continues at `first_step`
+    therefore takes the same scenarios as a run without a break. The learnable sampler looks at rewards: what it has
+    seen is read from `store` when a run continues; without a store it begins anew, and a warning says so.
 
     The loop outlives a restart of the trainer server. Its own requests and the calls of ChatART are sent again for as
     long as `TrainerClient` and `ChatART` say, and a run whose graph lost the server in another way runs again. Warnings
@@ -93,6 +103,14 @@ async def train(
         groups_per_step: Scenarios of a step.
         n: Runs of each scenario.
         config: Settings of every step, or a function of its number, for schedules.
+        sampler: Which scenarios a step gets. "uniform": all equally often. "learnable": those whose runs will most
+            likely get unequal rewards, by what their runs came to until now (`LearnableSampler`). Or your own
+            `Sampler`.
+        measured: Runs of the scenarios that were made and scored before, such as those of `gather`. The sampler learns
+            from those at `temperature`. The first step learns from the informative groups among them that the newest
+            version sampled and that are no evaluation, and makes rollouts only for what is missing.
+        explore: Runs scenarios whose runs all got the same reward again at a higher temperature, up to a budget. It
+            comes before `dynamic_sampling`. None: never.
         dynamic_sampling: How often a step runs further scenarios in place of those whose runs all got the same reward,
             which teach nothing; 0: never.
         max_staleness: How many versions a step's completions may be behind. With 0, rollouts and training take turns.
@@ -108,9 +126,9 @@ async def train(
         resume: Answers the graph's interrupts; see `rollout`.
         run_config: LangChain's config of each run; `rollout` calls it `config`.
         metadata: Your data, kept in each trajectory.
-        shuffle: Draw scenarios in random order. Without it they are taken in the order given, so that you choose which
-            scenarios a step gets.
-        seed: Seeds that order.
+        shuffle: The uniform sampler draws scenarios in random order. Without it they are taken in the order given, so
+            that you choose which scenarios a step gets.
+        seed: Seeds the sampler.
         run: Name of the training run, which makes its steps idempotent: a step that the server accepted before a crash
             is not taken again, and its record has no groups. A step that failed there, or was cancelled, is taken
             again. Empty: no such names.
@@ -148,6 +166,10 @@ async def train(
         raise ConfigError(f"{len(scenarios)} scenarios are fewer than groups_per_step={groups_per_step}")
     if max_staleness < 0 or dynamic_sampling < 0:
         raise ConfigError(f"max_staleness={max_staleness} and dynamic_sampling={dynamic_sampling} must be 0 or more")
+    if explore is not None and temperature is not None and explore.temperature <= temperature:
+        raise ConfigError(
+            f"explore: its temperature={explore.temperature} must be above that of the training, {temperature}"
+        )
     source.check(tasks)
     source.policy = policy
     if source.function is not None:
@@ -174,8 +196,19 @@ async def train(
         config=run_config,
         metadata=metadata,
     )
+    curriculum = await Curriculum.begin(
+        _sampler(sampler, policy, n, seed, shuffle),
+        tasks,
+        policy=policy,
+        temperature=temperature,
+        client=client,
+        store=store,
+        measured=measured,
+        continues=first_step > 1,
+    )
+    explorer = None if explore is None else Explorer(explore)
 
-    async def run_scenario(scenario: Scenario) -> Trajectory:
+    async def run_scenario(scenario: Scenario, temperature: float | None) -> Trajectory:
         try:
             return await rollout(
                 source,
@@ -192,11 +225,13 @@ async def train(
         except PinIgnored as error:  # one run among many: it counts as failed
             return error.trajectories[0]
 
-    async def run_all(step: int, chosen: Sequence[ScenarioLike]) -> list[TrajectoryGroup]:
+    async def run_all(
+        step: int, chosen: Sequence[Scenario], n: int = n, temperature: float | None = temperature
+    ) -> list[TrajectoryGroup]:
         return await run_groups(
             source,
-            run_scenario,
-            [Scenario.of(scenario) for scenario in chosen],
+            partial(run_scenario, temperature=temperature),
+            chosen,
             n,
             max_concurrency=max_concurrency,
             group_reward=group_reward,
@@ -208,18 +243,23 @@ async def train(
         key, job = await _accepted(client, policy, run, step) if run else (None, None)
         if job is not None:
             return RolloutBatch(step, job=job, key=key)
-        chosen = pick(tasks, groups_per_step, step, seed if shuffle else None)
-        others = replacements(tasks, chosen, step, seed)
-        groups = await run_all(step, chosen)
+        ready = curriculum.ready if step == first_step else []
+        chosen = curriculum.choose(step, groups_per_step - len(ready), ready)
+        groups = ready + await run_all(step, chosen)
         if check.unanswered(groups):
             log.warning("step %d: the trainer server answered in no run; when it is ready, they run once more", step)
             if await wait_until_ready(client, client.retry_for):
                 groups = await run_all(step, chosen)
-        replaced = 0
+        explored = replaced = 0
         if check.of_use(step, groups):
-            groups, replaced = await add_informative(partial(run_all, step), groups, others, dynamic_sampling)
-            check.added(step, groups[len(chosen) :])
-        return RolloutBatch(step, groups, key=key, replaced=replaced)
+            if explorer is not None:
+                again = partial(run_all, step, n=explorer.settings.n, temperature=explorer.settings.temperature)
+                groups, explored = await explorer.explore(again, groups)
+            made, choose = len(groups), partial(curriculum.choose, step)
+            groups, replaced = await add_informative(partial(run_all, step), groups, choose, dynamic_sampling)
+            check.added(step, groups[made:])
+        curriculum.learn(groups)
+        return RolloutBatch(step, groups, key=key, replaced=replaced, explored=explored, measured=len(ready))
 
     batches = prefetch_rollouts(range(first_step, steps + 1), roll, max_staleness)
     async with watch, aclosing(batches):
@@ -243,13 +283,34 @@ async def train(
                 marks.result = result
             phases = result.metrics["job"]["seconds"]
             seconds = {"rollout": batch.seconds, "train": phases.get("train", 0.0), "swap": phases.get("swap", 0.0)}
-            record = StepRecord(batch.step, result, batch.groups, seconds, batch.replaced)
+            record = StepRecord(
+                batch.step,
+                result,
+                batch.groups,
+                seconds,
+                batch.replaced,
+                explored=batch.explored,
+                measured=batch.measured,
+            )
             await watch.after(record, taken=batch.job is not None)
             yield record
             if record.stopped is not None:
                 return
         if first_step > steps:
             await watch.conclude()
+
+
+def _sampler(
+    given: Sampler | Literal["uniform", "learnable"], policy: str, n: int, seed: int, shuffle: bool
+) -> Sampler:
+    """The sampler that an argument of `train` names."""
+    if given == "uniform":
+        return UniformSampler(seed, shuffle)
+    if given == "learnable":
+        return LearnableSampler(policy, n=n, seed=seed)
+    if isinstance(given, str):
+        raise ConfigError(f"sampler={given!r}: give 'uniform', 'learnable', or an object with the methods of Sampler")
+    return given
 
 
 async def _accepted(client: TrainerClient, policy: str, run: str, step: int) -> tuple[str, Job | None]:

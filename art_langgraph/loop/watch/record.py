@@ -7,6 +7,7 @@ from typing import Any
 
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.failures import failures_of, runs_of, versions_of
+from art_langgraph.loop.sampling.informative import informative
 from art_langgraph.loop.watch.alarm import Alarm
 from art_langgraph.loop.watch.best import Best
 from art_langgraph.trajectory import TrajectoryGroup
@@ -23,6 +24,8 @@ class StepRecord:
         groups: The runs that were sent; empty where the server accepted the step before a crash.
         seconds: Wall time by phase: `rollout`, `train`, `swap`, `evaluation`.
         replaced: How many groups were added because others have equal rewards, which teach nothing.
+        explored: How many runs were added at a higher temperature to groups with equal rewards.
+        measured: How many of the groups were made before the first step.
         elapsed: Seconds since the call of `train`.
         baseline: The evaluation of the version that the run began with. None: no scenarios are held out.
         evaluation: The held-out evaluation of `result.version`. None: none was due after this step.
@@ -36,12 +39,19 @@ class StepRecord:
     groups: list[TrajectoryGroup] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     replaced: int = 0
+    explored: int = 0
+    measured: int = 0
     elapsed: float = 0.0
     baseline: Evaluation | None = None
     evaluation: Evaluation | None = None
     alarms: list[Alarm] = field(default_factory=list)
     stopped: str | None = None
     best: Best | None = None
+
+    @property
+    def informative(self) -> int:
+        """How many groups teach something: their rewards differ."""
+        return sum(map(informative, self.groups))
 
     @property
     def reward(self) -> float | None:
@@ -78,6 +88,8 @@ class StepRecord:
             "version": self.result.version,
             "reward": self.reward,
             "skipped": self.skipped,
+            "groups": {"sent": len(self.groups), "informative": self.informative, "replaced": self.replaced},
+            "explored": self.explored,
             "seconds": self.seconds,
             "elapsed": self.elapsed,
             "baseline": self.baseline and self.baseline.summary(),
@@ -93,6 +105,10 @@ class StepRecord:
         head = f"step {self.step}: version {self.result.version}, {reward}"
         if (drift := self.prefix_drift) is not None:
             head += f", prefix drift {drift:.1%}"
+        if self.groups:
+            head += f", {self.informative} of {len(self.groups)} groups informative"
+        if self.explored:
+            head += f", {self.explored} runs to explore"
         parts = [head, self._held_out(), self.skipped, self.failures]
         parts.append("alarms: " + ", ".join(alarm.name for alarm in self.alarms) if self.alarms else None)
         parts.append(f"stopped: {self.stopped}" if self.stopped else None)
