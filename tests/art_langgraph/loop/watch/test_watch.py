@@ -31,7 +31,7 @@ from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 SKILL = {0: 2, 1: 7, 2: 9, 3: 9, 4: 3, 5: 9}
-HELD = [Scenario(input=f"held out {at}", metadata={"at": at}) for at in range(12)]
+HELD = [Scenario(input=f"question {at}", metadata={"at": at}) for at in range(12)]
 TRAINING = [f"train {at}" for at in range(4)]
 
 
