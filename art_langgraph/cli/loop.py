@@ -108,7 +108,6 @@ def run_loop(
     graph = load_object(options.graph)
     reward = load_object(options.reward) if options.reward else None
     scenarios = load_scenarios(options.scenarios)
-    held_out = load_scenarios(options.held_out) if options.held_out else None
 
     async def loop() -> None:
         async with TrainerClient() as trainer:
@@ -130,7 +129,7 @@ def run_loop(
                 nodes=nodes,
                 store=store,
                 run=options.run,
-                held_out=held_out,
+                held_out=options.held_out,
                 evaluate_every=options.evaluate_every,
                 stop_when=options.rules(),
                 keep_best=options.keep_best,

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
@@ -71,7 +72,7 @@ async def train(
     seed: int = 0,
     run: str = "",
     first_step: int = 1,
-    held_out: HeldOut | Sequence[ScenarioLike] | None = None,
+    held_out: HeldOut | Sequence[ScenarioLike] | str | Path | None = None,
     evaluate_every: int | None = None,
     stop_when: StopRule | Sequence[StopRule] | None = None,
     keep_best: bool = False,
@@ -132,9 +133,9 @@ async def train(
             is not taken again, and its record has no groups. A step that failed there, or was cancelled, is taken
             again. Empty: no such names.
         first_step: Number of the first step.
-        held_out: Scenarios that are never trained on, or a HeldOut, which says how they are measured. The version that
-            the run begins with is evaluated on them, and the last one. Kept in `store`, an evaluation is not made
-            again by a run that is continued.
+        held_out: Scenarios that are never trained on, a JSONL file of them, or a HeldOut, which says how they are
+            measured. The version that the run begins with is evaluated on them, and the last one. Kept in `store`, an
+            evaluation is not made again by a run that is continued.
         evaluate_every: Steps between two further evaluations; None: there are no others.
         stop_when: Ends the run early: `TargetReached`, `Plateau`, `TimeBudget`, `TokenBudget`, a function of the
             records, or several of these, of which the first that holds ends it. `StepRecord.stopped` says why.

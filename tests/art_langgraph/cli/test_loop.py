@@ -40,7 +40,7 @@ async def test_the_loop_prints_held_out_success_and_promotes_the_best(
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "watched_agent.py").write_text(AGENT)
     (tmp_path / "train.jsonl").write_text('"one"\n"two"\n')
-    (tmp_path / "held.jsonl").write_text("".join(f'"held {at}"\n' for at in range(8)))
+    (tmp_path / "held.jsonl").write_text("".join(f'"question {at}"\n' for at in range(8)))
     words = [
         "train", "--policy", "cli-loop", "--scenarios", str(tmp_path / "train.jsonl"),
         "--graph-object", "watched_agent:graph", "--reward", "watched_agent:reward", "--groups-per-step", "1",
