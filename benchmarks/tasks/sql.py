@@ -38,7 +38,7 @@ SYSTEM = "Write one SQLite query that answers the question."
 MAX_REWRITES = 2
 WEIGHTS = {"runs": 0.15, "names": 0.2, "rows": 0.25, "success": 0.4}
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=1e-3, num_train_epochs=2, per_device_train_batch_size=4),
+    warm_start=SFTConfig(lr=1e-3, num_train_epochs=1, per_device_train_batch_size=4),
     config=GRPOConfig(lr=3e-4),
     steps=8,
 )
