@@ -1,7 +1,7 @@
 """The task `sql`: answer a question about a database by a query.
 
-The agent writes a query, checks it on the database, and rewrites it once if SQLite refuses it or it gives no row. Held-out
-questions are about tables that are not in training.
+The agent writes a query, checks it on the database, and rewrites it once if SQLite refuses it or it gives no row.
+Held-out questions are about tables that are not in training.
 """
 
 from __future__ import annotations

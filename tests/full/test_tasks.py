@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600), pytest.mark.usefixture
 HELD_OUT = 48
 
 
-@pytest.mark.parametrize("name", ["sql"])
+@pytest.mark.parametrize("name", ["reverse_text", "sql"])
 async def test_a_short_run_lifts_held_out_success_beyond_its_interval(name: str) -> None:
     async with TrainerClient() as client, TASKS[name](0) as task:
         short = replace(task.recipe, steps=3, groups_per_step=4)
