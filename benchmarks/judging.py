@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import uvicorn
 from art_examples.quickstart.server_process import trainer_server
 from rich.console import Console
@@ -37,7 +37,7 @@ from starlette.routing import Route
 
 from art_langgraph import LLM, Evaluation, Ruler, TrainerClient, TrajectoryGroup
 from benchmarks.tasks.__main__ import tell
-from benchmarks.tasks.learn import Learning
+from benchmarks.tasks.learn import SERVER_ARGUMENTS, Learning
 from benchmarks.tasks.reverse_text import reverse_text
 from trainer_server.wire import Connection
 
@@ -160,7 +160,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
-        with trainer_server(home, home / "server.log", tell, "--max-rank", "8") as server:
+        with trainer_server(home, home / "server.log", tell, *SERVER_ARGUMENTS) as server:
             result = asyncio.run(run(server, options.seed, options.scenarios, options.steps))
     table = Table("policy", "held-out success (95 %)")
     for source, measured in result["trained"].items():

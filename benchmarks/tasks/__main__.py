@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from art_langgraph import TrainerClient
-from benchmarks.tasks.learn import learn
+from benchmarks.tasks.learn import SERVER_ARGUMENTS, learn
 from benchmarks.tasks.registry import TASKS
 from trainer_server.wire import Connection
 from trainer_server.wire.jsonl import append_jsonl, read_jsonl
@@ -55,7 +55,7 @@ def learn_all(
     if missing:
         with tempfile.TemporaryDirectory() as scratch:
             home = Path(scratch)
-            with trainer_server(home, home / "server.log", tell, "--max-rank", "8") as server:
+            with trainer_server(home, home / "server.log", tell, *SERVER_ARGUMENTS) as server:
                 rows |= _by_task_and_seed(asyncio.run(_learn_all(server, missing, steps, results)))
     return [rows[key] for key in keys]
 

@@ -13,6 +13,8 @@ from art_langgraph import ChatART, Evaluation, Scenario, TrainerClient, Trajecto
 from art_langgraph.rewards import GroupReward
 from benchmarks.tasks.task import Recipe, Task
 
+SERVER_ARGUMENTS = ("--max-rank", "8", "--no-trainer-low-priority")
+"""Arguments of the trainer server. Rollouts and steps take turns here, so that the trainer need not give way."""
 CONCURRENCY = 48
 """Largest number of runs at the same time."""
 

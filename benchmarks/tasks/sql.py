@@ -1,7 +1,7 @@
 """The task `sql`: answer a question about a database by a query.
 
-The agent writes a query, checks it on the database, and rewrites it if SQLite refuses it or it gives no row. Held-out
-questions are about tables that are not in training.
+The agent writes a query, checks it on the database, and rewrites it once if SQLite refuses it or it gives no row.
+Held-out questions are about tables that are not in training.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from benchmarks.tasks.sql_databases import (
 from benchmarks.tasks.task import Recipe, Task, chat, solved, weighted_parts
 
 SYSTEM = "Write one SQLite query that answers the question."
-MAX_REWRITES = 2
+MAX_REWRITES = 1
 WEIGHTS = {"runs": 0.15, "names": 0.2, "rows": 0.25, "success": 0.4}
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=1e-3, num_train_epochs=2, per_device_train_batch_size=4),
+    warm_start=SFTConfig(lr=1e-3, num_train_epochs=1, per_device_train_batch_size=4),
     config=GRPOConfig(lr=3e-4),
     steps=8,
 )
@@ -68,7 +68,7 @@ async def sql(seed: int = 0) -> AsyncIterator[Task]:
         demonstrations=[demonstration(question, rewritten=at % 4 == 0) for at, question in enumerate(drawn[:48])],
         reward=weighted_parts(WEIGHTS, parts),
         success=solved,
-        max_tokens=40,
+        max_tokens=32,
         recipe=RECIPE,
     )
 

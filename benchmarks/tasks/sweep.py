@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from art_langgraph import GRPOConfig, TrainerClient
-from benchmarks.tasks.learn import Learning
+from benchmarks.tasks.learn import SERVER_ARGUMENTS, Learning
 from benchmarks.tasks.registry import TASKS
 from benchmarks.tasks.task import Recipe, Task
 from trainer_server.wire.jsonl import append_jsonl, read_jsonl
@@ -113,7 +113,7 @@ async def sweep(
         return [done[key] for key in keys]
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
-        with trainer_server(home, home / "server.log", tell, "--max-rank", "8") as server:
+        with trainer_server(home, home / "server.log", tell, *SERVER_ARGUMENTS) as server:
             progress = _Progress(len(missing), limit, tell)
             async with TrainerClient(server.url, server.api_key) as client:
                 for name, seed in dict.fromkeys(key[:2] for key in missing):
