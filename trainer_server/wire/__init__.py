@@ -61,6 +61,8 @@ from trainer_server.wire.rollouts import (
 )
 from trainer_server.wire.sft import Conversation, SFTConfig, SFTRequest
 from trainer_server.wire.steps import (
+    BASE_TEACHER,
+    Distillation,
     GroupRef,
     GRPOConfig,
     Job,
@@ -73,6 +75,7 @@ from trainer_server.wire.steps import (
 )
 
 __all__ = [
+    "BASE_TEACHER",
     "DEFAULT_URL",
     "MAX_VERSION",
     "NAME_PATTERN",
@@ -89,6 +92,7 @@ __all__ = [
     "Connection",
     "Continuation",
     "Conversation",
+    "Distillation",
     "EngineError",
     "ExportFormat",
     "Fork",
