@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from art_langgraph.loop.comparison import VersionComparison, compare_versions
     from art_langgraph.loop.evaluate import Evaluation, evaluate
     from art_langgraph.loop.failures import RolloutsFailed
+    from art_langgraph.loop.hints.functions import first_hint, hint_errors, hint_judge, hint_reference, hint_tools
+    from art_langgraph.loop.hints.rescue import HintCounts, Hints
     from art_langgraph.loop.pins import PinIgnored
     from art_langgraph.loop.rollout import gather, rollout
     from art_langgraph.loop.train import train
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from art_langgraph.rewards import NodeRewards, group_sum, weighted, when_undecided
     from art_langgraph.store import TrajectoryStore
     from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
-    from trainer_server.wire import ARTError, Conversation, GRPOConfig, LLMError, SFTConfig, StepResult
+    from trainer_server.wire import ARTError, Conversation, Distillation, GRPOConfig, LLMError, SFTConfig, StepResult
 
 _MODULES = {
     "art_langgraph.auto_rl.autorl": ("AutoRLReport", "autorl"),
@@ -43,6 +45,8 @@ _MODULES = {
     "art_langgraph.loop.comparison": ("VersionComparison", "compare_versions"),
     "art_langgraph.loop.evaluate": ("Evaluation", "evaluate"),
     "art_langgraph.loop.failures": ("RolloutsFailed",),
+    "art_langgraph.loop.hints.functions": ("first_hint", "hint_errors", "hint_judge", "hint_reference", "hint_tools"),
+    "art_langgraph.loop.hints.rescue": ("HintCounts", "Hints"),
     "art_langgraph.loop.pins": ("PinIgnored",),
     "art_langgraph.loop.rollout": ("gather", "rollout"),
     "art_langgraph.loop.train": ("train",),
@@ -52,7 +56,15 @@ _MODULES = {
     "art_langgraph.rewards": ("NodeRewards", "group_sum", "weighted", "when_undecided"),
     "art_langgraph.store": ("TrajectoryStore",),
     "art_langgraph.trajectory": ("Scenario", "Trajectory", "TrajectoryGroup"),
-    "trainer_server.wire": ("ARTError", "Conversation", "GRPOConfig", "LLMError", "SFTConfig", "StepResult"),
+    "trainer_server.wire": (
+        "ARTError",
+        "Conversation",
+        "Distillation",
+        "GRPOConfig",
+        "LLMError",
+        "SFTConfig",
+        "StepResult",
+    ),
 }
 """Where each public name is defined: the imports above, for the interpreter."""
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -65,8 +77,11 @@ __all__ = [
     "AutoRLReport",
     "ChatART",
     "Conversation",
+    "Distillation",
     "Evaluation",
     "GRPOConfig",
+    "HintCounts",
+    "Hints",
     "LLMError",
     "NodeRewards",
     "PinIgnored",
@@ -86,8 +101,13 @@ __all__ = [
     "compare_versions",
     "current_run",
     "evaluate",
+    "first_hint",
     "gather",
     "group_sum",
+    "hint_errors",
+    "hint_judge",
+    "hint_reference",
+    "hint_tools",
     "install",
     "load_conversations",
     "load_scenarios",

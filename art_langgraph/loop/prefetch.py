@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from art_langgraph.credit import group_refs
+from art_langgraph.loop.hints.rescue import Rescue
 from art_langgraph.loop.rollout import ScenarioLike
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import GroupRef, Job
@@ -28,6 +29,7 @@ class RolloutBatch:
         job: The step's job, where the server has accepted the step before.
         key: The idempotency key to send the step with; None: a new one.
         replaced: How many groups were added because others teach nothing.
+        rescue: What came of hints; None: none are given.
         seconds: Wall time of the rollouts.
     """
 
@@ -36,6 +38,7 @@ class RolloutBatch:
     job: Job | None = None
     key: str | None = None
     replaced: int = 0
+    rescue: Rescue | None = None
     seconds: float = 0.0
 
 

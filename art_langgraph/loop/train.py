@@ -18,6 +18,7 @@ from art_langgraph.client.step_marks import StepMarks
 from art_langgraph.credit import RetryCredit
 from art_langgraph.loop.failures import failures_of, runs_of, versions_of
 from art_langgraph.loop.graphs import Graph, GraphSource
+from art_langgraph.loop.hints.rescue import HintCounts, HintFunction, Hints, rescue
 from art_langgraph.loop.pins import PinIgnored
 from art_langgraph.loop.prefetch import RolloutBatch, add_informative, pick, prefetch_rollouts, replacements
 from art_langgraph.loop.rollout import Resume, ScenarioLike, rollout, run_groups
@@ -38,8 +39,10 @@ class StepRecord:
         step: Number of the step.
         result: The version that the step made, and its metrics; `metrics["skipped"]` says why it made none.
         groups: The runs that were sent; empty where the server accepted the step before a crash.
-        seconds: Wall time by phase: `rollout`, `train`, `swap`.
+        seconds: Wall time by phase: `rollout`, `train`, `swap`; `teacher` where the server asked for scores or prompts.
         replaced: How many groups were added because others have equal rewards, which teach nothing.
+        hints: What hints did; None: `train` gives none.
+        hinted: The runs with a hint, which were not sent.
     """
 
     step: int
@@ -47,6 +50,8 @@ class StepRecord:
     groups: list[TrajectoryGroup] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     replaced: int = 0
+    hints: HintCounts | None = None
+    hinted: list[Trajectory] = field(default_factory=list)
 
     @property
     def reward(self) -> float | None:
@@ -59,6 +64,12 @@ class StepRecord:
         """Share of the sampled tokens that the next prompt of their run does not have; None where no run has turns."""
         share: float | None = self.result.metrics.get("prefix_drift")
         return share
+
+    @property
+    def teacher_kl(self) -> float | None:
+        """Mean of log π − log teacher over the tokens that a teacher scored, in nats; None where there is none."""
+        mean: float | None = self.result.metrics.get("teacher_kl")
+        return mean
 
     @property
     def skipped(self) -> str | None:
@@ -81,7 +92,8 @@ class StepRecord:
         head = f"step {self.step}: version {self.result.version}, {reward}"
         if (drift := self.prefix_drift) is not None:
             head += f", prefix drift {drift:.1%}"
-        parts = [head, self.skipped, self.failures]
+        hints = str(self.hints) if self.hints is not None and self.hints.failed else None
+        parts = [head, hints, self.skipped, self.failures]
         return "; ".join(filter(None, parts))
 
 
@@ -99,6 +111,7 @@ async def train(
     config: GRPOConfig | Callable[[int], GRPOConfig] | None = None,
     dynamic_sampling: int = 0,
     max_staleness: int = 0,
+    hints: HintFunction | Hints | None = None,
     nodes: Sequence[str] | None = None,
     retry_credit: RetryCredit = "drop",
     max_concurrency: int = 32,
@@ -128,7 +141,7 @@ async def train(
         scenarios: The tasks to learn from.
         policy: The policy to train; the graph asks it through ChatART.
         reward: Scores single runs. Either `reward` or `group_reward` is needed, unless a function sets the reward of
-            its runs (`current_run().reward`).
+            its runs (`current_run().reward`), or only a teacher counts (`config.distill` with `rewards=False`).
         group_reward: Scores the runs of a scenario together (`Ruler`).
         steps: Number of the last step.
         client: The trainer server.
@@ -140,6 +153,10 @@ async def train(
         max_staleness: How many versions a step's completions may be behind. With 0, rollouts and training take turns.
             With more, rollouts of later steps run during training, which saves time where the engine and the trainer
             do not share a processor.
+        hints: Where all runs of a scenario fail, makes a hint of the scenario and of these runs, and the scenario runs
+            once more with the hint in the policy's prompts. If that succeeds, the policy without the hint learns from
+            the policy with it, at the tokens of the runs that failed. `Hints` has settings; `config.distill` the
+            weight. None: no hints.
         nodes: As those of `TrainerClient.train_step`.
         retry_credit: As that of `TrainerClient.train_step`.
         max_concurrency: Runs at once.
@@ -171,7 +188,9 @@ async def train(
         ServerUnreachable: The server was gone for longer than the client's `retry_for`.
     """
     source, tasks = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
-    if reward is None and group_reward is None and not source.may_answer:
+    settings = config if callable(config) else lambda _: config or GRPOConfig()
+    rewards_count = settings(first_step).rewards_count
+    if reward is None and group_reward is None and not source.may_answer and rewards_count:
         raise ConfigError("train() needs reward=… or group_reward=…: without one there is nothing to learn from")
     if groups_per_step < 1 or first_step < 1:
         raise ConfigError(f"groups_per_step={groups_per_step} and first_step={first_step} must be at least 1")
@@ -183,9 +202,10 @@ async def train(
     source.policy = policy
     if source.function is not None:
         source.server = client.connection
-    check = StepCheck(policy, nodes, retry_credit)
+    check = StepCheck(policy, nodes, retry_credit, rewards_count)
+    helping = Hints.of(hints) if hints is not None else None
 
-    async def run_scenario(scenario: Scenario) -> Trajectory:
+    async def run_scenario(scenario: Scenario, hint: str | None = None) -> Trajectory:
         try:
             return await rollout(
                 source,
@@ -197,6 +217,7 @@ async def train(
                 store=store,
                 resume=resume,
                 metadata=metadata,
+                hints={policy: hint} if hint is not None else None,
             )
         except PinIgnored as error:  # one run among many: it counts as failed
             return error.trajectories[0]
@@ -225,10 +246,22 @@ async def train(
             if await wait_until_ready(client, client.retry_for):
                 groups = await run_all(step, chosen)
         replaced = 0
+        rescued = None
         if check.of_use(step, groups):
-            groups, replaced = await add_informative(partial(run_all, step), groups, others, dynamic_sampling)
-            check.added(step, groups[len(chosen) :])
-        return RolloutBatch(step, groups, key=key, replaced=replaced)
+            if not _taught(settings(step)):  # with a teacher, groups of equal rewards teach too
+                groups, replaced = await add_informative(partial(run_all, step), groups, others, dynamic_sampling)
+                check.added(step, groups[len(chosen) :])
+            if helping is not None:
+                rescued = await rescue(
+                    groups,
+                    helping,
+                    run_scenario,
+                    policy=policy,
+                    client=client,
+                    max_concurrency=max_concurrency,
+                    group_reward=group_reward,
+                )
+        return RolloutBatch(step, groups, key=key, replaced=replaced, rescue=rescued)
 
     async with aclosing(prefetch_rollouts(range(first_step, steps + 1), roll, max_staleness)) as batches:
         async for batch in batches:
@@ -238,17 +271,24 @@ async def train(
                     result = await client.train_step(
                         policy,
                         batch.groups,
-                        config(batch.step) if callable(config) else config,
+                        settings(batch.step),
                         nodes=nodes,
                         retry_credit=retry_credit,
+                        hints=batch.rescue.hints if batch.rescue else None,
                         idempotency_key=key,
                     )
                 else:
                     result = await client.result(batch.job)
                 marks.result = result
             phases = result.metrics["job"]["seconds"]
-            seconds = {"rollout": batch.seconds, "train": phases.get("train", 0.0), "swap": phases.get("swap", 0.0)}
-            yield StepRecord(batch.step, result, batch.groups, seconds, batch.replaced)
+            seconds = {"rollout": batch.seconds, "train": 0.0, "swap": 0.0, **phases}
+            counts, hinted = (batch.rescue.counts, batch.rescue.runs) if batch.rescue else (None, [])
+            yield StepRecord(batch.step, result, batch.groups, seconds, batch.replaced, counts, hinted)
+
+
+def _taught(config: GRPOConfig) -> bool:
+    """Whether a teacher scores every run of a step."""
+    return config.distill is not None and config.distill.teacher is not None
 
 
 async def _accepted(client: TrainerClient, policy: str, run: str, step: int) -> tuple[str, Job | None]:
