@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from art_langgraph.loop.hints.rescue import HintCounts, Hints
     from art_langgraph.loop.pins import PinIgnored
     from art_langgraph.loop.rollout import gather, rollout
+    from art_langgraph.loop.sampling.dead_groups import DeadGroups, DeadScenario, dead_groups
+    from art_langgraph.loop.sampling.exploration import Exploration
+    from art_langgraph.loop.sampling.learnable import LearnableSampler
+    from art_langgraph.loop.sampling.sampler import Sampler
+    from art_langgraph.loop.sampling.uniform import UniformSampler
     from art_langgraph.loop.train import train
+    from art_langgraph.loop.watch.alarm_rules import AlarmRules
+    from art_langgraph.loop.watch.held_out import HeldOut
+    from art_langgraph.loop.watch.record import StepRecord
+    from art_langgraph.loop.watch.stopping import Plateau, TargetReached, TimeBudget, TokenBudget
     from art_langgraph.middleware import ARTMiddleware
     from art_langgraph.programs.run import Run, current_run
     from art_langgraph.programs.session import session
@@ -49,7 +58,16 @@ _MODULES = {
     "art_langgraph.loop.hints.rescue": ("HintCounts", "Hints"),
     "art_langgraph.loop.pins": ("PinIgnored",),
     "art_langgraph.loop.rollout": ("gather", "rollout"),
+    "art_langgraph.loop.sampling.dead_groups": ("DeadGroups", "DeadScenario", "dead_groups"),
+    "art_langgraph.loop.sampling.exploration": ("Exploration",),
+    "art_langgraph.loop.sampling.learnable": ("LearnableSampler",),
+    "art_langgraph.loop.sampling.sampler": ("Sampler",),
+    "art_langgraph.loop.sampling.uniform": ("UniformSampler",),
     "art_langgraph.loop.train": ("train",),
+    "art_langgraph.loop.watch.alarm_rules": ("AlarmRules",),
+    "art_langgraph.loop.watch.held_out": ("HeldOut",),
+    "art_langgraph.loop.watch.record": ("StepRecord",),
+    "art_langgraph.loop.watch.stopping": ("Plateau", "TargetReached", "TimeBudget", "TokenBudget"),
     "art_langgraph.middleware": ("ARTMiddleware",),
     "art_langgraph.programs.run": ("Run", "current_run"),
     "art_langgraph.programs.session": ("session",),
@@ -74,32 +92,46 @@ __all__ = [
     "ARTCallbackHandler",
     "ARTError",
     "ARTMiddleware",
+    "AlarmRules",
     "AutoRLReport",
     "ChatART",
     "Conversation",
+    "DeadGroups",
+    "DeadScenario",
     "Distillation",
     "Evaluation",
+    "Exploration",
     "GRPOConfig",
+    "HeldOut",
     "HintCounts",
     "Hints",
     "LLMError",
+    "LearnableSampler",
     "NodeRewards",
     "PinIgnored",
+    "Plateau",
     "RolloutsFailed",
     "Ruler",
     "Run",
     "SFTConfig",
+    "Sampler",
     "Scenario",
+    "StepRecord",
     "StepResult",
+    "TargetReached",
+    "TimeBudget",
+    "TokenBudget",
     "TrainerClient",
     "Trajectory",
     "TrajectoryGroup",
     "TrajectoryStore",
+    "UniformSampler",
     "Usage",
     "VersionComparison",
     "autorl",
     "compare_versions",
     "current_run",
+    "dead_groups",
     "evaluate",
     "first_hint",
     "gather",

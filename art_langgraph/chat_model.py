@@ -34,7 +34,8 @@ class ChatART(ChatOpenAI):
     (`http_client`, `http_async_client`) does not do that.
 
     Args:
-        policy: Name of a policy ("agent" is its newest version, "agent@3" a fixed version) or of the base model.
+        policy: Name of a policy or of the base model. "agent" is the promoted version, or else the newest;
+            "agent@latest" is the newest, "agent@3" a fixed version.
         model: ChatOpenAI's name for the same: `ChatART(model="agent")` is `ChatART(policy="agent")`.
         base_url: Address of the trainer server; None: ART_BASE_URL, else the local server's.
         api_key: Its key, or a function that gives it; None: ART_API_KEY, else the local server's where `base_url` is

@@ -12,7 +12,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ CREATE TABLE IF NOT EXISTS trajectories (
     record TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS trajectories_started ON trajectories (started);
+CREATE INDEX IF NOT EXISTS trajectories_scenario ON trajectories (scenario);
 CREATE INDEX IF NOT EXISTS trajectories_run ON trajectories (run);
 CREATE INDEX IF NOT EXISTS trajectories_thread ON trajectories (thread);
 CREATE TABLE IF NOT EXISTS begun (id TEXT PRIMARY KEY, started REAL NOT NULL, record TEXT NOT NULL) STRICT;
@@ -53,6 +54,9 @@ CREATE INDEX IF NOT EXISTS scores_trajectory ON scores (trajectory);
 CREATE TABLE IF NOT EXISTS steps (
     policy TEXT NOT NULL, step TEXT NOT NULL, trajectory TEXT NOT NULL, ended INTEGER NOT NULL DEFAULT 0,
     version INTEGER, PRIMARY KEY (policy, step, trajectory)
+) STRICT;
+CREATE TABLE IF NOT EXISTS evaluations (
+    key TEXT NOT NULL, version INTEGER NOT NULL, trajectories TEXT NOT NULL, PRIMARY KEY (key, version)
 ) STRICT;
 """
 
@@ -118,8 +122,8 @@ class _Score(BaseModel):
 class Filter:
     """Which trajectories to read. None in a field does not restrict."""
 
-    scenario: str | None = None
-    """Id of the scenario."""
+    scenario: str | Collection[str] | None = None
+    """Id of the scenario, or ids of several."""
     graph: str | None = None
     """Name of the graph."""
     thread: str | None = None
@@ -305,6 +309,28 @@ class TrajectoryStore:
             rows = db.execute(query, (policy,))
             return {trajectory_id for (trajectory_id,) in rows}
 
+    def add_evaluation(self, key: str, version: int, trajectory_ids: Sequence[str]) -> None:
+        """Records which runs are the evaluation of a version. A version that was evaluated keeps its first evaluation.
+
+        Args:
+            key: What the evaluation belongs to: policy, scenarios, and how they were measured.
+            version: The version that was evaluated.
+            trajectory_ids: Ids of its runs.
+        """
+        row = key, version, json.dumps(list(trajectory_ids))
+        with self._connected() as db, db:
+            db.execute("INSERT OR IGNORE INTO evaluations VALUES (?, ?, ?)", row)
+
+    def evaluations(self, key: str) -> dict[int, list[str]]:
+        """Ids of the runs that evaluate versions: by version, in the order in which they were recorded.
+
+        Args:
+            key: As that of `add_evaluation`.
+        """
+        query = "SELECT version, trajectories FROM evaluations WHERE key = ? ORDER BY rowid"
+        with self._connected() as db:
+            return {version: json.loads(ids) for version, ids in db.execute(query, (key,))}
+
     def get(self, trajectory_id: str) -> Trajectory | None:
         """A run by its id, finished or not; None where the store has no such run.
 
@@ -382,7 +408,11 @@ class TrajectoryStore:
     def _select(self, wanted: Filter) -> Iterator[Trajectory]:
         clauses = [_FIRST]
         values: list[str | float] = []
-        for column in ("scenario", "graph", "thread"):
+        if wanted.scenario is not None:
+            ids = [wanted.scenario] if isinstance(wanted.scenario, str) else wanted.scenario
+            clauses.append("scenario IN (SELECT value FROM json_each(?))")
+            values.append(json.dumps([writable(scenario_id) for scenario_id in ids]))
+        for column in ("graph", "thread"):
             if (value := getattr(wanted, column)) is not None:
                 clauses.append(f"{column} = ?")
                 values.append(writable(value))

@@ -15,6 +15,7 @@ from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 
 from art_langgraph.messages import final_text, from_openai, messages_of, plain, revive
+from trainer_server.wire import VersionRef
 
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 """In the text of an object that has no better one, such as a function: it differs between processes."""
@@ -299,8 +300,9 @@ class Trajectory(BaseModel):
     the tokens of its completions are not known."""
     temperature: float | None = None
     """Temperature that the rollout asked for; None: that of the graph or the policy."""
-    requested_version: int | dict[str, int] | None = None
-    """Version that the rollout asked for, for all policies or by policy; None: the newest. See `versions`."""
+    requested_version: int | dict[str, VersionRef] | None = None
+    """Version that the rollout asked for, for all policies or by policy; None: what their names meant. See
+    `versions`."""
     rollout_id: str | None = None
     """Name of the run at the gateway: the completions' `rollout` in the ledger."""
     graph_id: str | None = None

@@ -134,6 +134,15 @@ def specialize_command(
     measure: Annotated[int, typer.Option(help="Runs of each scenario to measure its difficulty; 0: none.", min=0)] = 4,
     lr: Annotated[float, typer.Option(help="Learning rate of GRPO.", min=0.0)] = 2e-4,
     loss_aggregation: AggregationOption = "loss_type",
+    evaluate_every: Annotated[
+        int | None, typer.Option("--evaluate-every", help="Measure on held-out scenarios after so many steps.", min=1)
+    ] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Stop after so many measurements without a gain beyond chance.", min=1)
+    ] = None,
+    keep_best: Annotated[
+        bool, typer.Option("--keep-best", help="Promote and export the version with the highest held-out success.")
+    ] = False,
     max_tokens: Annotated[int, typer.Option(help="Maximum tokens of each answer.", min=1)] = 256,
     seed: SeedOption = 0,
     output: Annotated[Path, typer.Option("--output", "-o", help="Directory of report, scenarios, adapter.")] = Path(
@@ -180,6 +189,9 @@ def specialize_command(
                     config=GRPOConfig(lr=lr, loss_aggregation=loss_aggregation),
                     difficulty_runs=measure,
                     judge=make_llm(judge, judge_url) if judge else None,
+                    evaluate_every=evaluate_every,
+                    patience=patience,
+                    keep_best=keep_best,
                 ),
                 runs=RunSettings(max_tokens=max_tokens),
                 seed=seed,
@@ -189,6 +201,7 @@ def specialize_command(
             )
 
     made = asyncio.run(run())
+    print(made.dead_groups)
     print(f"held out, before: {made.before}")
     print(f"held out, after: {made.after}")
     print(f"use {made.model}; the report is {output / 'report.html'}")

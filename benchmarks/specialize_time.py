@@ -23,62 +23,21 @@ from art_examples.quickstart.server_process import trainer_server
 
 from art_langgraph import GRPOConfig, SFTConfig, TrainerClient
 from art_mcp import GenerationSettings, RunSettings, Specialization, TrainingSettings, WarmStart, specialize
-from testbed.environments import environment
-
-SERVER = "mcp-server-time"
-ZONES = [
-    "Africa/Cairo",
-    "Africa/Lagos",
-    "Africa/Nairobi",
-    "America/Bogota",
-    "America/Chicago",
-    "America/Denver",
-    "America/Lima",
-    "America/New_York",
-    "America/Toronto",
-    "Asia/Bangkok",
-    "Asia/Dubai",
-    "Asia/Hong_Kong",
-    "Asia/Jakarta",
-    "Asia/Karachi",
-    "Asia/Kolkata",
-    "Asia/Manila",
-    "Asia/Seoul",
-    "Asia/Singapore",
-    "Asia/Tokyo",
-    "Australia/Perth",
-    "Australia/Sydney",
-    "Europe/Athens",
-    "Europe/Berlin",
-    "Europe/Dublin",
-    "Europe/Helsinki",
-    "Europe/Lisbon",
-    "Europe/London",
-    "Europe/Madrid",
-    "Europe/Oslo",
-    "Europe/Paris",
-    "Europe/Rome",
-    "Europe/Vienna",
-    "Pacific/Auckland",
-    "Pacific/Honolulu",
-]
-TIMES = [f"{hour:02}:{minute:02}" for hour in range(24) for minute in (0, 15, 30, 45)]
+from benchmarks.tasks.time_zones import TABLES, server_command
 
 
 async def run(url: str, key: str, options: argparse.Namespace, output: Path) -> Specialization:
-    command = [str(environment(SERVER, SERVER) / SERVER), "--local-timezone", "UTC"]
-    tables = {"timezone": ZONES, "source_timezone": ZONES, "target_timezone": ZONES, "time": TIMES}
     async with TrainerClient(url, key) as client:
         await client.create_policy("time", rank=8)
         sft = SFTConfig(
             lr=options.sft_lr, num_train_epochs=options.epochs, per_device_train_batch_size=4, seed=options.seed
         )
         return await specialize(
-            command,
+            server_command(),
             policy="time",
             client=client,
             scenarios=options.scenarios,
-            generation=GenerationSettings(resources=tables),
+            generation=GenerationSettings(resources=TABLES),
             warm_start=WarmStart(config=sft),
             training=TrainingSettings(steps=options.steps, config=GRPOConfig(lr=options.lr), difficulty_runs=0),
             runs=RunSettings(max_tokens=96),

@@ -7,14 +7,14 @@ place of the rendered prompt, unless `state["splices"]` is false (`"garbled"`: i
 What it answers follows from the last message: `think THOUGHT|TEXT` thinks first, `call NAME {json}` makes a tool call,
 `calls [[NAME, {json}], …]` several, `say TEXT` says TEXT, `who` names the weights of the adapter that answers, `where`
 the engine, `slow` streams slowly, `die` breaks the connection, `no tokens` leaves the token ids out, `gap TEXT` says
-TEXT and leaves the second chunk of a stream out; `after SECONDS …` does the rest later, `turn …` does the rest and
-samples END; anything else is echoed. A forced tool is called with what would have been said. More than 2,000 characters
-are over the context. While a test leaves texts in `state["answers"]`, these are said instead (of `call …`, done), to
-prompts of any length. `state["scripts"]` has such answers for conversations: a list for each text by which a
-conversation is known, however a framework wraps it. After the list it says `done`. Adapters whose names are in
-`state["refused"]` are not loaded, nor are those that are no whole safetensors files. While `state["deaf"]`, health
-checks are not answered. Asked for `prompt_logprobs`, it finds the characters of `state["likes"]` a nat likelier than
-others. With `state["shift"]` it has another tokenizer.
+TEXT and leaves the second chunk of a stream out; `after SECONDS …` does the rest later, `held …` does it once
+`state["released"]`, `turn …` does the rest and samples END; anything else is echoed. A forced tool is called with what
+would have been said. More than 2,000 characters are over the context. While a test leaves texts in `state["answers"]`,
+these are said instead (of `call …`, done), to prompts of any length. `state["scripts"]` has such answers for
+conversations: a list for each text by which a conversation is known, however a framework wraps it. After the list it
+says `done`. Adapters whose names are in `state["refused"]` are not loaded, nor are those that are no whole safetensors
+files. While `state["deaf"]`, health checks are not answered. Asked for `prompt_logprobs`, it finds the characters of
+`state["likes"]` a nat likelier than others. With `state["shift"]` it has another tokenizer.
 
 `cut TEXT` says TEXT, and that the limit of tokens cut it.
 
@@ -72,6 +72,7 @@ def make_app(
         "blind": False, "unready": 0, "answers": [], "scripts": {}, "refused": [], "unloadable": 0,
         "splices": True, "likes": "", "shift": 0,
         "deaf": False, "looks": 0, "asleep": False, "naps": 0, "disturbed": 0, "sleepless": 0, "under_way": 0,
+        "released": False,
     }  # fmt: skip
 
     async def chat(request: Request) -> Response:
@@ -131,6 +132,10 @@ def make_app(
             if await _disconnected(request, float(seconds)):
                 state["aborted"] += 1
                 return Response()
+        if said.startswith("held "):
+            said = said.removeprefix("held ")
+            while not state["released"]:
+                await asyncio.sleep(0.01)
         said = {"who": f"say {weights(state['loaded'].get(body['model']))}", "where": f"say {name}"}.get(said, said)
         said, ends = said.removeprefix("turn "), END * said.startswith("turn ")
         text, calls = _answer(said, body)

@@ -1,7 +1,8 @@
-"""Fixtures of all tests: the real trainer server over a small engine. Which tests run side by side is decided here."""
+"""Fixtures of all tests: the real trainer server over a small engine."""
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,29 +10,30 @@ from typing import Any
 
 import hypothesis
 import pytest
-from xdist.scheduler import LoadFileScheduling
+from xdist.scheduler import LoadScopeScheduling
 
 from testbed.tiny_model import tiny_base
+from tests.support.schedule import BySchedule, place
 from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
 
 hypothesis.settings.register_profile("project", deadline=None)  # machines are noisy: no test is timed
 hypothesis.settings.load_profile("project")
 
-APART = {"tests/art_mcp/client/test_real_servers.py"}
-"""Files whose tests wait for minutes, and share nothing."""
+gc.disable()  # while modules are imported, which stay: that is a quarter of the time of the collection
 
 
-class ByFile(LoadFileScheduling):
-    """The tests of a file run one after another, as its fixtures want it; but those of APART, each for itself."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return nodeid if file in APART else file
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    return ByFile(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return BySchedule(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: place(item.nodeid))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -128,7 +128,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lint(where: Path) -> tuple[int, str]:
     code = "import sys; sys.path.insert(0, '.'); from importlinter.cli import lint_imports_command as run; run()"
     done = subprocess.run(
-        [sys.executable, "-c", code, "--no-cache"], cwd=where, capture_output=True, text=True, timeout=200
+        [sys.executable, "-c", code, "--no-cache"], cwd=where, capture_output=True, text=True, timeout=900
     )
     return done.returncode, re.sub(r"\s+", " ", done.stdout + done.stderr)
 

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("art_langgraph", "art_mcp", "trainer_server", "examples")
+PACKAGES = ("art_langgraph", "art_mcp", "trainer_server", "examples", "benchmarks")
 OF_THEIR_OWN = ("tests/full/", "tests/frameworks/", "tests/test_")
 """What mirrors no package: programs as a user starts them, over the real vLLM; other frameworks; what holds for all of
 the repository."""

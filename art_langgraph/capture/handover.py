@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from art_langgraph.capture.scope import Scope
+from trainer_server.wire import VersionRef
 
 log = logging.getLogger("art_langgraph")
 
@@ -29,7 +30,7 @@ class Handover(BaseModel):
     scenario: str | None = None
     """Id of the scenario. A checkpointer keeps it with the thread, so that a run that resumes the thread has it too."""
     temperature: float | None = None
-    version: int | dict[str, int] | None = None
+    version: int | dict[str, VersionRef] | None = None
     evaluation: bool = False
 
 

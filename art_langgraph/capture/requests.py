@@ -22,7 +22,6 @@ from art_langgraph.capture.release import Server
 from art_langgraph.capture.scope import Scope, current
 from art_langgraph.client.servers import server_of, server_url
 from art_langgraph.client.transport import LoopTransport
-from trainer_server.wire.headers import ROLLOUT, TEMPERATURE
 
 _lock = threading.Lock()
 
@@ -109,10 +108,6 @@ def _keep_loops_apart(model: BaseChatOpenAI) -> None:
 
 def _mark(payload: dict[str, Any], scope: Scope, server: Server) -> None:
     """Adds what the gateway has to know of the rollout to a request."""
-    headers = {ROLLOUT: scope.rollout_id}
-    if scope.temperature is not None:
-        headers[TEMPERATURE] = str(scope.temperature)
-    payload["model"] = scope.model(payload["model"])
-    payload["extra_headers"] = {**(payload.get("extra_headers") or {}), **headers}
+    payload["extra_headers"] = {**(payload.get("extra_headers") or {}), **scope.headers}
     scope.servers.add(server)
     scope.marked += 1

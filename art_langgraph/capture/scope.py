@@ -16,6 +16,8 @@ from langchain_core.tracers.context import register_configure_hook
 from art_langgraph.capture.recorder import Recorder
 from art_langgraph.capture.release import Server, release
 from art_langgraph.trajectory import Place, Trajectory, parent_namespace
+from trainer_server.wire import VersionRef
+from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Scope:
         rollout_id: What models tell the gateway, so that all completions of the rollout come from one version.
         recorder: What has happened so far.
         temperature: Overrides what the graph's models ask for; None: leave them.
-        version: Of the policies that the graph asks, for all or by name; None: the newest.
+        version: Of the policies that the graph asks, for all or by name; None: what their names mean.
         hints: By policy, what the server puts into its prompts; empty: nothing.
         servers: Address and key of every trainer server that was asked, so that the rollout's hold on a policy version
             can be released.
@@ -61,7 +63,7 @@ class Scope:
     rollout_id: str = field(default_factory=lambda: f"ro-{uuid4().hex}")
     recorder: Recorder = field(default_factory=Recorder)
     temperature: float | None = None
-    version: int | Mapping[str, int] | None = None
+    version: int | Mapping[str, VersionRef] | None = None
     hints: Mapping[str, str] = field(default_factory=dict)
     servers: set[Server] = field(default_factory=set)
     marked: int = 0
@@ -83,10 +85,15 @@ class Scope:
                 return True
         return False
 
-    def model(self, policy: str) -> str:
-        """What to ask the gateway for, where a graph asks for `policy`."""
-        version = self.version.get(policy) if isinstance(self.version, Mapping) else self.version
-        return policy if version is None or "@" in policy else f"{policy}@{version}"
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request to a trainer server says of the rollout that it is made in."""
+        headers = {ROLLOUT: self.rollout_id}
+        if self.temperature is not None:
+            headers[TEMPERATURE] = str(self.temperature)
+        if self.version is not None:
+            headers[VERSION] = version_text(self.version)
+        return headers
 
 
 @runtime_checkable

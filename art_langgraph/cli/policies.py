@@ -1,4 +1,4 @@
-"""`art-langgraph policies | export | fork | score-version`: policies of the server and their versions."""
+"""`art-langgraph policies | export | fork | score-version | promote`: policies of the server and their versions."""
 
 from __future__ import annotations
 
@@ -10,23 +10,29 @@ import typer
 
 from art_langgraph.cli.options import JsonOption, short_patience
 from art_langgraph.cli.output import print_json, print_table
-from trainer_server.wire import ConfigError, ExportFormat, version_number
+from trainer_server.wire import LATEST, ConfigError, ExportFormat, version_number
 
 if TYPE_CHECKING:
     from art_langgraph.client.client import TrainerClient
 
 _VersionArgument = Annotated[
-    str, typer.Argument(metavar="POLICY[@N]", help="A version, such as agent@3; without @N the newest version.")
+    str,
+    typer.Argument(
+        metavar="POLICY[@N]",
+        help="A version, such as agent@3, or agent@latest; without @N the promoted version, else the newest.",
+    ),
 ]
 
 
 async def _find_version(trainer: TrainerClient, version: str) -> tuple[str, int]:
     policy, at, text = version.partition("@")
     if at:
+        if text == LATEST:
+            return policy, (await trainer.policy(policy)).latest
         if (number := version_number(text)) is None:
-            raise ConfigError(f"{version!r} is no version: write POLICY@N with a number, or POLICY for the newest one")
+            raise ConfigError(f"{version!r} is no version: write POLICY@N with a number, or POLICY@latest")
         return policy, number
-    return policy, (await trainer.policy(policy)).latest
+    return policy, (await trainer.policy(policy)).served
 
 
 def policies_command(as_json: JsonOption = False) -> None:
@@ -45,6 +51,7 @@ def policies_command(as_json: JsonOption = False) -> None:
                     {
                         "policy": policy.name,
                         "newest": policy.latest,
+                        "promoted": policy.promoted,
                         "rank": policy.spec.rank,
                         "base model": policy.base_model,
                         "reward of the last step": reward if isinstance(reward, float) else None,
@@ -54,7 +61,9 @@ def policies_command(as_json: JsonOption = False) -> None:
         if as_json:
             print_json(rows)
             return
-        print_table(rows, ["policy", "newest", "rank", "base model", "reward of the last step"], whole=["policy"])
+        print_table(
+            rows, ["policy", "newest", "promoted", "rank", "base model", "reward of the last step"], whole=["policy"]
+        )
         print(*broken, sep="\n", end="\n" if broken else "")
 
     asyncio.run(show())
@@ -125,9 +134,37 @@ def score_command(version: _VersionArgument, score: Annotated[float, typer.Argum
     asyncio.run(run())
 
 
+def promote_command(
+    version: Annotated[str, typer.Argument(metavar="POLICY[@N]", help="The version, such as agent@3 or agent@latest.")],
+    undo: Annotated[
+        bool, typer.Option("--undo", help="The name means the newest version again, and each that comes.")
+    ] = False,
+) -> None:
+    """Promote a version: the policy's name means it from now on, and POLICY@latest the newest.
+
+    Until a version is promoted, the name of a policy means its newest version. Rollouts that have begun keep theirs.
+
+    Example: art-langgraph promote agent@3
+    """
+    if undo == ("@" in version):
+        raise ConfigError(f"{version}: write POLICY@N to promote a version, or POLICY --undo to take that back")
+
+    async def run() -> None:
+        from art_langgraph.client.client import TrainerClient
+
+        async with TrainerClient(retry_for=short_patience()) as trainer:
+            policy, number = (version, None) if undo else await _find_version(trainer, version)
+            made = await trainer.promote(policy, number)
+        newest = f"{made.name}@latest is {made.name}@{made.latest}"
+        print(f"{made.name} is {made.name}@{made.served}, {'as long as none is newer' if undo else newest}")
+
+    asyncio.run(run())
+
+
 def register(root: typer.Typer) -> None:
     """Adds these commands to `art-langgraph`."""
     root.command("policies")(policies_command)
     root.command("export")(export_command)
     root.command("fork")(fork_command)
     root.command("score-version")(score_command)
+    root.command("promote")(promote_command)

@@ -1,4 +1,4 @@
-"""`art-langgraph train`: a step from recorded runs, of the store or of the server's ledger. `sft`: a warm start."""
+"""`art-langgraph train`: a step from recorded runs, or the training loop on scenarios. `sft`: a warm start."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from art_langgraph.cli.loop import LoopOptions, run_loop
 from art_langgraph.cli.options import (
     AggregationOption,
     ErrorOption,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from art_langgraph.store import TrajectoryStore
     from art_langgraph.trajectory import Trajectory
 
+_LOOP = "Training loop"
+"""Where `--help` lists the options of the loop."""
 _HISTORY = 200
 """How many earlier scored runs the running baseline is made of."""
 _AT_ONCE = 16
@@ -53,14 +56,75 @@ def train_command(
             help="Train on rollouts of the trainer server that were given a reward, by HTTP or `session`.",
         ),
     ] = False,
+    scenarios: Annotated[
+        Path | None,
+        typer.Option(
+            "--scenarios",
+            help="Train on runs of these scenarios, step after step: JSONL, a scenario per line.",
+            rich_help_panel=_LOOP,
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Steps of the loop.", min=1, rich_help_panel=_LOOP)] = 20,
+    groups_per_step: Annotated[int, typer.Option(help="Scenarios of a step.", min=1, rich_help_panel=_LOOP)] = 4,
+    n: Annotated[int, typer.Option("--n", help="Runs of each scenario.", min=2, rich_help_panel=_LOOP)] = 8,
+    held_out: Annotated[
+        Path | None,
+        typer.Option(
+            "--held-out",
+            help="Scenarios that are never trained on (JSONL): success on them is measured before and after.",
+            rich_help_panel=_LOOP,
+        ),
+    ] = None,
+    evaluate_every: Annotated[
+        int | None,
+        typer.Option("--evaluate-every", help="Measure after every so many steps too.", min=1, rich_help_panel=_LOOP),
+    ] = None,
+    stop_at: Annotated[
+        float | None,
+        typer.Option(
+            "--stop-at",
+            help="Stop when the lower bound (95 %) of held-out success is at least this.",
+            rich_help_panel=_LOOP,
+        ),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(
+            "--patience",
+            help="Stop after so many evaluations without a gain beyond chance.",
+            min=1,
+            rich_help_panel=_LOOP,
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", help="Stop after this time.", min=0.0, rich_help_panel=_LOOP)
+    ] = None,
+    keep_best: Annotated[
+        bool,
+        typer.Option(
+            "--keep-best",
+            help="Promote the version with the highest held-out success: the policy's name then means it.",
+            rich_help_panel=_LOOP,
+        ),
+    ] = False,
+    run: Annotated[
+        str,
+        typer.Option("--run", help="Name of the run: the same command continues it.", rich_help_panel=_LOOP),
+    ] = "",
+    metrics: Annotated[
+        Path | None,
+        typer.Option("--metrics", help="Add a row for each step to this JSONL file.", rich_help_panel=_LOOP),
+    ] = None,
     lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = 1e-4,
     loss_aggregation: AggregationOption = "loss_type",
     node: Annotated[list[str] | None, typer.Option(help="Train only this node; repeatable, patterns allowed.")] = None,
     replay: Annotated[int, typer.Option(help="Run each scenario anew this many times and compare those runs.")] = 0,
     graph_object: Annotated[
-        str | None, typer.Option("--graph-object", help="Graph to replay, as module:graph.")
+        str | None, typer.Option("--graph-object", help="Graph of the loop, or to replay, as module:graph.")
     ] = None,
-    reward: Annotated[str | None, typer.Option(help="Reward function for replays, as module:function.")] = None,
+    reward: Annotated[
+        str | None, typer.Option(help="Reward function of the loop, or for replays, as module:function.")
+    ] = None,
     judge: JudgeOption = None,
     judge_url: UrlOption = None,
     rubric: RubricOption = None,
@@ -74,7 +138,7 @@ def train_command(
     since: SinceOption = None,
     error: ErrorOption = None,
 ) -> None:
-    """Make a training step from recorded runs.
+    """Make a training step from recorded runs, or train on scenarios step after step (--scenarios).
 
     Runs of the same scenario are compared with each other. A run alone in its scenario is compared with a running
     baseline, the mean reward of the policy's other runs; or, with --replay N, its scenario is run N times anew.
@@ -85,15 +149,72 @@ def train_command(
     With --from-ledger, runs are rollouts that programs made with a base URL of their own, and that got a reward by
     `POST /api/rollouts/ID/reward` or `session`. The store then only notes which of them were used.
 
+    With --scenarios, the loop runs the graph itself, prints a line for each step, and creates a missing policy.
+    With --held-out it measures itself on other scenarios, and warns with a remedy where something goes wrong. Runs and
+    measurements are kept in the store; with --run, the same command continues a run that was interrupted.
+
     Example: art-langgraph train --from-store --policy agent --since 1d
+
+    Example: art-langgraph train --policy agent --scenarios train.jsonl --graph-object my_agent:graph
+    --reward my_agent:reward --held-out held_out.jsonl --evaluate-every 5 --patience 3 --keep-best
     """
     from art_langgraph.store import TrajectoryStore
 
-    if from_store == from_ledger:
+    if [from_store, from_ledger, scenarios is not None].count(True) != 1:
         raise ConfigError(
-            "say where the runs come from: --from-store (the trajectory store) or --from-ledger (rollouts of the "
-            "trainer server that have a reward); in Python, `train()` makes its own runs"
+            "say where the runs come from: --from-store (the trajectory store), --from-ledger (rollouts of the "
+            "trainer server that have a reward), or --scenarios FILE (the loop makes its own runs, as `train()` does "
+            "in Python)"
         )
+    of_the_loop = {
+        "--held-out": held_out,
+        "--evaluate-every": evaluate_every,
+        "--stop-at": stop_at,
+        "--patience": patience,
+        "--minutes": minutes,
+        "--keep-best": keep_best,
+        "--run": run,
+        "--metrics": metrics,
+    }
+    if scenarios is None and (wrong := [name for name, value in of_the_loop.items() if value]):
+        raise ConfigError(f"{', '.join(wrong)} cannot be used without --scenarios: a single step has no loop to watch")
+    if scenarios is not None:
+        of_recorded = {
+            "--replay": replay,
+            "--again": again,
+            "--graph": graph,
+            "--thread": thread,
+            "--since": since,
+            "--error": error is not None,
+        }
+        if wrong := [name for name, value in of_recorded.items() if value]:
+            raise ConfigError(f"{', '.join(wrong)} cannot be combined with --scenarios: it is for recorded runs")
+        if graph_object is None:
+            raise ConfigError("--scenarios needs --graph-object module:graph: the graph that runs them")
+        run_loop(
+            policy,
+            LoopOptions(
+                scenarios=scenarios,
+                graph=graph_object,
+                reward=reward,
+                steps=steps,
+                groups_per_step=groups_per_step,
+                n=n,
+                held_out=held_out,
+                evaluate_every=evaluate_every,
+                stop_at=stop_at,
+                patience=patience,
+                minutes=minutes,
+                keep_best=keep_best,
+                run=run,
+                metrics=metrics,
+            ),
+            config=GRPOConfig(lr=lr, loss_aggregation=loss_aggregation),
+            nodes=node,
+            ruler=None if judge is None else make_ruler(judge, judge_url, rubric, votes),
+            store=TrajectoryStore(store),
+        )
+        return
     if from_ledger:
         given = {
             "--replay": replay,
@@ -247,6 +368,8 @@ async def _train(
     """Compares runs, takes a training step on them, and records that they were used."""
     from art_langgraph.client.step_marks import StepMarks
     from art_langgraph.credit import compare
+    from art_langgraph.loop.sampling.dead_groups import dead_groups
+    from art_langgraph.trajectory import TrajectoryGroup
 
     chosen = {trajectory.id for trajectory in runs}
     earlier = (run for run in recorded if run.id not in chosen and run.scored and not run.evaluation)
@@ -261,6 +384,9 @@ async def _train(
         print(f"{job.id} is accepted: a training step of {policy}")
         marks.result = result = await trainer.result(job)
     metrics = result.metrics
+    several = [group for group in TrajectoryGroup.by_scenario(comparison.trained) if len(group.trajectories) > 1]
+    if several and (report := dead_groups(several)).scenarios:
+        print(report)
     if skipped := metrics.get("skipped"):
         print(f"{policy} stays at version {result.version}: {skipped}; the runs can be used again")
         raise typer.Exit(1)

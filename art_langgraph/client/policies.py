@@ -15,7 +15,7 @@ from trainer_server.wire.jsonl import explain
 
 
 class PolicyAPI(ServerAPI):
-    """Policies are created, forked, listed and scored; versions are listed, exported and deleted."""
+    """Policies are created, forked and listed; versions are listed, scored, promoted, exported and deleted."""
 
     async def create_policy(
         self,
@@ -113,6 +113,26 @@ class PolicyAPI(ServerAPI):
                 f"score={score} of {policy}@{version} is not finite: versions are compared by their scores"
             )
         await self._ask("PUT", f"/api/policies/{policy}/versions/{version}/score", json={"score": score})
+
+    async def promote(self, policy: str, version: int | None) -> Policy:
+        """Promotes a version: the policy's name means it from now on, whatever is newer.
+
+        `agent` is then this version for whoever asks, `agent@latest` the newest one. Training goes on from the newest,
+        and `train` samples from it. A promoted version is never deleted. Rollouts that have begun keep their version.
+
+        Args:
+            policy: Name of the policy.
+            version: Its version; None: the name means the newest again.
+
+        Returns:
+            The policy, with `promoted`.
+
+        Raises:
+            ServerError: 404 where there is no such version, 503 while the engines cannot load it.
+        """
+        body = {"version": version}
+        answer = await self._ask("PUT", f"/api/policies/{policy}/promotion", json=body, timeout=600)
+        return Policy.model_validate_json(answer.content)
 
     async def export(
         self,

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from art_langgraph.llm.faults import CUT_OFF, Fault
 from art_langgraph.llm.modes import Message, Mode, request, said
-from trainer_server.wire import ConfigError, Connection, LLMError
+from trainer_server.wire import ConfigError, Connection, LLMError, names_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ async def find_target(model: str, base_url: str | None, api_key: str | None, opt
     provider, _, name = model.partition("/")
     if provider == "art":
         server = Connection.find(base_url, api_key)
-        fixed = name == "base" or "@" in name or "/" in name  # a policy's name has neither
+        fixed = name == "base" or names_version(name) or "/" in name  # a policy's name has neither
         if name == "base":
             name = await _base_model(server)
         return NamedModel(f"openai/{name}", f"{server.url}/v1", server.api_key, options, own=True, fixed=fixed)

@@ -46,7 +46,7 @@ class VersionComparison:
             scores: dict[int, list[float]] = {version: [] for version in self.versions}
             for run in group.trajectories:
                 if run.reward is not None and isinstance(run.requested_version, dict):
-                    scores[run.requested_version[self.policy]].append(run.reward)
+                    scores[int(run.requested_version[self.policy])].append(run.reward)
             if all(scores.values()):
                 pairs.append(Pair(*(statistics.fmean(scores[version]) for version in self.versions)))
         return pairs

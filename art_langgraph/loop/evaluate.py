@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from langchain_core.runnables import RunnableConfig
 
 from art_langgraph.loop.failures import check_rewards, versions_of
-from art_langgraph.loop.intervals import mean_interval, rate_interval
+from art_langgraph.loop.graphs import GraphSource
+from art_langgraph.loop.intervals import gain_interval, mean_interval, rate_interval
 from art_langgraph.loop.rollout import Graph, Resume, ScenarioLike, gather
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.store import TrajectoryStore
@@ -21,6 +22,18 @@ from trainer_server.wire.jsonl import read_jsonl, write_jsonl
 
 Success = Callable[[Trajectory], bool]
 """Whether a run that was scored solved its scenario."""
+
+
+class Gain(NamedTuple):
+    """How much more often a version succeeds than another, on the same scenarios."""
+
+    mean: float
+    """Mean gain in success rate per scenario."""
+    interval: tuple[float, float]
+    """95 % interval of the mean; see `gain_interval`. Above 0: the version is better beyond chance."""
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.3f} ({self.interval[0]:+.3f} to {self.interval[1]:+.3f})"
 
 
 def full_reward(trajectory: Trajectory) -> bool:
@@ -123,6 +136,29 @@ class Evaluation:
         """95 % interval of the success rate: Wilson's, with repeated runs of a scenario counted by `rate_interval`."""
         return rate_interval(self._means(self.succeeded), self.n)
 
+    @property
+    def success_text(self) -> str:
+        """The success rate with its interval, in words."""
+        if (rate := self.success_rate) is None:
+            return f"success unknown: none of {len(self.trajectories)} runs has a reward"
+        low, high = self.success_interval
+        return f"success {rate:.3f} ({low:.3f} to {high:.3f})"
+
+    def gain_over(self, other: Evaluation) -> Gain | None:
+        """How much more often this version succeeded than that of another evaluation, on the scenarios of both.
+
+        Scenarios are compared with themselves, so that their difficulty does not widen the interval.
+
+        Args:
+            other: The evaluation to compare with.
+
+        Returns:
+            The gain; None where no scenario has a run with a reward in both.
+        """
+        before, after = other._by_scenario(other.succeeded), self._by_scenario(self.succeeded)
+        gains = [statistics.fmean(after[one]) - statistics.fmean(before[one]) for one in after if one in before]
+        return Gain(statistics.fmean(gains), gain_interval(gains)) if gains else None
+
     def by(self, key: Callable[[Scenario], Iterable[Hashable]]) -> dict[Any, tuple[int, int]]:
         """(successes, runs with a reward) by facts of their scenarios, such as tools or difficulty.
 
@@ -151,10 +187,14 @@ class Evaluation:
 
     def _means(self, part: Callable[[Trajectory], float]) -> list[float]:
         """Mean of a number over the runs with a reward, for each scenario that has one."""
+        return list(map(statistics.fmean, self._by_scenario(part).values()))
+
+    def _by_scenario(self, part: Callable[[Trajectory], float]) -> dict[str, list[float]]:
+        """A number of each run with a reward, by the ids of the scenarios."""
         by_scenario: dict[str, list[float]] = {}
         for trajectory in self.scored:
             by_scenario.setdefault(trajectory.scenario.id, []).append(part(trajectory))
-        return list(map(statistics.fmean, by_scenario.values()))
+        return by_scenario
 
     def summary(self) -> dict[str, Any]:
         """The numbers as JSON: version, n, scenarios, failed, unscored, mean, interval, success, success_interval."""
@@ -205,7 +245,7 @@ class Evaluation:
 
 
 async def evaluate(
-    graph: Graph,
+    graph: Graph | GraphSource,
     scenarios: Sequence[ScenarioLike],
     reward: RewardFunction | None = None,
     *,

@@ -13,7 +13,7 @@ from art_langgraph.client.transport import PatientAsyncClient
 from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import CompletionCall, Trajectory
-from trainer_server.wire import Completion, RolloutCalls
+from trainer_server.wire import Completion, RolloutCalls, names_version
 from trainer_server.wire.completions import effective_temperature
 
 _REMEDY = (
@@ -40,14 +40,14 @@ async def ignored(scope: Scope, trajectory: Trajectory, *, remote: bool) -> str 
         trajectory: Its record.
         remote: Whether another process ran the graph.
     """
-    if scope.version is None and scope.temperature is None:
+    if scope.temperature is None and not _fixes_versions(scope):
         return None
     if remote:
         return await _ignored_remotely(scope)
     answers = [call for call in trajectory.completions if call.id is not None and not call.cached]
     unmarked = scope.temperature is not None and not _all_marked(scope, trajectory, answers)
     for call in answers:
-        version = None if "@" in str(call.model) or call.version is None else _asked(scope, call.policy)
+        version = None if names_version(str(call.model)) or call.version is None else _asked(scope, call.policy)
         other = version is not None and version != call.version
         if not other and not unmarked:
             continue
@@ -74,11 +74,16 @@ def check_version_asked(runs: Sequence[Trajectory], version: object) -> None:
     )
 
 
+def _fixes_versions(scope: Scope) -> bool:
+    """Whether a rollout asks for a version by its number. The newest one is what it is when the rollout begins."""
+    versions = scope.version.values() if isinstance(scope.version, Mapping) else [scope.version]
+    return any(isinstance(version, int) for version in versions)
+
+
 def _asked(scope: Scope, policy: str | None) -> int | None:
-    """The version that a rollout asks of a policy; None: any."""
-    if isinstance(scope.version, Mapping):
-        return scope.version.get(policy or "")
-    return scope.version
+    """The version that a rollout asks of a policy, by its number; None: any."""
+    version = scope.version.get(policy or "") if isinstance(scope.version, Mapping) else scope.version
+    return version if isinstance(version, int) else None
 
 
 def _temperature(scope: Scope) -> float | None:

@@ -37,7 +37,7 @@ from art_langgraph.progress import progress_bar
 from art_langgraph.rewards import GroupReward, RewardFunction, score, score_group
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
-from trainer_server.wire import ARTError, ConfigError
+from trainer_server.wire import ARTError, ConfigError, VersionRef
 
 log = logging.getLogger("art_langgraph")
 
@@ -61,7 +61,7 @@ async def rollout(
     timeout: float | None = None,
     store: TrajectoryStore | None = None,
     resume: Resume | None = None,
-    version: int | Mapping[str, int] | None = None,
+    version: int | Mapping[str, VersionRef] | None = None,
     evaluation: bool = False,
     metadata: Mapping[str, Any] | None = None,
     hints: Mapping[str, str] | None = None,
@@ -98,8 +98,9 @@ async def rollout(
         store: Where the trajectory is kept as well.
         resume: Answers the graph's interrupts, given as a list. The run also goes on from breakpoints
             (`interrupt_before`, `interrupt_after`), which ask nothing. Without it the run ends at either.
-        version: Version of the policies that the graph asks, for all of them or by name; None: the newest. A graph that
-            names a version itself (`agent@3`) keeps it.
+        version: Version of the policies that the graph asks, for all of them or by name; None: what their names mean,
+            the promoted version or else the newest. `{"agent": "latest"}` is the newest in any case. A graph that names
+            a version itself (`agent@3`) keeps it.
         evaluation: The run evaluates a version, and is never trained on.
         metadata: Your data, kept in the trajectory.
         hints: By policy, a text that the trainer server puts into the prompts of this run. The run is never trained on.

@@ -6,95 +6,40 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.client.step_marks import StepMarks
 from art_langgraph.credit import RetryCredit
-from art_langgraph.loop.failures import failures_of, runs_of, versions_of
+from art_langgraph.loop.evaluate import evaluate
+from art_langgraph.loop.failures import runs_of
 from art_langgraph.loop.graphs import Graph, GraphSource
-from art_langgraph.loop.hints.rescue import HintCounts, HintFunction, Hints, rescue
+from art_langgraph.loop.hints.rescue import HintFunction, Hints, rescue
 from art_langgraph.loop.pins import PinIgnored
-from art_langgraph.loop.prefetch import RolloutBatch, add_informative, pick, prefetch_rollouts, replacements
+from art_langgraph.loop.prefetch import RolloutBatch, prefetch_rollouts
 from art_langgraph.loop.rollout import Resume, ScenarioLike, rollout, run_groups
+from art_langgraph.loop.sampling.curriculum import Curriculum
+from art_langgraph.loop.sampling.exploration import Exploration, Explorer
+from art_langgraph.loop.sampling.informative import add_informative
+from art_langgraph.loop.sampling.learnable import LearnableSampler
+from art_langgraph.loop.sampling.sampler import Sampler
+from art_langgraph.loop.sampling.uniform import UniformSampler
 from art_langgraph.loop.step_check import StepCheck, wait_until_ready
+from art_langgraph.loop.watch.alarm_rules import AlarmRules
+from art_langgraph.loop.watch.held_out import HeldOut
+from art_langgraph.loop.watch.record import StepRecord as StepRecord
+from art_langgraph.loop.watch.stopping import StopRule
+from art_langgraph.loop.watch.watch import Watch
 from art_langgraph.rewards import GroupReward, RewardFunction
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
-from trainer_server.wire import ConfigError, GRPOConfig, Job, JobStatus, StepResult
+from trainer_server.wire import ConfigError, GRPOConfig, Job, JobStatus
 
 log = logging.getLogger("art_langgraph")
-
-
-@dataclass(slots=True)
-class StepRecord:
-    """What a turn of the training loop did.
-
-    Args:
-        step: Number of the step.
-        result: The version that the step made, and its metrics; `metrics["skipped"]` says why it made none.
-        groups: The runs that were sent; empty where the server accepted the step before a crash.
-        seconds: Wall time by phase: `rollout`, `train`, `swap`; `teacher` where the server asked for scores or prompts.
-        replaced: How many groups were added because others have equal rewards, which teach nothing.
-        hints: What hints did; None: `train` gives none.
-        hinted: The runs with a hint, which were not sent.
-    """
-
-    step: int
-    result: StepResult
-    groups: list[TrajectoryGroup] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    replaced: int = 0
-    hints: HintCounts | None = None
-    hinted: list[Trajectory] = field(default_factory=list)
-
-    @property
-    def reward(self) -> float | None:
-        """Mean over all trajectories that have a reward."""
-        mean: float | None = self.result.metrics.get("reward_mean")
-        return mean
-
-    @property
-    def prefix_drift(self) -> float | None:
-        """Share of the sampled tokens that the next prompt of their run does not have; None where no run has turns."""
-        share: float | None = self.result.metrics.get("prefix_drift")
-        return share
-
-    @property
-    def teacher_kl(self) -> float | None:
-        """Mean of log π − log teacher over the tokens that a teacher scored, in nats; None where there is none."""
-        mean: float | None = self.result.metrics.get("teacher_kl")
-        return mean
-
-    @property
-    def skipped(self) -> str | None:
-        """Why the step made no new version; None where it made a version."""
-        reason: str | None = self.result.metrics.get("skipped")
-        return reason
-
-    @property
-    def versions(self) -> dict[str, list[int]]:
-        """The versions that answered in the step's runs, by policy."""
-        return versions_of(runs_of(self.groups))
-
-    @property
-    def failures(self) -> str | None:
-        """How many of the step's runs raised and how many have no reward, each with the first error. None: no run."""
-        return failures_of(runs_of(self.groups))
-
-    def __str__(self) -> str:
-        reward = "no reward" if self.reward is None else f"mean reward {self.reward:.3f}"
-        head = f"step {self.step}: version {self.result.version}, {reward}"
-        if (drift := self.prefix_drift) is not None:
-            head += f", prefix drift {drift:.1%}"
-        hints = str(self.hints) if self.hints is not None and self.hints.failed else None
-        parts = [head, hints, self.skipped, self.failures]
-        return "; ".join(filter(None, parts))
 
 
 async def train(
@@ -109,6 +54,9 @@ async def train(
     groups_per_step: int = 4,
     n: int = 8,
     config: GRPOConfig | Callable[[int], GRPOConfig] | None = None,
+    sampler: Sampler | Literal["uniform", "learnable"] = "uniform",
+    measured: Sequence[TrajectoryGroup] = (),
+    explore: Exploration | None = None,
     dynamic_sampling: int = 0,
     max_staleness: int = 0,
     hints: HintFunction | Hints | None = None,
@@ -125,16 +73,24 @@ async def train(
     seed: int = 0,
     run: str = "",
     first_step: int = 1,
+    held_out: HeldOut | Sequence[ScenarioLike] | None = None,
+    evaluate_every: int | None = None,
+    stop_when: StopRule | Sequence[StopRule] | None = None,
+    keep_best: bool = False,
+    alarms: AlarmRules | None = None,
     progress: bool = True,
 ) -> AsyncIterator[StepRecord]:
     """Trains a policy on a graph, yielding after each step.
 
-    Step i always takes the same scenarios for a seed. A run that continues at `first_step` therefore takes the same
-    scenarios as a run without a break.
+    With the uniform sampler, step i always takes the same scenarios for a seed. A run that continues at `first_step`
+    therefore takes the same scenarios as a run without a break. The learnable sampler looks at rewards: what it has
+    seen is read from `store` when a run continues; without a store it begins anew, and a warning says so.
 
     The loop outlives a restart of the trainer server. Its own requests and the calls of ChatART are sent again for as
     long as `TrainerClient` and `ChatART` say, and a run whose graph lost the server in another way runs again. Warnings
     say so. `StepRecord.failures` has what failed nevertheless.
+
+    Rollouts are sampled from the newest version, also where another one is promoted.
 
     Args:
         graph: As that of `rollout`.
@@ -148,6 +104,14 @@ async def train(
         groups_per_step: Scenarios of a step.
         n: Runs of each scenario.
         config: Settings of every step, or a function of its number, for schedules.
+        sampler: Which scenarios a step gets. "uniform": all equally often. "learnable": those whose runs will most
+            likely get unequal rewards, by what their runs came to until now (`LearnableSampler`). Or your own
+            `Sampler`.
+        measured: Runs of the scenarios that were made and scored before, such as those of `gather`. The sampler learns
+            from those at `temperature`. The first step learns from the informative groups among them that the newest
+            version sampled and that are no evaluation, and makes rollouts only for what is missing.
+        explore: Runs scenarios whose runs all got the same reward again at a higher temperature, up to a budget. It
+            comes before `dynamic_sampling`. None: never.
         dynamic_sampling: How often a step runs further scenarios in place of those whose runs all got the same reward,
             which teach nothing; 0: never.
         max_staleness: How many versions a step's completions may be behind. With 0, rollouts and training take turns.
@@ -167,20 +131,31 @@ async def train(
         resume: Answers the graph's interrupts; see `rollout`.
         run_config: LangChain's config of each run; `rollout` calls it `config`.
         metadata: Your data, kept in each trajectory.
-        shuffle: Draw scenarios in random order. Without it they are taken in the order given, so that you choose which
-            scenarios a step gets.
-        seed: Seeds that order.
+        shuffle: The uniform sampler draws scenarios in random order. Without it they are taken in the order given, so
+            that you choose which scenarios a step gets.
+        seed: Seeds the sampler.
         run: Name of the training run, which makes its steps idempotent: a step that the server accepted before a crash
             is not taken again, and its record has no groups. A step that failed there, or was cancelled, is taken
             again. Empty: no such names.
         first_step: Number of the first step.
+        held_out: Scenarios that are never trained on, or a HeldOut, which says how they are measured. The version that
+            the run begins with is evaluated on them, and the last one. Kept in `store`, an evaluation is not made
+            again by a run that is continued.
+        evaluate_every: Steps between two further evaluations; None: there are no others.
+        stop_when: Ends the run early: `TargetReached`, `Plateau`, `TimeBudget`, `TokenBudget`, a function of the
+            records, or several of these, of which the first that holds ends it. `StepRecord.stopped` says why.
+        keep_best: The version with the highest held-out success is promoted at the end: the policy's name means it.
+            `StepRecord.best` of the last step has it. It is never deleted. Versions that were the best before, or are
+            promoted, are measured too.
+        alarms: Thresholds of `StepRecord.alarms`; None: the defaults.
         progress: Shows a bar on a terminal.
 
     Yields:
         A record of each step.
 
     Raises:
-        ConfigError: There are fewer scenarios than groups_per_step, or no reward, or a setting is out of its range.
+        ConfigError: There are fewer scenarios than groups_per_step, or no reward, or a setting is out of its range; or
+            scenarios are trained on and held out.
         RolloutsFailed: In the first step, every run raised, or none has a reward, or none has a completion of the
             policy. Or this went on for three later steps in a row; single ones are sent, and warned of. Or the trainer
             server answered in no run of a later step, even after the client's `retry_for` seconds of waiting for it.
@@ -198,14 +173,50 @@ async def train(
         raise ConfigError(f"{len(scenarios)} scenarios are fewer than groups_per_step={groups_per_step}")
     if max_staleness < 0 or dynamic_sampling < 0:
         raise ConfigError(f"max_staleness={max_staleness} and dynamic_sampling={dynamic_sampling} must be 0 or more")
+    if explore is not None and temperature is not None and explore.temperature <= temperature:
+        raise ConfigError(
+            f"explore: its temperature={explore.temperature} must be above that of the training, {temperature}"
+        )
     source.check(tasks)
     source.policy = policy
     if source.function is not None:
         source.server = client.connection
     check = StepCheck(policy, nodes, retry_credit, rewards_count)
     helping = Hints.of(hints) if hints is not None else None
+    watch = Watch.of(
+        policy,
+        client,
+        first_step,
+        steps,
+        held_out=held_out,
+        evaluate_every=evaluate_every,
+        stop_when=stop_when,
+        keep_best=keep_best,
+        alarms=alarms,
+    )
+    measure = partial(
+        evaluate,
+        source,
+        max_concurrency=max_concurrency,
+        timeout=timeout,
+        store=store,
+        resume=resume,
+        config=run_config,
+        metadata=metadata,
+    )
+    curriculum = await Curriculum.begin(
+        _sampler(sampler, policy, n, seed, shuffle),
+        tasks,
+        policy=policy,
+        temperature=temperature,
+        client=client,
+        store=store,
+        measured=measured,
+        continues=first_step > 1,
+    )
+    explorer = None if explore is None else Explorer(explore)
 
-    async def run_scenario(scenario: Scenario, hint: str | None = None) -> Trajectory:
+    async def run_scenario(scenario: Scenario, temperature: float | None, hint: str | None = None) -> Trajectory:
         try:
             return await rollout(
                 source,
@@ -216,17 +227,20 @@ async def train(
                 timeout=timeout,
                 store=store,
                 resume=resume,
+                version={policy: "latest"},
                 metadata=metadata,
                 hints={policy: hint} if hint is not None else None,
             )
         except PinIgnored as error:  # one run among many: it counts as failed
             return error.trajectories[0]
 
-    async def run_all(step: int, chosen: Sequence[ScenarioLike]) -> list[TrajectoryGroup]:
+    async def run_all(
+        step: int, chosen: Sequence[Scenario], n: int = n, temperature: float | None = temperature
+    ) -> list[TrajectoryGroup]:
         return await run_groups(
             source,
-            run_scenario,
-            [Scenario.of(scenario) for scenario in chosen],
+            partial(run_scenario, temperature=temperature),
+            chosen,
             n,
             max_concurrency=max_concurrency,
             group_reward=group_reward,
@@ -238,32 +252,43 @@ async def train(
         key, job = await _accepted(client, policy, run, step) if run else (None, None)
         if job is not None:
             return RolloutBatch(step, job=job, key=key)
-        chosen = pick(tasks, groups_per_step, step, seed if shuffle else None)
-        others = replacements(tasks, chosen, step, seed)
-        groups = await run_all(step, chosen)
+        ready = curriculum.ready if step == first_step else []
+        chosen = curriculum.choose(step, groups_per_step - len(ready), ready)
+        groups = ready + await run_all(step, chosen)
         if check.unanswered(groups):
             log.warning("step %d: the trainer server answered in no run; when it is ready, they run once more", step)
             if await wait_until_ready(client, client.retry_for):
                 groups = await run_all(step, chosen)
-        replaced = 0
+        explored = replaced = 0
         rescued = None
         if check.of_use(step, groups):
-            if not _taught(settings(step)):  # with a teacher, groups of equal rewards teach too
-                groups, replaced = await add_informative(partial(run_all, step), groups, others, dynamic_sampling)
-                check.added(step, groups[len(chosen) :])
+            if explorer is not None:
+                again = partial(run_all, step, n=explorer.settings.n, temperature=explorer.settings.temperature)
+                groups, explored = await explorer.explore(again, groups)
+            made, choose = len(groups), partial(curriculum.choose, step)
+            rounds = 0 if _taught(settings(step)) else dynamic_sampling  # with a teacher, equal rewards teach too
+            groups, replaced = await add_informative(partial(run_all, step), groups, choose, rounds)
+            check.added(step, groups[made:])
             if helping is not None:
                 rescued = await rescue(
                     groups,
                     helping,
-                    run_scenario,
+                    lambda scenario, hint: run_scenario(scenario, temperature, hint),
                     policy=policy,
                     client=client,
                     max_concurrency=max_concurrency,
                     group_reward=group_reward,
                 )
-        return RolloutBatch(step, groups, key=key, replaced=replaced, rescue=rescued)
+        curriculum.learn(groups)
+        return RolloutBatch(
+            step, groups, key=key, replaced=replaced, explored=explored, measured=len(ready), rescue=rescued
+        )
 
-    async with aclosing(prefetch_rollouts(range(first_step, steps + 1), roll, max_staleness)) as batches:
+    batches = prefetch_rollouts(range(first_step, steps + 1), roll, max_staleness)
+    async with watch, aclosing(batches):
+        await watch.begin(
+            measure, tasks, reward=reward, group_reward=group_reward, store=store, run=run, progress=progress
+        )
         async for batch in batches:
             key = batch.key or uuid.uuid4().hex
             async with StepMarks(store, policy, key, runs_of(batch.groups)) as marks:
@@ -282,13 +307,41 @@ async def train(
                 marks.result = result
             phases = result.metrics["job"]["seconds"]
             seconds = {"rollout": batch.seconds, "train": 0.0, "swap": 0.0, **phases}
-            counts, hinted = (batch.rescue.counts, batch.rescue.runs) if batch.rescue else (None, [])
-            yield StepRecord(batch.step, result, batch.groups, seconds, batch.replaced, counts, hinted)
+            record = StepRecord(
+                batch.step,
+                result,
+                batch.groups,
+                seconds,
+                batch.replaced,
+                explored=batch.explored,
+                measured=batch.measured,
+                hints=batch.rescue.counts if batch.rescue else None,
+                hinted=batch.rescue.runs if batch.rescue else [],
+            )
+            await watch.after(record, taken=batch.job is not None)
+            yield record
+            if record.stopped is not None:
+                return
+        if first_step > steps:
+            await watch.conclude()
 
 
 def _taught(config: GRPOConfig) -> bool:
     """Whether a teacher scores every run of a step."""
     return config.distill is not None and config.distill.teacher is not None
+
+
+def _sampler(
+    given: Sampler | Literal["uniform", "learnable"], policy: str, n: int, seed: int, shuffle: bool
+) -> Sampler:
+    """The sampler that an argument of `train` names."""
+    if given == "uniform":
+        return UniformSampler(seed, shuffle)
+    if given == "learnable":
+        return LearnableSampler(policy, n=n, seed=seed)
+    if isinstance(given, str):
+        raise ConfigError(f"sampler={given!r}: give 'uniform', 'learnable', or an object with the methods of Sampler")
+    return given
 
 
 async def _accepted(client: TrainerClient, policy: str, run: str, step: int) -> tuple[str, Job | None]:

@@ -16,7 +16,7 @@ from typing import Any
 from art_langgraph.capture.scope import Scope, current
 from art_langgraph.client.servers import known_servers
 from trainer_server.wire import Connection, rollout_path
-from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
+from trainer_server.wire.headers import ROLLOUT
 from trainer_server.wire.home import origin
 
 _LIBRARIES = ("httpx", "httpx2")
@@ -80,11 +80,8 @@ def _mark(request: Any) -> Scope | None:
     server = _server_asked(request)
     if server is None:
         return None
-    request.headers[ROLLOUT] = scope.rollout_id
-    if scope.temperature is not None:
-        request.headers.setdefault(TEMPERATURE, str(scope.temperature))
-    if scope.version is not None:
-        request.headers.setdefault(VERSION, version_text(scope.version))
+    for name, value in scope.headers.items():
+        request.headers.setdefault(name, value)
     scope.servers.add((server.url, server.api_key))
     return scope
 

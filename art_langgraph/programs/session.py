@@ -28,8 +28,26 @@ from trainer_server.wire.jsonl import to_json
 log = logging.getLogger("art_langgraph")
 
 
-class Session:
-    """A rollout for the length of a `with` block. See `session`."""
+class session:
+    """Records what code does in a `with` block as a rollout: `async with session("2 + 2?") as run: …`, or `with`.
+
+    Clients inside of the block are tied to the rollout as inside of a function that `rollout` runs; see `Run`. Set
+    `run.reward` in the block. After the block, `run.trajectory` has what was done. The reward is also given to the
+    rollout at the trainer server, so that `art-langgraph train --from-ledger` can train on it. What the block raises is
+    the trajectory's `error`, and is raised.
+
+    Args:
+        scenario: The task, in any form that `rollout` takes. Sessions of the same scenario are compared.
+        store: Where the trajectory is kept as well.
+        temperature: Sampling temperature of the policies; None: that of each request.
+        version: Version of the policies, for all of them or by name; None: the newest.
+        evaluation: The session evaluates a version, and is never trained on.
+        metadata: Your data, kept in the trajectory.
+
+    Raises:
+        ServerError: The trainer server refuses the rollout.
+        ServerUnreachable: At the end of the block, and the block raised nothing: what it did cannot be read.
+    """
 
     def __init__(
         self,
@@ -136,41 +154,3 @@ class Session:
         if error is None:
             raise problem
         log.warning("a session has no record of what it asked the trainer server: %s", problem)
-
-
-def session(
-    scenario: Scenario | Any,
-    *,
-    store: TrajectoryStore | None = None,
-    temperature: float | None = None,
-    version: int | Mapping[str, int] | None = None,
-    evaluation: bool = False,
-    metadata: Mapping[str, Any] | None = None,
-) -> Session:
-    """Records what code does in a `with` block as a rollout: `async with session("2 + 2?") as run: …`, or `with`.
-
-    Clients inside of the block are tied to the rollout as inside of a function that `rollout` runs; see `Run`. Set
-    `run.reward` in the block. After the block, `run.trajectory` has what was done. The reward is also given to the
-    rollout at the trainer server, so that `art-langgraph train --from-ledger` can train on it. What the block raises is
-    the trajectory's `error`, and is raised.
-
-    Args:
-        scenario: The task, in any form that `rollout` takes. Sessions of the same scenario are compared.
-        store: Where the trajectory is kept as well.
-        temperature: Sampling temperature of the policies; None: that of each request.
-        version: Version of the policies, for all of them or by name; None: the newest.
-        evaluation: The session evaluates a version, and is never trained on.
-        metadata: Your data, kept in the trajectory.
-
-    Raises:
-        ServerError: The trainer server refuses the rollout.
-        ServerUnreachable: At the end of the block, and the block raised nothing: what it did cannot be read.
-    """
-    return Session(
-        scenario,
-        store=store,
-        temperature=temperature,
-        version=version,
-        evaluation=evaluation,
-        metadata=metadata,
-    )

@@ -57,11 +57,16 @@ class TrainingSettings:
         groups_per_step: Number of scenarios in each step.
         n: Number of runs of each scenario in a step.
         config: Settings of all steps, or a function from the number of a step to its settings. None takes the defaults.
-        difficulty_runs: Number of runs of each training scenario before training. Scenarios that the policy never or
-            always solves in these runs are left out. 0 leaves none out.
+        difficulty_runs: Number of runs of each training scenario before training, which tell its difficulty. Steps
+            choose the scenarios that will most likely teach something (`sampler="learnable"`), and the first step
+            learns from these runs. 0: the first steps find out.
         judge: Language model that compares the runs of a scenario (`Ruler`), as "provider/name" or an LLM. None: the
             reward is that of `verify` alone.
         judge_weight: Weight of the judge's score, which is added to the reward of `verify`.
+        evaluate_every: Steps between two measurements on the held-out scenarios. None measures before and after.
+        patience: Ends the training after so many of these measurements without a gain beyond chance. None: after all
+            steps.
+        keep_best: Whether the version with the highest held-out success is promoted and exported, instead of the last.
     """
 
     steps: int = 8
@@ -71,6 +76,14 @@ class TrainingSettings:
     difficulty_runs: int = 4
     judge: Model | None = None
     judge_weight: float = 0.3
+    evaluate_every: int | None = None
+    patience: int | None = None
+    keep_best: bool = False
+
+    @property
+    def watched(self) -> bool:
+        """Whether the training measures itself on the held-out scenarios."""
+        return bool(self.steps) and (self.keep_best or self.evaluate_every is not None or self.patience is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,10 @@ from typing import Any
 
 from art_langgraph.llm.llm import Usage, total_cost
 from art_langgraph.loop.evaluate import Evaluation
+from art_langgraph.loop.sampling.dead_groups import DeadGroups, dead_groups
 from art_langgraph.loop.train import StepRecord
 from art_mcp.scenarios.scenario_set import ScenarioSet
+from art_mcp.specialization.verify import solved
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,8 +25,8 @@ class Specialization:
         base_model: Name of the model that the policy adapts.
         scenarios: All scenarios. Their plans have the measured difficulty and the split.
         before: Evaluation of the policy's newest version when `specialize` began, on the held-out scenarios.
-        after: Evaluation of its newest version at the end, on the same scenarios. It equals `before` until training has
-            ended.
+        after: Evaluation of its newest version at the end, or of the best one (`keep_best`), on the same scenarios. It
+            equals `before` until training has ended.
         warm_start: Metrics of the warm start. None: there was none.
         steps: A record for each training step.
         seconds: Wall time in seconds by the name of the stage.
@@ -51,6 +53,12 @@ class Specialization:
     def model(self) -> str:
         """Name of the policy version to use, as the gateway knows it: `policy@version`."""
         return f"{self.policy}@{self.after.version}"
+
+    @property
+    def dead_groups(self) -> DeadGroups:
+        """Training scenarios that never taught anything, why, and what to do."""
+        groups = (group for record in self.steps for group in record.groups)
+        return dead_groups(groups, success=solved)
 
     @property
     def cost(self) -> float | None:

@@ -25,6 +25,7 @@ from langgraph_sdk import get_client
 
 from art_langgraph import TrainerClient, Trajectory, TrajectoryStore, evaluate, gather, notices, rollout
 from tests.support import SUPPORT
+from tests.support.patience import PATIENCE
 from tests.support.trainer_server import TOKEN, TrainerServer
 
 pytestmark = pytest.mark.slow
@@ -75,7 +76,7 @@ class Dev:
     async def written(self) -> None:
         """Returns when all runs that have ended are in the store."""
         async with httpx.AsyncClient() as http:
-            assert (await http.post(f"{self.url}/art/flush", timeout=20)).json() == {"capture": True}
+            assert (await http.post(f"{self.url}/art/flush", timeout=PATIENCE)).json() == {"capture": True}
 
     def art(self, *words: str) -> str:
         """What a command of `art-langgraph` prints."""
@@ -137,7 +138,7 @@ def langgraph_dev(project: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]
             start_new_session=True,
         )
     url = f"http://127.0.0.1:{port}"
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + PATIENCE
     try:
         while True:
             try:
@@ -152,7 +153,7 @@ def langgraph_dev(project: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
-        process.wait(20)
+        process.wait(PATIENCE)
 
 
 @pytest.fixture
@@ -443,9 +444,9 @@ async def test_a_remote_process_that_is_not_captured_or_is_killed(
         (warning,) = heard.messages
         assert f"remote graph 'plain' at {url} does not record its runs" in warning
 
-        running = asyncio.create_task(rollout(graph, "slow", timeout=5))
-        await asyncio.sleep(2)
+        running = asyncio.create_task(rollout(graph, "slow", timeout=10))
+        await asyncio.sleep(5)
         os.killpg(process.pid, signal.SIGKILL)
-        killed = await asyncio.wait_for(running, 30)
+        killed = await asyncio.wait_for(running, PATIENCE)
     assert "TimeoutError" in str(killed.error)
     assert [(call.message or {})["content"] for call in killed.completions] == ["first"]

@@ -280,3 +280,12 @@ def test_a_killed_run_keeps_its_finished_completions(tmp_path: Path) -> None:
     assert [(one.message or {})["content"] for one in cut.completions] == ["first", "second"]
     assert cut.error == "the run has not ended"
     assert store.get(cut.id) == cut
+
+
+def test_a_version_keeps_its_first_evaluation(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path / "store.sqlite")
+    for version, ids in ((3, ["a", "b"]), (0, ["c"]), (3, ["d"])):
+        store.add_evaluation("key", version, ids)
+    store.add_evaluation("other", 1, ["e"])
+    assert list(store.evaluations("key").items()) == [(3, ["a", "b"]), (0, ["c"])], "in the order of their making"
+    assert store.evaluations("none") == {}

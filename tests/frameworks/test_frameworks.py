@@ -17,7 +17,7 @@ from tests.support.frameworks.run_agent import SCRIPTS, run_agent
 from tests.support.frameworks.table import ANSWER, FRAMEWORKS, QUESTION, Framework
 from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.servers
 
 HEADER = "| framework | API | parameters | roles | calls | lost: calls | raised |\n|---|---|---|---|---|---|---|"
 POPULATION = [("Oslo", "700000"), ("Rome", "2750000")]

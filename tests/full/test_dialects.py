@@ -18,7 +18,7 @@ from art_langgraph.capture.answer import completion_id
 from tests.support.real_server import Real, gap
 from trainer_server.wire.completions import ledger_id
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600), pytest.mark.usefixtures("found_by_clients")]
+pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]
 
 TOOL = {
     "name": "get_taxi_fare",

@@ -13,7 +13,7 @@ import pytest
 from testbed.families.models import FAMILIES, FamilyUnavailable, family_model
 from testbed.families.trial import family_server, run_trial
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.vllm
 
 TRIED = {"Qwen3": ("hermes", "qwen3"), "Gemma-3": ("pythonic", None), "gpt-oss": ("openai", "openai_gptoss")}
 """The parsers of tool calls and of thoughts that serve them."""

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from art_langgraph import LLM, Ruler, Scenario, Trajectory, TrajectoryGroup
 from art_langgraph.trajectory import CompletionCall
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.usefixtures("found_by_clients")]
+pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]
 
 TASK = Scenario(id="capital", input="What is the capital of France?")
 

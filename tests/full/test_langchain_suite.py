@@ -20,7 +20,6 @@ SKIPPED = {
 
 
 @pytest.mark.vllm
-@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("found_by_clients")
 # ChatOpenAI's own, for a parsed answer and for a Pydantic v1 schema.
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")

@@ -9,8 +9,9 @@ import pytest
 
 from testbed.environments import copy_environment, pip
 from tests.support.client_environments import ROOT, client_environment
+from tests.support.patience import PATIENCE
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.servers
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def test_nothing_heavy_is_installed_or_imported(binaries: Path) -> None:
 def test_the_program_explains_itself_and_what_is_missing(binaries: Path, tmp_path: Path) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(binaries / "art-langgraph"), *words], capture_output=True, text=True, cwd=tmp_path, timeout=60,
+            [str(binaries / "art-langgraph"), *words], capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE,
             env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
         )  # fmt: skip
 

@@ -19,7 +19,6 @@ OLDEST = (
 
 
 @pytest.mark.servers
-@pytest.mark.timeout(900)
 def test_completions_are_found_with_the_oldest_versions() -> None:
     python = environment("oldest-langchain", *OLDEST, overlay=True) / "python"
     tests = ["tests/art_langgraph/test_chat_model.py", "tests/art_langgraph/capture/test_shapes.py"]

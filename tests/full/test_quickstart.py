@@ -13,7 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
+from tests.support.patience import PATIENCE
+
+pytestmark = pytest.mark.vllm
 
 COMMAND = str(Path(sys.executable).with_name("art-langgraph"))
 
@@ -37,10 +39,10 @@ def test_ctrl_c_leaves_no_process_and_resume_goes_on(tmp_path: Path) -> None:
     started = psutil.Process(first.pid).children(recursive=True)
     assert any("vllm" in " ".join(process.cmdline()) for process in started)
     first.send_signal(signal.SIGINT)
-    output, _ = first.communicate(timeout=60)
+    output, _ = first.communicate(timeout=PATIENCE)
     assert first.returncode == 130, output
     assert "--resume" in output
-    _, alive = psutil.wait_procs(started, timeout=15)
+    _, alive = psutil.wait_procs(started, timeout=PATIENCE)
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
     assert not (tmp_path / "runs" / "latest" / "summary.json").exists()
 

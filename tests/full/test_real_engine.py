@@ -22,13 +22,14 @@ from langchain_core.runnables import Runnable
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, gather
+from tests.support.patience import PATIENCE
 from tests.support.real_server import Real, gap
 from trainer_server.engines.served_model import EMBEDDED
 from trainer_server.engines.vllm.parser_table import FAMILIES, THOUGHTS
 from trainer_server.engines.vllm.registry import registry
 from trainer_server.wire import Completion
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.usefixtures("found_by_clients")]
+pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]
 
 
 def chat(policy: str) -> Runnable[Any, Any]:
@@ -144,7 +145,7 @@ async def test_a_client_that_goes_away_aborts_its_generation(real: Real) -> None
         async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
             line = await anext(answer.aiter_lines())
             one = json.loads(line.removeprefix("data: "))["id"]
-        for _ in range(100):
+        for _ in range(1000):
             found = await http.get(f"/api/completions/{one}")
             if found.status_code == 200:
                 break
@@ -220,7 +221,7 @@ def test_serve_says_at_once_what_is_missing(real: Real, tmp_path: Path) -> None:
             "0",
         ]
         environment = {**os.environ, "ART_CACHE": str(cache)}
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=environment)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, env=environment)
         assert done.returncode != 0
         return done.stderr
 

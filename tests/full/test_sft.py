@@ -14,7 +14,7 @@ from trainer_server.engines.served_model import EMBEDDED, ensure_embedded
 from trainer_server.jobs.board import JobBoard
 from trainer_server.wire import Completion
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.usefixtures("found_by_clients")]
+pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]
 
 SYSTEM = "You answer questions about cities. First call the right tool, then answer with the value that it gave."
 CITIES = ("Rome", "Oslo", "Cairo", "Lima", "Tokyo", "Quito", "Athens", "Dublin")

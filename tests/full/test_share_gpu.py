@@ -12,7 +12,6 @@ from art_examples.quickstart.server_process import trainer_server
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, Trajectory, train
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.usefixtures("found_by_clients")]
+pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]
 
 
 class Choice(BaseModel):

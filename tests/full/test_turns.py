@@ -13,7 +13,7 @@ from art_langgraph import TrainerClient
 from tests.support.real_server import Real, gap
 from trainer_server.wire import Completion, prefix_drift
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.vllm
 
 TOOLS = [
     {

@@ -19,12 +19,13 @@ import pytest
 from art_examples.quickstart.server_process import trainer_server
 
 from art_langgraph import TrainerClient
+from tests.support.patience import PATIENCE
 from tests.support.real_server import Real, gap
 from trainer_server.engines.served_model import EMBEDDED, resolve
 from trainer_server.engines.vllm.command import command, environment, free_port
 from trainer_server.wire import Completion, Connection, Home
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.vllm
 
 KEY = "engines-key"
 SLOTS = 4
@@ -70,7 +71,7 @@ class Vllm:
     def kill(self) -> None:
         if self.process:
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(30)
+            self.process.wait(PATIENCE)
             self.process = None
 
     def says(self, model: str) -> tuple[str, list[float]]:
@@ -178,7 +179,7 @@ async def test_one_of_two_engines_is_killed_and_comes_back(two: Two) -> None:
 
     two.left.start()
     two.left.wait()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not (state := (await two.engines())[0])["ready"]:
         assert time.monotonic() < deadline, state
         await asyncio.sleep(0.2)

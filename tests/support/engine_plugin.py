@@ -6,10 +6,12 @@ import importlib.util
 import sys
 from types import ModuleType
 
-from trainer_server.engines.vllm.command import PLUGINS
+from trainer_server.engines.vllm.install import PLUGINS
 
 
 def engine_plugin(name: str) -> ModuleType:
+    if str(PLUGINS) not in sys.path:
+        sys.path.append(str(PLUGINS))  # where they find one another, as in vLLM
     spec = importlib.util.spec_from_file_location(name, PLUGINS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

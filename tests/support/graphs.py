@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -14,9 +15,14 @@ from art_langgraph import ChatART
 from trainer_server.wire import Connection
 
 
-def counting(policy: str = "agent", *, plain: bool = False, **options: Any) -> Runnable[Any, Any]:
-    """A graph that says another number each time it runs. plain: by ChatOpenAI. options: of the model, besides."""
-    told = iter(range(100))
+def counting(
+    policy: str = "agent", *, plain: bool = False, numbers: Iterable[int] = range(100), **options: Any
+) -> Runnable[Any, Any]:
+    """A graph that says the next of the numbers each time it runs.
+
+    plain: by ChatOpenAI. options: of the model, besides.
+    """
+    told = iter(numbers)
     model: BaseChatModel = ChatART(policy=policy, max_tokens=50, **options)
     if plain:
         server = Connection.find()

@@ -7,12 +7,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from trainer_server.engines.vllm.registry import Registry
+from trainer_server.engines.vllm.registry import Registry, installed_key
+
+
+def _parsers(*names: str, **tokens: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Names of parsers, and the tokens of those that need some."""
+    return dict(sorted({**dict.fromkeys(names, ()), **tokens}.items()))
+
 
 VLLM = Registry(
     version="9.9",
-    tool_parsers=(
-        "deepseek_v3",
+    tool_parsers=_parsers(
         "deepseek_v31",
         "ernie45",
         "functiongemma",
@@ -26,7 +31,6 @@ VLLM = Registry(
         "jamba",
         "kimi_k2",
         "lfm2",
-        "llama3_json",
         "llama4_json",
         "llama4_pythonic",
         "minimax_m2",
@@ -38,9 +42,10 @@ VLLM = Registry(
         "qwen3_coder",
         "seed_oss",
         "xlam",
+        deepseek_v3=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+        llama3_json=("<|python_tag|>",),
     ),
-    reasoning_parsers=(
-        "deepseek_r1",
+    reasoning_parsers=_parsers(
         "deepseek_v3",
         "ernie45",
         "gemma4",
@@ -55,6 +60,7 @@ VLLM = Registry(
         "openai_gptoss",
         "qwen3",
         "seed_oss",
+        deepseek_r1=("<think>", "</think>"),
     ),
     architectures=("LlamaForCausalLM", "Qwen3ForCausalLM"),
 )
@@ -91,4 +97,4 @@ def installed_vllm(cache: Path, known: Registry = VLLM, *, script: str = "exit 1
     python.chmod(0o755)
     (cache / "engine" / "art-engine.json").write_text(json.dumps({"flavour": "cpu", "requirement": "vllm"}))
     names = {name: getattr(known, name) for name in Registry.__slots__}
-    (cache / "engine" / "art-registry.json").write_text(json.dumps({"installed": [], **names}))
+    (cache / "engine" / "art-registry.json").write_text(json.dumps({"installed": installed_key(cache), **names}))

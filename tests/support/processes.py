@@ -15,11 +15,9 @@ from typing import Any
 import httpx
 import psutil
 
+from tests.support.patience import PATIENCE
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.wire import Home
-
-PATIENCE = 120.0
-"""Seconds that anything here may take."""
 
 
 class Processes:

@@ -12,6 +12,8 @@ from typing import Any
 
 import uvicorn
 
+from tests.support.patience import PATIENCE
+
 
 @contextmanager
 def serving(app: Any, port: int = 0) -> Iterator[str]:
@@ -22,7 +24,7 @@ def serving(app: Any, port: int = 0) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2))
     thread = threading.Thread(target=asyncio.run, args=(server.serve(sockets=[listener]),), daemon=True)
     thread.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while not server.started and time.monotonic() < deadline:
         time.sleep(0.01)
     assert server.started
@@ -30,5 +32,5 @@ def serving(app: Any, port: int = 0) -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(PATIENCE)
         listener.close()

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from testbed.engine_app import make_app
+from tests.support.patience import PATIENCE
 from tests.support.serving import serving
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
@@ -77,7 +78,7 @@ def trainer_server_over(
     config = ServerConfig(home=Home(home), model=str(base), engine_urls=urls, **settings)
     app = create_app(config, TOKEN)
     with serving(around(app)) as url:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while not httpx.get(f"{url}/health").json()["ready"]:
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -131,6 +131,9 @@ def serve_command(
         list[str] | None,
         typer.Option(help="An environment variable that the trainer gets too, by name; repeatable. See --engine-env."),
     ] = None,
+    max_tokens: Annotated[
+        int, typer.Option(help="Most tokens of an answer whose request names no max_tokens.", min=1)
+    ] = 1024,
     adapter_slots: Annotated[int, typer.Option(help="Adapters held by each engine at once.", min=2)] = 6,
     max_rank: Annotated[int, typer.Option(help="Largest LoRA rank that policies may have.")] = 16,
     keep_versions: Annotated[
@@ -190,6 +193,7 @@ def serve_command(
             losses=tuple(loss or ()),
             trainer_args=tuple(shlex.split(trainer_args)),
             trainer_env=tuple(trainer_env or ()),
+            max_tokens=max_tokens,
             adapter_slots=adapter_slots,
             max_rank=max_rank,
             keep_versions=keep_versions,

@@ -51,6 +51,9 @@ def _model(found: dict[str, Any], rank: int) -> list[Finding]:
         f"{found['parameters'] / 1e6:.1f} M parameters"
     )
     findings = [Finding(_TRAIN, "model", State.ok, text)]
+    if found["experts"]:
+        text = f"experts and MLPs get no adapter; only attention does: {', '.join(found['targets'])}"
+        findings.append(Finding(_TRAIN, "experts", State.warning, text))
     if why := found["separate"]:
         text = f"completions do not share rows, which costs time and changes no result: {why}"
         findings.append(Finding(_TRAIN, "shared rows", State.warning, text))

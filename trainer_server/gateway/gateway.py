@@ -28,7 +28,7 @@ from trainer_server.gateway.splice.splicer import Splicer
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import CompletionStatus, EngineError, version_number
+from trainer_server.wire import LATEST, CompletionStatus, EngineError, version_number
 from trainer_server.wire.headers import ROLLOUT
 from trainer_server.wire.rollouts import hinted_messages
 
@@ -87,10 +87,12 @@ class Gateway:
         self.requests = 0
 
     def models(self) -> dict[str, Any]:
-        """The answer to `GET /v1/models`: the base model, all policies, and all their versions."""
+        """The answer to `GET /v1/models`: the base model, all policies, and all their versions. `@latest` is listed
+        where the policy's name means another version."""
         ids = [self._base]
         for policy in self._store.policies():
-            ids += [policy.name, *(f"{policy.name}@{v}" for v in self._store.versions(policy.name))]
+            latest = [] if policy.promoted is None else [f"{policy.name}@{LATEST}"]
+            ids += [policy.name, *latest, *(f"{policy.name}@{v}" for v in self._store.versions(policy.name))]
         return {
             "object": "list",
             "data": [{"id": name, "object": "model", "created": 0, "owned_by": "art-langgraph"} for name in ids],
@@ -202,12 +204,13 @@ class Gateway:
         name, at, number = model.partition("@")
         if model == self._base:
             return None, None
-        if rollout and name == self._base and version_number(number) is not None:
+        if rollout and name == self._base and (number == LATEST or version_number(number) is not None):
             return None, None  # a rollout's version is that of the policies; it does not know which model is none
         newest = self._names.newest.get(name)
         if newest is not None:
-            if not at:
-                return name, self._leases.pin(rollout, name, newest) if rollout else newest
+            if not at or number == LATEST:
+                meant = newest if at else self._names.promoted.get(name, newest)
+                return name, self._leases.pin(rollout, name, meant, asked=model) if rollout else meant
             wanted = version_number(number)
             if wanted is not None and self._store.version(name, wanted):
                 return name, wanted

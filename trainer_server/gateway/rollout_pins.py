@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.rollouts import RolloutBook
-from trainer_server.wire import version_number
+from trainer_server.wire import LATEST, VersionRef, names_version, version_number
 from trainer_server.wire.headers import TEMPERATURE, VERSION
-from trainer_server.wire.rollouts import pinned_version
+from trainer_server.wire.rollouts import PinnedVersion, pinned_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +20,21 @@ class Pinned:
 
     Args:
         temperature: Overrides the request's; None: no override.
-        version: Of the policies that are named without one, for all or by name; None: the newest.
+        version: Of the policies that are named without one, for all or by name; None: what their names mean.
         hints: By policy, what is put into its prompts.
     """
 
     temperature: float | None = None
-    version: int | dict[str, int] | None = None
+    version: PinnedVersion | None = None
     hints: Mapping[str, str] = field(default_factory=dict)
 
     def model(self, named: object) -> object:
         """The model to answer with, where a request names `named`. A request that names a version keeps it."""
-        if not isinstance(named, str) or "@" in named or (version := pinned_version(self.version, named)) is None:
+        if not isinstance(named, str) or names_version(named):
             return named
-        return f"{named}@{version}"
+        policy = named.removesuffix(f"@{LATEST}")
+        version = pinned_version(self.version, policy)
+        return named if version is None else f"{policy}@{version}"
 
 
 class RolloutPins:
@@ -83,15 +85,15 @@ def _temperature(headers: Mapping[str, str]) -> float | None:
     return value
 
 
-def _version(headers: Mapping[str, str]) -> int | dict[str, int] | None:
+def _version(headers: Mapping[str, str]) -> PinnedVersion | None:
     if (text := headers.get(VERSION)) is None:
         return None
-    if (number := version_number(text)) is not None:
+    if (number := _reference(text)) is not None:
         return number
-    versions: dict[str, int] = {}
+    versions: dict[str, VersionRef] = {}
     for part in text.split(","):
         policy, _, digits = part.strip().partition("=")
-        if not policy or (number := version_number(digits)) is None:
+        if not policy or (number := _reference(digits)) is None:
             raise APIError(
                 400,
                 f"header {VERSION}: {text!r:.100} names no version: send a number, or `policy=number,policy=number`",
@@ -99,3 +101,7 @@ def _version(headers: Mapping[str, str]) -> int | dict[str, int] | None:
             )
         versions[policy] = number
     return versions
+
+
+def _reference(text: str) -> VersionRef | None:
+    return "latest" if text == LATEST else version_number(text)

@@ -117,7 +117,8 @@ class JobFile(BaseModel):
             return set()
         config = self.request.config
         named = {(self.policy, config.reference_version)} if config.beta > 0 else set()
-        if config.distill and (teacher := config.distill.version) and teacher.version is not None:
+        teacher = config.distill.version if config.distill else None
+        if teacher is not None and isinstance(teacher.version, int):
             named.add((teacher.policy, teacher.version))
         return named
 

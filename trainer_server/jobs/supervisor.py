@@ -262,7 +262,7 @@ def command(settings: TrainerSettings) -> list[str]:
         "--ledger": settings.ledger,
     }
     return [
-        *(sys.executable, "-m", *launcher, "trainer_server.training.worker"),
+        *(sys.executable, "-m", *launcher, "trainer_server.training"),
         *(word for option in options.items() for word in option),
         *(["--shard"] if settings.shard else []),
         *(["--take-turns"] if settings.share_gpu else []),

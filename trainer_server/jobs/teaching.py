@@ -79,7 +79,7 @@ class Teachers:
                 known = ", ".join(["base", *self._names.newest])
                 why = f"there is no policy {policy!r} on this server; there are: {known}"
             else:
-                why = self._store.problem(policy, newest if version is None else version)
+                why = self._store.problem(policy, version if isinstance(version, int) else newest)
         if why is not None:
             raise Unprocessable(
                 f"distill.teacher={distill.teacher!r}: {why}", code="unknown_teacher", param="config.distill.teacher"

@@ -15,6 +15,7 @@ is looked at by the next calls, and pins its version until then."""
 
 @dataclass(eq=False, slots=True)
 class _Lease:
+    policy: str
     version: int
     expiry: float
 
@@ -29,34 +30,42 @@ class Leases:
         self._seconds = seconds
         self._clock = clock
         self._held: dict[str, dict[str, _Lease]] = {}
-        """Rollout → policy → lease."""
+        """Rollout → the name that it asked for → lease."""
         self._pins: Counter[tuple[str, int]] = Counter()
         """(policy, version) → how many leases hold it."""
         self._expiries: list[tuple[float, int, str, str, _Lease]] = []
         """A heap with one entry for each lease: when to look whether it has expired, a number that makes entries
-        unequal, rollout, policy, lease. A renewed lease gets its later time when its entry comes to the top."""
+        unequal, rollout, name, lease. A renewed lease gets its later time when its entry comes to the top."""
         self._entries = 0
 
-    def pin(self, rollout: str, policy: str, newest: int) -> int:
-        """The version of this rollout: the one it holds, or from now on the newest."""
+    def pin(self, rollout: str, policy: str, version: int, *, asked: str = "") -> int:
+        """The version of this rollout: the one that it holds, or from now on the given one.
+
+        Args:
+            rollout: Id of the rollout.
+            policy: Name of the policy.
+            version: What the name means now.
+            asked: The name that the rollout asked for, where that is another than the policy's: `agent@latest` has a
+                lease of its own.
+        """
         self._expire()
-        now = self._clock()
+        now, name = self._clock(), asked or policy
         leases = self._held.setdefault(rollout, {})
-        if (lease := leases.get(policy)) is not None:
+        if (lease := leases.get(name)) is not None:
             if lease.expiry >= now:
                 lease.expiry = now + self._seconds
                 return lease.version
-            self._unpin(policy, lease)
-        lease = leases[policy] = _Lease(newest, now + self._seconds)
-        self._pins[policy, newest] += 1
-        self._push(rollout, policy, lease)
-        return newest
+            self._unpin(lease)
+        lease = leases[name] = _Lease(policy, version, now + self._seconds)
+        self._pins[policy, version] += 1
+        self._push(rollout, name, lease)
+        return version
 
     def release(self, rollouts: Collection[str]) -> None:
         """Ends the leases of rollouts; those that have none are fine."""
         for rollout in rollouts:
-            for policy, lease in self._held.pop(rollout, {}).items():
-                self._unpin(policy, lease)
+            for lease in self._held.pop(rollout, {}).values():
+                self._unpin(lease)
 
     def versions(self) -> Collection[tuple[str, int]]:
         """(policy, version) pairs that a rollout holds."""
@@ -68,24 +77,24 @@ class Leases:
         for _ in range(_AT_ONCE):
             if not self._expiries or self._expiries[0][0] >= now:
                 return
-            _, _, rollout, policy, lease = heapq.heappop(self._expiries)
+            _, _, rollout, name, lease = heapq.heappop(self._expiries)
             leases = self._held.get(rollout, {})
-            if leases.get(policy) is not lease:  # it was released
+            if leases.get(name) is not lease:  # it was released
                 continue
             if lease.expiry >= now:  # it was renewed
-                self._push(rollout, policy, lease)
+                self._push(rollout, name, lease)
                 continue
-            del leases[policy]
+            del leases[name]
             if not leases:
                 del self._held[rollout]
-            self._unpin(policy, lease)
+            self._unpin(lease)
 
-    def _push(self, rollout: str, policy: str, lease: _Lease) -> None:
+    def _push(self, rollout: str, name: str, lease: _Lease) -> None:
         self._entries += 1
-        heapq.heappush(self._expiries, (lease.expiry, self._entries, rollout, policy, lease))
+        heapq.heappush(self._expiries, (lease.expiry, self._entries, rollout, name, lease))
 
-    def _unpin(self, policy: str, lease: _Lease) -> None:
-        key = policy, lease.version
+    def _unpin(self, lease: _Lease) -> None:
+        key = lease.policy, lease.version
         self._pins[key] -= 1
         if not self._pins[key]:
             del self._pins[key]

@@ -1,39 +1,53 @@
-"""What a policy's name means: the version that it stands for now, and the policies that this server cannot serve."""
+"""What a policy's name means: its promoted version, else its newest; and the policies that this server cannot serve."""
 
 from __future__ import annotations
+
+import logging
 
 from trainer_server.engines.slots import Key, adapter_name
 from trainer_server.policies.store import AdapterStore
 
+log = logging.getLogger("trainer_server")
+
 
 class PolicyNames:
-    """Name → version, for the life of a server. Questions change nothing; `serve`, `forget` and `quarantine` do."""
+    """Name → version, for the life of a server. Questions change nothing; all other methods do."""
 
     def __init__(self, store: AdapterStore) -> None:
         self._store = store
         self.newest: dict[str, int] = {}
-        """By policy: the version that its name means. Engines hold it, or held it."""
+        """By policy: the newest version, which `name@latest` means. Engines hold it, or held it."""
+        self.promoted: dict[str, int] = {}
+        """By policy: the version that its name means in place of the newest."""
         self.unserved: dict[str, str] = {}
         """Policies that this server cannot serve, and why."""
 
     def is_newest(self, key: Key) -> bool:
-        """Whether the policy's name means this version."""
-        return self.newest.get(key[0]) == key[1]
+        """Whether the policy's name, or `name@latest`, means this version."""
+        return key[1] in (self.newest.get(key[0]), self.promoted.get(key[0]))
 
     def problem(self, key: Key) -> str | None:
         """Why a version cannot be used, from its files; None when nothing is wrong with them."""
         return self._store.problem(*key)
 
     def serve(self, key: Key) -> None:
-        """A version is in service: from now on the policy's name means it, unless it means a newer one already."""
+        """A version is in service: from now on it is the newest, unless a newer one is in service already."""
         self.newest[key[0]] = max(key[1], self.newest.get(key[0], 0))
+
+    def promote(self, policy: str, version: int | None) -> None:
+        """The policy's name means a version from now on, whatever is newer; None: it means the newest again."""
+        if version is None:
+            self.promoted.pop(policy, None)
+        else:
+            self.promoted[policy] = version
 
     def forget(self, policy: str) -> None:
         """The policy is made anew: its name means nothing until a version is in service."""
         self.newest.pop(policy, None)
+        self.promoted.pop(policy, None)
 
     def quarantine(self, key: Key, why: str) -> str:
-        """Takes a version out of use. If its policy's name meant it, the name means the version before it.
+        """Takes a version out of use. If its policy's name meant it, the name means the newest version that is left.
 
         Args:
             key: The version.
@@ -55,9 +69,13 @@ class PolicyNames:
         return f"{adapter_name(key)} cannot be served: {why}. Ask for another version of it (/v1/models)."
 
     def step_back(self, policy: str) -> None:
-        """Where the newest version is in quarantine, the policy's name means the one before it."""
+        """Where the newest version is in quarantine, the one before it is the newest; a promoted version that is in
+        quarantine is no longer promoted."""
+        quarantined = self._store.quarantined(policy)
+        if self.promoted.get(policy) in quarantined:
+            log.error("%s@%d was promoted; %r means the newest version now", policy, self.promoted.pop(policy), policy)
         newest = self.newest.get(policy)
-        if newest is not None and newest in self._store.quarantined(policy):
+        if newest is not None and newest in quarantined:
             before = [number for number in self._store.versions(policy) if number < newest]
             if before:
                 self.newest[policy] = before[-1]

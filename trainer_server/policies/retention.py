@@ -1,4 +1,4 @@
-"""Deletes old versions. The newest ones, the best one, version 0, and every version in use stay on disk."""
+"""Deletes old versions. The newest ones, the best one, the promoted one, version 0, and every version in use stay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from trainer_server.wire import ARTError, EngineError, NotFound, Version
 log = logging.getLogger("trainer_server")
 
 STATES = 3
-"""The newest versions that keep their optimizer's state, two thirds of the bytes; the best one keeps it too."""
+"""The newest versions that keep their optimizer's state, two thirds of the bytes; the best and the promoted one keep it
+too."""
 
 
 class VersionInUse(ARTError):
@@ -129,27 +130,29 @@ class Retention:
         if self._keep is None:
             return gone
         versions = await asyncio.to_thread(self._store.versions, policy)
-        best = await asyncio.to_thread(self.best, policy)
+        kept = await asyncio.to_thread(self._kept, policy)
         for number in versions[: -self._keep]:
-            if number not in (0, best):
+            if number not in {0, *kept}:
                 try:
                     await self.delete(policy, number)
                     gone.append(number)
                 except (VersionInUse, NotFound, EngineError) as error:
                     log.info("%s@%d stays for now: %s", policy, number, error)
         named = await asyncio.to_thread(self._needs().versions)
-        await asyncio.to_thread(self._delete_states, policy, best, named)
+        await asyncio.to_thread(self._delete_states, policy, kept, named)
         return gone
 
     def best(self, policy: str) -> int | None:
         """The best version: by scores of clients, or, where there are none, by mean rewards of rollouts.
 
-        Of equally good versions it is the latest. None: no version has a score.
+        Of versions that clients score equally it is the earliest, which is nearest to the base model; of those whose
+        rollouts have equal rewards the latest. None: no version has a score.
         """
         records = [record for n in self._store.versions(policy) if (record := self._store.version(policy, n))]
-        scored = [record for record in records if record.scored_by == "evaluation"]
-        scored = scored or [record for record in records if record.scored_by]
-        return max(scored, key=_merit).version if scored else None
+        if scored := [record for record in records if record.scored_by == "evaluation"]:
+            return max(scored, key=lambda record: (_score(record), -record.version)).version
+        credited = [record for record in records if record.scored_by]
+        return max(credited, key=lambda record: (_score(record), record.version)).version if credited else None
 
     def credit(self, policy: str, job_id: str, metrics: Mapping[str, Any]) -> None:
         """Adds the rewards that a step was sent to the scores of the versions that sampled its trajectories.
@@ -177,16 +180,22 @@ class Retention:
             self.later(policy)
             raise
 
-    def _delete_states(self, policy: str, best: int | None, named: set[Key]) -> None:
+    def _kept(self, policy: str) -> set[int]:
+        """Versions that stay with their optimizer's state, however old they are."""
+        return {number for number in (self.best(policy), self._store.promoted(policy)) if number is not None}
+
+    def _delete_states(self, policy: str, kept: set[int], named: set[Key]) -> None:
         assert self._keep is not None
         for number in self._store.versions(policy)[: -min(self._keep, STATES)]:
-            if number != best and (policy, number) not in named:
+            if number not in kept and (policy, number) not in named:
                 self._store.delete_state(policy, number)
 
     def _refuse(self, key: Key, named: set[Key]) -> None:
         policy, version = key
         if version in (self._store.newest(policy), self._names.newest.get(policy)):
             raise VersionInUse(f"{adapter_name(key)} is the newest version and cannot be deleted")
+        if version == self._names.promoted.get(policy):
+            raise VersionInUse(f"{adapter_name(key)} is promoted and cannot be deleted: promote another version first")
         if key in named:
             raise VersionInUse(f"{adapter_name(key)} is named by a job that is not done; delete it when that has ended")
         if self._held[key]:
@@ -195,6 +204,6 @@ class Retention:
             raise VersionInUse(f"{adapter_name(key)} is in use by a rollout; delete it when that has ended")
 
 
-def _merit(record: Version) -> tuple[float, int]:
+def _score(record: Version) -> float:
     assert record.score is not None
-    return record.score, record.version
+    return record.score

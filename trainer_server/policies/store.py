@@ -3,6 +3,7 @@
 policies/<name>/policy.json         the policy's specification and base model
 policies/<name>/highest.json        the highest version number that was ever given. No number is given twice, because
                                     vLLM's prefix cache identifies adapters by name
+policies/<name>/promoted.json       the version that the policy's name means; absent: the newest one
 policies/<name>/staging/<N>/        a version that is being written
 policies/<name>/versions/<N>/       adapter_config.json, adapter_model.safetensors: the adapter in PEFT's format
                                     version.json: Version
@@ -35,7 +36,16 @@ from safetensors import SafetensorError, safe_open
 
 from trainer_server.process import faults
 from trainer_server.process.files import FileReader, may_pass, publish_directory, write_atomic
-from trainer_server.wire import MAX_VERSION, NAME_PATTERN, ConfigError, Policy, PolicySpec, Version, version_number
+from trainer_server.wire import (
+    MAX_VERSION,
+    NAME_PATTERN,
+    ConfigError,
+    Policy,
+    PolicySpec,
+    Promotion,
+    Version,
+    version_number,
+)
 
 log = logging.getLogger("trainer_server")
 
@@ -104,6 +114,7 @@ class AdapterStore:
             base_model=file.base_model,
             created=file.created,
             latest=newest,
+            promoted=self.promoted(policy),
             quarantined=self._damaged(policy) | self.quarantined(policy),
         )
 
@@ -168,6 +179,23 @@ class AdapterStore:
         scored = self._read(directory / "score.json", _ScoreFile.model_validate_json)
         given = {"score": scored.score, "scored_by": scored.scored_by} if scored else {}
         return record.model_copy(update=given)
+
+    def promoted(self, policy: str) -> int | None:
+        """The version that was promoted, if it can be used; None: none was."""
+        promotion = self._read(self.root / policy / "promoted.json", Promotion.model_validate_json)
+        version = promotion.version if promotion else None
+        return version if version is not None and self._usable(policy, version) else None
+
+    def promote(self, policy: str, version: int | None) -> None:
+        """Records which version is promoted; None: none.
+
+        Raises:
+            FileNotFoundError: There is no such version any more.
+            OSError: It could not be written.
+        """
+        if version is not None and not self._usable(policy, version):
+            raise FileNotFoundError(f"{policy}@{version} was deleted meanwhile")
+        write_atomic(self.root / policy / "promoted.json", Promotion(version=version).model_dump_json())
 
     def made_by(self, policy: str, job_id: str) -> Version | None:
         """The version that a job published, or None. Only the two newest versions are searched."""

@@ -123,7 +123,7 @@ class Server:
         self._take_up_policies()
         self.exports = Exports(home, base, self.store, self.jobs.retention)
         self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By policy: one creation at a time."""
+        """By policy: one creation or promotion at a time."""
         self.failure: str | None = None
         """Why engines could not be started."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -137,6 +137,7 @@ class Server:
                 self.names.unserved[name] = why
             elif (version := self.jobs.served(name)) is not None:
                 self.names.newest[name] = version
+                self.names.promote(name, self.store.promoted(name))
 
     def _hindrance(self, name: str) -> str | None:
         """Why a policy cannot be served, or None."""

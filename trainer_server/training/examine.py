@@ -14,8 +14,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from trainer_server.training.model.architecture import check_trainable, unpackable
-from trainer_server.training.model.lora import lora_config
-from trainer_server.wire import PolicySpec, TrainingError
+from trainer_server.training.model.lora import adapted, has_experts
+from trainer_server.wire import TARGETS, TrainingError
 
 _TOOL = {
     "type": "function",
@@ -39,10 +39,11 @@ def examine(directory: Path, rank: int, *, trust_remote_code: bool = False) -> d
 
     Returns:
         `architecture`: the model's class. `untrainable`: why it cannot be trained, or None. `separate`: why completions
-        need a row each, or None. `adapted`: number of layers that get an adapter. `parameters`: of the adapter.
-        `template`: what the chat template shows, see `_rendered`.
+        need a row each, or None. `adapted`: number of layers that get an adapter. `targets`: their names.
+        `experts`: whether the model is a mixture of experts. `parameters`: of the adapter. `template`: what the chat
+        template shows, see `_rendered`.
     """
-    found: dict[str, Any] = {"architecture": None, "untrainable": None, "separate": None, "adapted": 0, "parameters": 0}
+    found: dict[str, Any] = {"architecture": None, "untrainable": None, "separate": None}
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
@@ -61,18 +62,16 @@ def examine(directory: Path, rank: int, *, trust_remote_code: bool = False) -> d
 
 def _adapter(model: Any, rank: int) -> dict[str, Any]:
     """Layers that get an adapter, and the adapter's parameters. PEFT is not asked: it would make tensors."""
-    spec = PolicySpec.model_construct(name="doctor", rank=rank)
-    config = lora_config(model, spec)
-    wanted = set(config.target_modules or ())
+    targets = adapted(model, TARGETS)
     layers = [
         module
-        for name, module in model.named_modules()
-        if name.rpartition(".")[2] in wanted and isinstance(module, torch.nn.Linear)
+        for name, module in model.get_decoder().named_modules()
+        if name.rpartition(".")[2] in targets and isinstance(module, torch.nn.Linear)
     ]
-    if not layers:
-        raise TrainingError(f"{type(model).__name__} has no layers of the names {', '.join(sorted(wanted))}")
     return {
         "adapted": len(layers),
+        "targets": targets,
+        "experts": has_experts(model),
         "parameters": sum(rank * (layer.in_features + layer.out_features) for layer in layers),
     }
 

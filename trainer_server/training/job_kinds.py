@@ -160,7 +160,11 @@ class JobKinds:
         asked = config.distill.version if config.distill else None
         if asked is None:
             return BASE_TEACHER
-        version = self._store.newest(asked.policy) if asked.version is None else asked.version
+        version = asked.version
+        if version is None:
+            version = self._store.promoted(asked.policy)
+        if not isinstance(version, int):
+            version = self._store.newest(asked.policy)
         if version is None:
             raise TrainingError(f"teacher={asked.policy!r}: there is no such policy on this server")
         if problem := self._store.problem(asked.policy, version):

@@ -32,6 +32,7 @@ from trainer_server.wire.errors import (
 )
 from trainer_server.wire.home import DEFAULT_URL, Connection, Home
 from trainer_server.wire.policies import (
+    LATEST,
     MAX_VERSION,
     NAME_PATTERN,
     TARGETS,
@@ -39,9 +40,12 @@ from trainer_server.wire.policies import (
     Fork,
     Policy,
     PolicySpec,
+    Promotion,
     Score,
     Version,
     VersionNumber,
+    VersionRef,
+    names_version,
     version_number,
 )
 from trainer_server.wire.rollouts import (
@@ -77,6 +81,7 @@ from trainer_server.wire.steps import (
 __all__ = [
     "BASE_TEACHER",
     "DEFAULT_URL",
+    "LATEST",
     "MAX_VERSION",
     "NAME_PATTERN",
     "ROLLOUT_PATTERN",
@@ -112,6 +117,7 @@ __all__ = [
     "Policy",
     "PolicySpec",
     "PrefixDrift",
+    "Promotion",
     "Refusal",
     "Registration",
     "Reward",
@@ -136,6 +142,8 @@ __all__ = [
     "Unprocessable",
     "Version",
     "VersionNumber",
+    "VersionRef",
+    "names_version",
     "prefix_drift",
     "rollout_path",
     "version_number",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trainer_server.wire.policies import VersionRef
+
 ROLLOUT = "X-ART-Rollout"
 """Id of the rollout that a request belongs to. The server pins the rollout to one version of the policy (a lease)."""
 
@@ -12,13 +14,14 @@ TEMPERATURE = "X-ART-Temperature"
 effective temperature."""
 
 VERSION = "X-ART-Version"
-"""Version that the rollout asks of the policies that requests name without one: `3` for all, or `agent=3,critic=1`."""
+"""Version that the rollout asks of the policies that requests name without one: `3` for all, or `agent=3,critic=1`;
+`latest` in place of a number is the newest one."""
 
 COMPLETION = "X-ART-Completion"
 """Of an answer: the id of its completion in the ledger, whichever API was asked."""
 
 
-def version_text(version: int | Mapping[str, int]) -> str:
+def version_text(version: int | Mapping[str, VersionRef]) -> str:
     """A version as the header VERSION has it."""
     if isinstance(version, Mapping):
         return ",".join(f"{policy}={number}" for policy, number in version.items())

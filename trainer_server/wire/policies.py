@@ -7,19 +7,35 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""Linear layers that can get an adapter."""
+ATTENTION_TARGETS = (
+    *("q_proj", "k_proj", "v_proj", "o_proj"),
+    # Latent attention (DeepSeek). Not `kv_b_proj`: vLLM multiplies it into the queries when it decodes, so that its
+    # adapter would count in the trainer and not in the sampler.
+    *("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa"),
+)
+MLP_TARGETS = ("gate_proj", "up_proj", "down_proj")
+TARGETS = (*ATTENTION_TARGETS, *MLP_TARGETS)
+"""Linear layers that can get an adapter. A model has some of them."""
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 MAX_VERSION = 10**9
 """Version numbers are below this."""
 VersionNumber = Annotated[int, Field(ge=0, lt=MAX_VERSION)]
 """The number of a version, in a request."""
+LATEST = "latest"
+"""In place of a number: the newest version, whatever is promoted."""
+VersionRef = VersionNumber | Literal["latest"]
+"""A version, in a request: its number, or the newest one."""
 _VERSION = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 def version_number(text: str) -> int | None:
     """The version that a text names: `7`, but not `07`, `7.bak`, `-1` or `²`. None: it names no version."""
     return int(text) if _VERSION.fullmatch(text) else None
+
+
+def names_version(model: str) -> bool:
+    """Whether the name of a model fixes a version: `agent@3` does, `agent` and `agent@latest` do not."""
+    return "@" in model and not model.endswith(f"@{LATEST}")
 
 
 class Fork(BaseModel):
@@ -44,7 +60,7 @@ class PolicySpec(BaseModel):
     alpha: float = Field(default=16.0, gt=0)
     """LoRA scale: the adapter adds (alpha / rank)·B·A."""
     targets: tuple[str, ...] = TARGETS
-    """Names of the linear layers that get an adapter."""
+    """Names of the linear layers that get an adapter. Those that the base model does not have are left out."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of the initial A matrices (B = 0)."""
     temperature: float | None = Field(default=None, ge=0, le=10)
@@ -95,6 +111,15 @@ class Score(BaseModel):
     """Larger is better. Scores are compared between the versions of one policy."""
 
 
+class Promotion(BaseModel):
+    """Body of `PUT /api/policies/{name}/promotion`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    version: VersionNumber | None
+    """The version that the policy's name means from now on; null: the newest one, as before any promotion."""
+
+
 class Policy(BaseModel):
     """A policy as the server describes it."""
 
@@ -104,9 +129,16 @@ class Policy(BaseModel):
     created: float
     """Unix time, seconds."""
     latest: int
-    """The newest version, which `name` alone means on the gateway."""
+    """The newest version. `name@latest` means it on the gateway."""
+    promoted: int | None = None
+    """The version that `name` alone means on the gateway; None: none was promoted, and it means the newest."""
     quarantined: dict[int, str] = Field(default_factory=dict)
     """Versions that cannot be used - damaged, deleted by hand, refused by the engine: number → reason."""
+
+    @property
+    def served(self) -> int:
+        """The version that `name` alone means on the gateway."""
+        return self.latest if self.promoted is None else self.promoted
 
 
 ExportFormat = Literal["peft", "merged", "gguf"]

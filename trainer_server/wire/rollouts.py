@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from trainer_server.wire.policies import NAME_PATTERN, VersionNumber
+from trainer_server.wire.policies import NAME_PATTERN, VersionRef
 
 ROLLOUT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:~-]{0,199}$"
 """Ids of rollouts that have a base URL of their own: 1 to 200 letters, digits, `.`, `_`, `:`, `~` and `-`."""
 PolicyName = Annotated[str, Field(pattern=NAME_PATTERN)]
-PinnedVersion = VersionNumber | dict[PolicyName, VersionNumber]
+PinnedVersion = VersionRef | dict[PolicyName, VersionRef]
 """The version that a rollout asks of all policies, or of each by name."""
 
 
@@ -40,7 +40,7 @@ class RolloutSpec(BaseModel):
     scenario: RolloutScenario | None = None
     """The task. A text is the scenario's id. None: the messages of the rollout's first request."""
     version: PinnedVersion | None = None
-    """Version of the policies that requests name without one; None: the newest when the rollout begins."""
+    """Version of the policies that requests name without one; None: what their names mean when the rollout begins."""
     temperature: float | None = Field(default=None, ge=0, le=10)
     """Sampling temperature, over that of requests; None: theirs."""
     hints: dict[PolicyName, str] = Field(default_factory=dict)
@@ -162,7 +162,7 @@ class RolloutRecord(RolloutCalls):
     evaluation: bool = False
     temperature: float | None = None
     """As registered."""
-    requested_version: int | dict[str, int] | None = None
+    requested_version: PinnedVersion | None = None
     """As registered."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     started: float
@@ -214,7 +214,7 @@ def hinted_messages(messages: Any, hint: str) -> Any:
     return [{**first, "content": content}, *messages[1:]]
 
 
-def pinned_version(version: int | dict[str, int] | None, policy: str) -> int | None:
+def pinned_version(version: PinnedVersion | None, policy: str) -> VersionRef | None:
     """The version that a rollout asks of a policy; None: any."""
     return version.get(policy) if isinstance(version, dict) else version
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from trainer_server.wire.policies import MAX_VERSION, NAME_PATTERN, VersionNumber, version_number
+from trainer_server.wire.policies import LATEST, MAX_VERSION, NAME_PATTERN, VersionNumber, VersionRef, version_number
 
 LOSS_NAMES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo")
 """The losses that every trainer has."""
@@ -56,8 +56,8 @@ class TeacherVersion(NamedTuple):
     """A policy as a teacher."""
 
     policy: str
-    version: int | None
-    """None: its newest version when the step is computed."""
+    version: VersionRef | None
+    """None: the version that its name means when the step is computed: the promoted one, else the newest."""
 
 
 class Distillation(BaseModel):
@@ -73,7 +73,7 @@ class Distillation(BaseModel):
     teacher: str | None = Field(default=None, min_length=1, max_length=2000)
     """Whose distribution the policy learns.
 
-    - `big@3`: a version of a policy of this server; `big`: its newest version.
+    - `big@3`: a version of a policy of this server; `big`: what its name means; `big@latest`: its newest version.
     - `base`: the base model without a LoRA.
     - `http://host:port`, or `https://…`: another vLLM with the same tokenizer, at an address that `serve --teacher-url`
       allows.
@@ -89,7 +89,7 @@ class Distillation(BaseModel):
     def _known_kind(self) -> Self:
         if self.teacher is not None and self.url is None and self.teacher != BASE_TEACHER:
             name, at, number = self.teacher.partition("@")
-            if not re.fullmatch(NAME_PATTERN, name) or (at and version_number(number) is None):
+            if not re.fullmatch(NAME_PATTERN, name) or (at and number != LATEST and version_number(number) is None):
                 raise ValueError(
                     f"teacher={self.teacher!r} is no teacher: give a policy (`big`), a version (`big@3`), `base`, or "
                     "the address of a vLLM (`http://host:port`)"
@@ -111,7 +111,7 @@ class Distillation(BaseModel):
         if self.teacher is None or self.teacher == BASE_TEACHER or self.url is not None:
             return None
         name, _, number = self.teacher.partition("@")
-        return TeacherVersion(name, version_number(number))
+        return TeacherVersion(name, LATEST if number == LATEST else version_number(number))
 
 
 class GRPOConfig(BaseModel):

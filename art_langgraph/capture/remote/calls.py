@@ -21,9 +21,8 @@ from langgraph.pregel.remote import RemoteGraph
 
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.handover import for_call, handed_over
-from art_langgraph.capture.scope import RemoteCall, Scope, enclosing_run, explicit, listener
+from art_langgraph.capture.scope import RemoteCall, enclosing_run, explicit, listener
 from art_langgraph.trajectory import Place
-from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
 
 _OF_THE_CALLER = {"assistant_id", "checkpoint_id", "checkpoint_ns", "graph_id", "lc_agent_name", "run_id", "thread_id"}
 """Metadata of the calling node that would be taken for that of the remote run, besides all of LangGraph's own."""
@@ -119,7 +118,7 @@ def _handed(
     }
     options = dict(options)
     if "headers" in takes:
-        options["headers"] = {**(options.get("headers") or {}), **_headers(scope)}
+        options["headers"] = {**(options.get("headers") or {}), **scope.headers}
     if any(getattr(one, "kind", None) is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
         options.setdefault("on_disconnect", "cancel")
     return {**(config or {}), "metadata": {**kept, **sent}}, options
@@ -134,15 +133,6 @@ def _surroundings(config: Mapping[str, Any]) -> tuple[dict[str, Any], Place]:
     if parent is None or not isinstance(handler, ARTCallbackHandler):
         return metadata, Place()
     return metadata, handler.place(parent, metadata)
-
-
-def _headers(scope: Scope) -> dict[str, str]:
-    headers = {ROLLOUT: scope.rollout_id}
-    if scope.temperature is not None:
-        headers[TEMPERATURE] = str(scope.temperature)
-    if scope.version is not None:
-        headers[VERSION] = version_text(scope.version)
-    return headers
 
 
 def _name(graph: RemoteGraph) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +43,16 @@ def writes_and_judges(judged: str | Fault | None = None) -> Any:
 
 
 async def test_a_policy_is_trained_from_a_description() -> None:
+    """What the graph says does not depend on the version: the comparison may say no more than the runs do.
+
+    That a policy gets better is in tests/full, where a model answers.
+    """
     stages: list[str] = []
+    graph = counting("auto", numbers=random.Random(7).sample(range(1, 100), 60))
     async with TrainerClient() as client:
         with endpoint(writes_and_judges()) as at:
             report = await autorl(
-                "Say large numbers.", graph=counting("auto"), policy="auto", judge=model(at), client=client,
+                "Say large numbers.", graph=graph, policy="auto", judge=model(at), client=client,
                 scenarios=12, steps=2, groups_per_step=2, n=2, config=GRPOConfig(lr=1e-3), progress=False,
                 on_stage=stages.append,
             )  # fmt: skip
@@ -53,17 +60,25 @@ async def test_a_policy_is_trained_from_a_description() -> None:
     assert (len(report.training), len(report.validation)) == (9, 3)
     assert not {one.id for one in report.training} & {one.id for one in report.validation}
     assert (report.comparison.versions, report.model) == ((0, 2), "auto@2")
-    # The graph counts on from run to run, so that later runs say larger numbers: the later version wins each.
-    assert (report.comparison.wins, report.comparison.losses, report.comparison.unscored) == (3, 0, 0)
-    assert report.comparison.win_interval[0] > 0.4
+    said = [[int(run.final_text.split()[-1]) for run in group.trajectories] for group in report.comparison.groups]
+    wins, losses = sum(after > before for before, after in said), sum(after < before for before, after in said)
+    assert (report.comparison.wins, report.comparison.losses, report.comparison.unscored) == (wins, losses, 0)
+    assert wins + losses == 3
     means = report.comparison.means
     assert means is not None
-    assert means.before < means.after == 1.0
+    expected = [statistics.fmean(pair[side] / max(pair) for pair in said) for side in (0, 1)]
+    assert [means.before, means.after] == pytest.approx(expected)
     judged = report.usage["judge"]
     assert judged.calls == len(at.requests) == 2 + 2 * 2 + 3
     assert report.cost is None
     text = report.markdown()
-    for part in ("# auto@2", "Say large numbers.", "better in 3, worse in 0", "9 scenarios to train on", "| 2 | 2 |"):
+    for part in (
+        "# auto@2",
+        "Say large numbers.",
+        f"better in {wins}, worse in {losses}",
+        "9 scenarios to train on",
+        "| 2 | 2 |",
+    ):
         assert part in text
     assert [one.split()[0] for one in stages] == ["scenarios:", "train:", "step", "step", "compare:"]
     assert set(report.seconds) == {"scenarios", "train", "compare"}

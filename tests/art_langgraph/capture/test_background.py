@@ -11,6 +11,7 @@ import pytest
 
 from art_langgraph.capture import background as module
 from art_langgraph.capture.background import Background
+from tests.support.patience import PATIENCE
 
 
 class Work:
@@ -67,7 +68,7 @@ def test_close_gives_back_what_cannot_be_done() -> None:
     background = Background("t", work, pause=0.0, again=60.0)
     work.can.clear()
     background.put(1)
-    assert work.tried.wait(10)
+    assert work.tried.wait(PATIENCE)
     background.put(2)
     assert background.close() == [1, 2]
     work.can.set()
@@ -85,7 +86,7 @@ def test_an_idle_thread_closes_what_it_has_open_and_another_begins(monkeypatch: 
         thread = background._thread
         assert background.flush()
         if thread:
-            thread.join(10)
+            thread.join(PATIENCE)
         assert work.opened == 0
     assert work.done == [0, 1, 2]
 
@@ -155,7 +156,7 @@ def test_a_child_of_a_fork_begins_anew_and_the_parent_goes_on() -> None:
     background = Background("t", work, pause=0.0, again=60.0)
     work.can.clear()
     background.put(1)
-    assert work.tried.wait(10)
+    assert work.tried.wait(PATIENCE)
     child = os.fork()
     if child == 0:
         try:

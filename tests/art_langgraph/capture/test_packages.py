@@ -114,7 +114,6 @@ async def test_mcp_adapter_of_langchain(make: MakeModel, given: str) -> None:
 
 
 @pytest.mark.servers
-@pytest.mark.timeout(900)
 def test_they_are_captured_in_an_environment_that_has_them() -> None:
     python = environment("agent-packages", *PACKAGES, overlay=True) / "python"
     done = subprocess.run(

@@ -42,4 +42,4 @@ async def test_a_model_of_another_server_is_asked_as_ever(monkeypatch: pytest.Mo
             assert (await rollout(graph, "x", version=3, temperature=0.5)).error is None
             assert (await model.ainvoke("x")).text == "x"  # outside of a rollout
     outside: tuple[str, set[str], float] = ("m", set(), 0.9)
-    assert seen == [outside, outside, ("m@3", {"x-art-rollout", "x-art-temperature"}, 0.9), outside]
+    assert seen == [outside, outside, ("m", {"x-art-rollout", "x-art-temperature", "x-art-version"}, 0.9), outside]

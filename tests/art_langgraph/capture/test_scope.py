@@ -11,6 +11,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ARTCallbackHandler, Trajectory, TrajectoryStore, rollout
 from art_langgraph.capture import flush, install, uninstall
+from art_langgraph.capture.scope import Scope
 from tests.support.chat_models import Answering
 
 
@@ -62,3 +63,13 @@ async def test_a_rollout_inside_a_run_that_a_handler_hears_is_recorded_once(tmp_
     assert asked(handler.trajectory()) == OUTER
     assert asked(inner[0]) == [("inside", ["inner"])]
     assert [asked(found) for found in store] == [OUTER]
+
+
+def test_the_newest_version_is_no_fixed_one() -> None:
+    newest = Scope(version={"agent": "latest"})
+    assert [newest.model(name) for name in ("agent", "agent@latest", "agent@1", "other")] == [
+        "agent@latest", "agent@latest", "agent@1", "other"
+    ]  # fmt: skip
+    assert [Scope(version=3).model(name) for name in ("agent", "agent@latest", "agent@1")] == [
+        "agent@3", "agent@3", "agent@1"
+    ]  # fmt: skip

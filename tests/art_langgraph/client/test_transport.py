@@ -21,6 +21,7 @@ from starlette.routing import Route
 from art_langgraph import rollout
 from art_langgraph.client.transport import LoopTransport
 from tests.support.graphs import counting
+from tests.support.patience import PATIENCE
 from tests.support.serving import serving
 from tests.support.trainer_server import TOKEN, TrainerServer
 
@@ -80,7 +81,7 @@ def test_rollouts_in_several_threads_share_a_model(plain: bool) -> None:
     graph, begin = counting(plain=plain), threading.Barrier(4)
 
     def thread(_: int) -> list[Any]:
-        begin.wait(30)
+        begin.wait(PATIENCE)
         return [asyncio.run(rollout(graph, "x")) for _ in range(4)]
 
     with ThreadPoolExecutor(4) as pool:

@@ -38,7 +38,7 @@ def test_verifiers_reads_episodes_with_the_exact_tokens(connected: TrainerServer
         run = recorded_run(http)
     Export(TrainerFormat.verifiers, tokens=True).write(tmp_path / "traces.jsonl", [run])
     done = subprocess.run(
-        [str(python), "-c", VERIFIERS, str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
+        [str(python), "-c", VERIFIERS, str(tmp_path)], capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr
     read = json.loads(done.stdout.splitlines()[-1])

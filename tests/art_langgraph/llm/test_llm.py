@@ -19,6 +19,7 @@ from pydantic import BaseModel, SecretStr
 from art_langgraph import LLM, ChatART, LLMError, rollout
 from art_langgraph.llm.cache import AnswerCache
 from tests.support.judge_app import Endpoint, Fault, Step, endpoint
+from tests.support.patience import PATIENCE
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
@@ -343,6 +344,6 @@ async def test_what_is_asked_inside_a_rollout_is_not_part_of_it(connected: Train
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.01)

@@ -198,10 +198,10 @@ async def test_an_inner_rollout_that_does_not_start_is_an_error_of_the_outer_run
 async def test_the_time_of_a_run_begins_when_its_graph_is_there() -> None:
     @asynccontextmanager
     async def slow(scenario: Scenario) -> AsyncIterator[Runnable[Any, Any]]:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.2)
         yield echo().compile()
 
-    assert said(await rollout(slow, "hi", timeout=0.2)) == "heard hi"
+    assert said(await rollout(slow, "hi", timeout=1)) == "heard hi"
 
 
 @pytest.mark.parametrize("given", ["two", Scenario(input="two"), Scenario(id="x", input="two", metadata={"answer": 2})])

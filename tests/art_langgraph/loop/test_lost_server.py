@@ -21,6 +21,7 @@ from starlette.routing import Route
 from art_langgraph import ChatART, rollout
 from art_langgraph.client import outages
 from art_langgraph.loop.lost_server import REPEATS
+from tests.support.patience import PATIENCE
 from tests.support.serving import serving
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.gateway.errors import stopping
@@ -91,7 +92,7 @@ def plain(port: int, key: str = KEY) -> ChatOpenAI:
 
 
 async def told(caplog: pytest.LogCaptureFixture, text: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while text not in caplog.text:
             await asyncio.sleep(0.01)
 
@@ -165,7 +166,7 @@ async def test_a_request_that_failed_of_something_else_lost_no_server(
 async def test_time_that_ran_out_while_the_server_was_gone_is_given_again(
     port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running = asyncio.create_task(rollout(asking(ChatART(policy="agent")), "x", timeout=0.6))
+    running = asyncio.create_task(rollout(asking(ChatART(policy="agent")), "x", timeout=2))
     await told(caplog, "): it is repeated when the server is back")
     with serving(gateway(), port):
         assert (await running).error is None

@@ -13,10 +13,11 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, train
+from tests.support.patience import PATIENCE
 from tests.support.processes import Processes, processes
 from trainer_server.wire import Job
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 class Killed:
@@ -31,7 +32,7 @@ class Killed:
         assert self.running.server is not None
         self.times += 1
         self.running.server.kill()
-        self.running.server.wait(20)
+        self.running.server.wait(PATIENCE)
         self._reviving = asyncio.create_task(asyncio.to_thread(self._revive))
 
     def _revive(self) -> None:

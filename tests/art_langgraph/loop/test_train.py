@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
-from art_langgraph import TrainerClient, train
+from art_langgraph import TimeBudget, TokenBudget, TrainerClient, train
 from tests.support.chat_models import Answering
 from trainer_server.wire import ConfigError, Job, JobStatus, StepResult
 
@@ -76,6 +76,14 @@ async def test_a_step_whose_job_failed_is_taken_again(status: JobStatus, caplog:
     assert client.sent == ["mine-step-1-attempt-3"]
     client = Client(mine_step_1=status, mine_step_1_attempt_2=JobStatus.succeeded)
     assert await versions(client, run="mine") == [7]
+
+
+async def test_a_run_ends_where_a_rule_says_so() -> None:
+    assert await versions(Client(), steps=5, stop_when=lambda records: "enough" if len(records) == 2 else None) == [
+        8,
+        8,
+    ]
+    assert await versions(Client(), steps=2, stop_when=[TimeBudget(minutes=1), TokenBudget(100)]) == [8, 8]
 
 
 async def test_a_run_without_a_name_gets_new_keys() -> None:

@@ -32,6 +32,7 @@ from art_langgraph import (
     train,
 )
 from tests.support.graphs import counting
+from tests.support.patience import PATIENCE
 from tests.support.trainer_server import TOKEN, TrainerServer
 from trainer_server.wire import ConfigError
 
@@ -165,7 +166,7 @@ async def test_the_time_of_a_function_is_limited() -> None:
 
     for function in (slow, slow_thread):
         assert str((await rollout(function, "x", timeout=0.1)).error).startswith("TimeoutError")
-    assert await asyncio.to_thread(ended.wait, 5)
+    assert await asyncio.to_thread(ended.wait, PATIENCE)
 
 
 async def test_a_client_that_was_made_elsewhere_belongs_to_the_rollout(connected: TrainerServer) -> None:
@@ -191,7 +192,7 @@ async def test_sixteen_at_once_keep_their_own_completions() -> None:
     together = threading.Barrier(16)  # each has a thread of its own
 
     def numbered(question: str) -> str:
-        together.wait(20)
+        together.wait(PATIENCE)
         sync_agent("say first")
         return sync_agent(question)
 
@@ -242,13 +243,13 @@ async def test_child_processes_get_a_base_url_of_the_rollout(connected: TrainerS
     def program(question: str, run: Run) -> str:
         child = subprocess.run(
             [sys.executable, "-c", CHILD], env={"PATH": "/usr/bin:/bin", **run.environment}, capture_output=True,
-            text=True, timeout=60,
+            text=True, timeout=PATIENCE,
         )  # fmt: skip
         assert child.returncode == 0, child.stderr
         curl = 'curl -sf "$OPENAI_BASE_URL/chat/completions" -H "Authorization: Bearer $OPENAI_API_KEY" -d "$BODY"'
         curled = subprocess.run(
             ["sh", "-c", curl], env={"PATH": "/usr/bin:/bin", "BODY": bodies, **run.environment}, capture_output=True,
-            text=True, timeout=60,
+            text=True, timeout=PATIENCE,
         )  # fmt: skip
         said = json.loads(curled.stdout)["choices"][0]["message"]["content"]
         return f"{child.stdout.strip()} {said} {'agent' in run.policies}"

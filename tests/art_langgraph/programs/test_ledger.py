@@ -14,10 +14,11 @@ import openai
 import pytest
 
 from art_langgraph import Run, TrainerClient, rollout, session
+from tests.support.patience import PATIENCE
 from tests.support.processes import processes
 from tests.support.trainer_server import TrainerServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 async def test_kill_nine_loses_nothing(base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +32,7 @@ async def test_kill_nine_loses_nothing(base_model: Path, tmp_path: Path, monkeyp
         async def restart() -> None:
             assert running.server is not None
             running.server.kill()
-            running.server.wait(20)
+            running.server.wait(PATIENCE)
             running.revive()
             starting.append(asyncio.create_task(asyncio.to_thread(running.until_ready)))
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.client_environments import client_environment
 from tests.support.mcp.real_servers import HEADER, SERVERS, RealServer, try_out
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.servers
 
 ROOT = Path(__file__).parents[3]
 

@@ -76,17 +76,38 @@ async def test_a_server_in_and_a_version_with_a_report_out(connected: TrainerSer
     assert made.warm_start is not None
     assert made.warm_start["rows"] == 4
     assert list(made.seconds) == ["scenarios", "before", "warm start", "difficulty", "train", "after"]
-    assert made.notes == ["too few scenarios are solved sometimes: trained on all of them"]
+    assert made.notes == []
     assert any("0 of 4 are solved sometimes" in line for line in told)
+    assert [one.why for one in made.dead_groups.scenarios] == ["solved"] * 2
     for name in ("report.md", "report.html"):
         text = (tmp_path / "out" / name).read_text()
         assert "special@1" in text
         assert "1 of 2" in text
+        assert "2 of 2 groups taught nothing" in text
     assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").exists()
     kept = ScenarioSet.load(tmp_path / "out" / "scenarios.jsonl")
     assert [one.plan.measured for one in kept.train] == [1.0] * 4
     async with TrainerClient() as trainer:
         assert [one.version for one in await trainer.versions("special")] == [0, 1]
+
+
+async def test_the_best_version_is_what_is_exported(connected: TrainerServer, tmp_path: Path) -> None:
+    made = await specialize(
+        SERVER,
+        policy="special-best",
+        scenarios=scenarios(),
+        generation=ALLOWED,
+        training=TrainingSettings(steps=1, groups_per_step=2, n=2, difficulty_runs=0, keep_best=True),
+        runs=RunSettings(max_tokens=60),
+        output=tmp_path / "out",
+        progress=False,
+    )
+    best = made.steps[-1].best
+    assert best is not None
+    assert (best.version, made.after.version, made.model) == (0, 0, "special-best@0"), "nothing was learnt"
+    assert made.after.success_rate == 0.5
+    async with TrainerClient() as trainer:
+        assert (await trainer.policy("special-best")).promoted == 0
 
 
 def breaking(after: int) -> Any:

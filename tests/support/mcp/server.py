@@ -30,7 +30,7 @@ def fail() -> str:
 @server.tool()
 async def hang() -> str:
     """Answer late."""
-    await asyncio.sleep(3)
+    await asyncio.sleep(60)
     return "late"
 
 

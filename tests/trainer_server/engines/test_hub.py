@@ -159,7 +159,11 @@ def test_hf_home_holds_the_models_and_the_token(hub: Hub, tmp_path: Path) -> Non
     code = "from trainer_server.engines.hub import snapshot; print(snapshot('lab/gated', 'v1'))"
     env = {**{name: value for name, value in os.environ.items() if not name.startswith("HF_")}, "HF_HOME": str(home)}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**env, "HF_ENDPOINT": hub.url}, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**env, "HF_ENDPOINT": hub.url},
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(home / "hub" / "models--lab--gated" / "snapshots" / COMMITS["v1"])

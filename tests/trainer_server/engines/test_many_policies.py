@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from testbed.engine_app import weights
+from tests.support.patience import PATIENCE
 from tests.support.trainer_server import trainer_server_on
 
 pytestmark = pytest.mark.slow
@@ -78,7 +79,7 @@ def test_eight_policies_share_four_slots(tmp_path: Path, base_model: Path) -> No
         finally:
             stop.set()
             for thread in threads:
-                thread.join(60)
+                thread.join(PATIENCE)
         state = server.engine
     assert failures == []
     assert state["most_loaded"] <= SLOTS

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from art_langgraph.cli.main import build
 from testbed.engine_app import make_app, weights
 from testbed.engine_stand_in import install_stand_in
+from tests.support.patience import PATIENCE
 from tests.support.serving import serving
 from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_over
 from trainer_server.engines.served_model import ServedModel
@@ -34,8 +35,6 @@ from trainer_server.server.config import ServerConfig
 from trainer_server.wire import ConfigError, EngineError, Home
 
 pytestmark = pytest.mark.slow
-
-WAIT = 30.0
 
 
 @dataclass(slots=True)
@@ -59,7 +58,7 @@ class Small:
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait(WAIT)
+        self.process.wait(PATIENCE)
 
     def state(self, **changes: Any) -> dict[str, Any]:
         return dict(httpx.post(f"{self.url}/state", json=changes).json())
@@ -67,7 +66,7 @@ class Small:
 
 def until(found: Callable[[], Any]) -> Any:
     """What `found` gives once it gives something true."""
-    deadline = time.monotonic() + WAIT
+    deadline = time.monotonic() + PATIENCE
     while not (value := found()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -192,7 +191,7 @@ def test_a_new_rollout_goes_to_the_engine_with_fewer_requests(two: Two) -> None:
     taken = until(lambda: next((one for one in (left, right) if one.state()["requests"]), None))
     other = {"left": "right", "right": "left"}[taken.name]
     assert [where(server, rollout) for rollout in new(4)] == [other] * 4
-    slow.join(WAIT)
+    slow.join(PATIENCE)
 
 
 def test_a_conversation_without_a_rollout_keeps_its_engine(two: Two) -> None:
@@ -226,7 +225,7 @@ def test_a_version_goes_live_once_all_engines_hold_it(two: Two) -> None:
     asking.start()
     version = step(server)
     done.set()
-    asking.join(WAIT)
+    asking.join(PATIENCE)
     assert early == []
     assert f"agent@{version}" in left.state()["loaded"]
     assert {text(say(server, "who", rollout)) for rollout in new(4)} == {weights_on_disk(server, "agent", version)}
@@ -292,7 +291,7 @@ def test_what_the_client_has_seen_nothing_of_is_asked_again(two: Two, stream: bo
     until(lambda: len(left.state()["requests"]) == len(right.state()["requests"]) == 4)
     left.kill()
     for thread in threads:
-        thread.join(WAIT)
+        thread.join(PATIENCE)
     assert [answer.status_code for answer in found] == [200] * 4
     for answer in found:
         assert ("[DONE]" in answer.text) is stream
@@ -309,7 +308,7 @@ def test_an_engine_killed_in_the_middle_of_a_swap(two: Two) -> None:
     until(lambda: coming in right.state()["loaded"])
     assert coming not in left.state()["loaded"]
     left.kill()
-    training.join(WAIT)
+    training.join(PATIENCE)
     live = weights_on_disk(server, "agent", made[0])
     assert {text(say(server, "who", rollout)) for rollout in new(4)} == {live}
     left.start()
@@ -338,7 +337,7 @@ def test_with_no_engine_left_requests_wait_for_one(two: Two) -> None:
     waiting = threading.Thread(target=lambda: found.append(say(server, "where")))
     waiting.start()
     right.start()
-    waiting.join(WAIT)
+    waiting.join(PATIENCE)
     assert text(found[0]) == "right"
 
 
@@ -439,7 +438,9 @@ async def test_what_is_no_engine_is_refused(tmp_path: Path, base_model: Path) ->
 def test_a_server_with_such_an_engine_does_not_start(tmp_path: Path, base_model: Path) -> None:
     with serving(make_app(base="other")) as bad:
         line = [sys.executable, "-m", "trainer_server", "--home", str(tmp_path), "--model", str(base_model)]
-        done = subprocess.run([*line, "--port", "0", "--engine-url", bad], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [*line, "--port", "0", "--engine-url", bad], capture_output=True, text=True, timeout=PATIENCE
+        )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(f"error: the engine at {bad} serves other")
 

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from testbed.engine_app import make_app
+from tests.support.patience import PATIENCE
 from tests.support.serving import serving
 from tests.support.trainer_server import TrainerServer, trainer_server_on, trainer_server_over
 from trainer_server.engines.served_model import ServedModel
@@ -29,8 +30,6 @@ from trainer_server.server.config import ServerConfig
 from trainer_server.wire import ConfigError, EngineError, Home
 
 pytestmark = pytest.mark.slow
-
-WAIT = 60.0
 
 
 @contextmanager
@@ -50,7 +49,7 @@ def sharing(
 
 
 def until(found: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + WAIT
+    deadline = time.monotonic() + PATIENCE
     while not (value := found()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -96,17 +95,19 @@ def test_the_engine_sleeps_for_the_length_of_a_step_and_answers_wait(tmp_path: P
     with sharing(tmp_path / "home", base_model) as (server, http):
         engine = server.engine
         assert engine["naps"] == 0, "an untrained policy needs no turn"
-        under_way = threading.Thread(target=say, args=(http, "after 2 say done"))
+        under_way = threading.Thread(target=say, args=(http, "held say done"))
         pid = hold_trainer(server)
         try:
             under_way.start()
             until(lambda: engine["under_way"])
             job = send_step(http)
-            assert not engine["asleep"]
+            told = until(lambda: (one := http.get("/api/engines").json()["engines"][0])["resting"] and one)
+            assert under_way.is_alive()
+            assert not engine["asleep"], "what is under way is finished first"
+            engine["released"] = True
             until(lambda: engine["asleep"])
-            under_way.join(5.0)
-            assert not under_way.is_alive(), "what was under way is finished first"
-            told = http.get("/api/engines").json()["engines"][0]
+            under_way.join(PATIENCE)
+            assert not under_way.is_alive()
             assert (told["ready"], told["resting"], told["error"]) == (False, True, None)
             late: list[dict[str, Any]] = []
             waiting = threading.Thread(target=lambda: late.append(say(http, "say late")))
@@ -117,7 +118,7 @@ def test_the_engine_sleeps_for_the_length_of_a_step_and_answers_wait(tmp_path: P
             os.kill(pid, signal.SIGCONT)
         found = final(http, job)
         assert (found["status"], found["result"]["version"]) == ("succeeded", 1), found
-        waiting.join(WAIT)
+        waiting.join(PATIENCE)
         assert late[0]["choices"][0]["message"]["content"] == "late"
         assert say(http, "say x")["model"] == "p@1"
         assert not (server.home.jobs / "turn.json").exists()
@@ -143,43 +144,46 @@ def test_an_adapter_that_is_asked_for_while_engines_go_to_sleep_one_after_anothe
         body = batch(http)
         say(http, "say x", "q")
         say(http, "say x", "r")
-        threads = [asking(said, http, "after 3 say slow", model) for model in "qr"]  # one on each engine
+        threads = [asking(said, http, "held say slow", model) for model in "qr"]  # one on each engine
         until(lambda: [one["requests"] for one in http.get("/api/engines").json()["engines"]] == [1, 1])
         job = send(http, body)
         until(lambda: [one["resting"] for one in http.get("/api/engines").json()["engines"]] == [True, False])
         assert "p@0" not in server.engine["loaded"]
         threads.append(asking(said, http, "say late"))
         for _ in range(20):
-            assert http.get("/health", timeout=5).status_code == 200, "the server answers meanwhile"
+            assert http.get("/health").status_code == 200, "the server answers meanwhile"
             time.sleep(0.05)
+        for one in http.get("/api/engines").json()["engines"]:
+            httpx.post(f"{one['url']}/state", json={"released": True})
         assert final(http, job)["status"] == "succeeded"
         for thread in threads:
-            thread.join(WAIT)
+            thread.join(PATIENCE)
         assert said == ["slow", "slow", "late"]
         assert server.engine["disturbed"] == 0
 
 
 def test_a_request_that_stands_in_line_when_a_step_begins_waits_for_its_end(tmp_path: Path, base_model: Path) -> None:
-    with sharing(tmp_path / "home", base_model, policies="pqr", adapter_slots=2, slot_wait=2.0) as (server, http):
+    with sharing(tmp_path / "home", base_model, policies="pqr", adapter_slots=2, slot_wait=5.0) as (server, http):
         said: list[str] = []
         body = batch(http)
         say(http, "say x", "q")
         say(http, "say x", "r")
-        threads = [asking(said, http, "after 1.5 say slow", model) for model in "qr"]
+        threads = [asking(said, http, "held say slow", model) for model in "qr"]
         until(lambda: server.engine["under_way"] == 2)
         threads.append(asking(said, http, "say late"))
         until(lambda: server.app.state.server.slots.in_use(("p", 0)))  # both slots answer: it stands in line
         pid = hold_trainer(server)
         try:
             job = send(http, body)
+            server.engine["released"] = True
             until(lambda: server.engine["asleep"])
-            threads[-1].join(2.5)
+            threads[-1].join(5.5)
             assert threads[-1].is_alive()
         finally:
             os.kill(pid, signal.SIGCONT)
         assert final(http, job)["status"] == "succeeded"
         for thread in threads:
-            thread.join(WAIT)
+            thread.join(PATIENCE)
         assert said == ["slow", "slow", "late"]
         assert server.engine["disturbed"] == 0
 

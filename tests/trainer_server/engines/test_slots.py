@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from testbed.engine_app import make_app
+from tests.support.patience import PATIENCE
 from tests.support.serving import serving
 from trainer_server.engines.base import Engine, EngineSettings
 from trainer_server.engines.pool import Engines
@@ -88,7 +89,7 @@ async def case(root: Path, wait: float = 20.0) -> AsyncIterator[Case]:
 
 
 async def until(found: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not found():
             await asyncio.sleep(0.01)
 
@@ -134,7 +135,7 @@ async def test_a_request_waits_in_line_while_every_slot_answers(tmp_path: Path) 
         await asyncio.sleep(0.1)
         assert not waiting.done()
         second.set()
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, PATIENCE)
         assert it.loaded == {"a@0", "c@0"}
         first.set()
         await asyncio.gather(one, two)
@@ -227,7 +228,7 @@ async def test_a_client_that_leaves_the_line_blocks_nobody(tmp_path: Path) -> No
         gone.cancel()
         for end in ends:
             end.set()
-        await asyncio.wait_for(next_one, 10)
+        await asyncio.wait_for(next_one, PATIENCE)
         assert "c@0" not in it.loaded
         await asyncio.gather(*tasks)
 

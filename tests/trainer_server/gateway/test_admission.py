@@ -9,6 +9,7 @@ import pytest
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
+from tests.support.patience import PATIENCE
 from tests.support.trainer_server import TOKEN, TrainerServer
 from trainer_server.gateway import admission as module
 from trainer_server.gateway.admission import Admission
@@ -35,7 +36,7 @@ async def test_requests_stand_in_line_and_are_refused_beyond_it() -> None:
     assert places.refused == 1
     leave[1].set()
     await asked[1]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while order != [0, 1, 2]:
             await asyncio.sleep(0)
     asked[2].cancel()
@@ -59,7 +60,7 @@ async def test_chat_openai_waits_out_a_refusal(server: TrainerServer, monkeypatc
             model="agent", base_url=f"{server.url}/v1", api_key=SecretStr(TOKEN), http_async_client=http, max_tokens=50
         )
         first = asyncio.create_task(model.ainvoke("after 0.5 say one"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while not places._admitted:
                 await asyncio.sleep(0.01)
         second = await model.ainvoke("say two")

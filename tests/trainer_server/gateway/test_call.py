@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from tests.support.letters_engine import LettersEngine
+from tests.support.patience import PATIENCE
 from trainer_server.engines.pool import Engines
 from trainer_server.gateway.admission import Admission
 from trainer_server.gateway.call import Call
@@ -44,7 +45,7 @@ async def test_whoever_waits_for_an_engine_keeps_nobody_else_in_line() -> None:
             if number == 0:
                 await first_may_leave.wait()
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
         for number in range(3):
             tasks.create_task(ask(number))
         while not order:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.job_service import STEP, WARM_START, service_of, sleeping_trainer
 from tests.support.letters_engine import LettersEngine
+from tests.support.patience import PATIENCE
 from tests.support.versions import publish
 from trainer_server.jobs import supervisor
 from trainer_server.jobs.board import JobBoard, Trained
@@ -33,7 +34,7 @@ async def running(
     service = service_of(board, home, base, engine, **settings)
     await service.start()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not service.process.ready:
                 await asyncio.sleep(0.01)
             yield service, board
@@ -66,7 +67,7 @@ async def test_a_queued_job_is_cancelled(tmp_path: Path, base_model: Path) -> No
         ended = await service.status.wait(last.id, 20)
         assert ended is not None
         assert ended.status == JobStatus.cancelled
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while list(service.open):
                 await asyncio.sleep(0.01)
         assert (home.jobs / last.id / "done.json").exists()
@@ -166,15 +167,15 @@ async def test_a_warm_start_that_is_cancelled_is_rendered_no_further(tmp_path: P
     job = await service.intake.train("p", WARM_START)
     service.finisher.start()
     try:
-        await asyncio.wait_for(engine.rendering.wait(), 10)
+        await asyncio.wait_for(engine.rendering.wait(), PATIENCE)
         waiting = asyncio.create_task(service.status.wait(job.id, 60))
         await asyncio.sleep(0.05)
         await service.cancellation.cancel(job.id)
-        ended = await asyncio.wait_for(waiting, 5)
+        ended = await asyncio.wait_for(waiting, PATIENCE)
         assert ended is not None
         assert ended.status == JobStatus.cancelled
-        await asyncio.wait_for(engine.broken_off.wait(), 5)
-        async with asyncio.timeout(5):
+        await asyncio.wait_for(engine.broken_off.wait(), PATIENCE)
+        async with asyncio.timeout(PATIENCE):
             while list(service.open):
                 await asyncio.sleep(0.01)
         assert '"cancelled"' in (home.jobs / job.id / "done.json").read_text()
@@ -231,7 +232,7 @@ async def test_a_job_that_is_cancelled_twice_at_once_ends_one_trainer(
         trainers = {service.process.pid}
         both = await asyncio.gather(*(service.cancellation.cancel(job.id) for _ in range(2)))
         assert [one.status for one in both] == [JobStatus.cancelled] * 2
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while service.process.pid in trainers or list(service.open):
                 await asyncio.sleep(0.01)
         trainers.add(service.process.pid)

@@ -13,6 +13,7 @@ import pytest
 
 from testbed.engine_app import END, PARAGRAPH, UNSEEN
 from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.patience import PATIENCE
 from tests.support.trainer_server import TrainerServer, trainer_server_on
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.demonstrations import Row
@@ -260,7 +261,7 @@ def test_a_trainer_killed_in_the_middle_begins_again_and_makes_one_version(tmp_p
         body = {"conversations": lines, "config": {**CONFIG, "num_train_epochs": 15}}
         job = http.post("/api/policies/p/sft", json=body)
         progress = None
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while progress is None and time.monotonic() < deadline:
             progress = http.get(f"/api/jobs/{job.json()['id']}", params={"wait": 0.1}).json()["progress"]
         assert progress is not None

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.support.jobs import finish, groups
+from tests.support.patience import PATIENCE
 from tests.support.sockets import exposed, listening
 from tests.support.trainer_server import TrainerServer, trainer_server_on
 from trainer_server.engines.served_model import ServedModel
@@ -28,7 +29,7 @@ from trainer_server.wire.guard import guarded
 
 LAUNCHER = "trainer_server.training.launch"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 
 def test_two_processes_train_and_outlive_the_death_of_one(tmp_path: Path, base_model: Path) -> None:
@@ -49,7 +50,7 @@ def test_two_processes_train_and_outlive_the_death_of_one(tmp_path: Path, base_m
         assert len(ranks) == 2
         assert exposed(listening(psutil.Process(trainer.process.pid))) == []
         behind = 15 if flavour() == "cpu" else 0
-        assert {one.nice() - psutil.Process().nice() for one in ranks} == {behind}, "answers come first on shared cores"
+        assert {one.nice() for one in ranks} == {min(19, psutil.Process().nice() + behind)}, "answers come first"
         ranks[-1].kill()
         second = finish(http, http.post("/api/policies/p/steps", json={**body, "idempotency_key": "again"}))
         assert second["result"]["version"] == 2, second
@@ -58,7 +59,7 @@ def test_two_processes_train_and_outlive_the_death_of_one(tmp_path: Path, base_m
         children = psutil.Process(trainer.process.pid).children(recursive=True)
         (launcher,) = (one for one in children if LAUNCHER in one.cmdline())
         launcher.kill()
-        _, alive = psutil.wait_procs(children, timeout=30)
+        _, alive = psutil.wait_procs(children, timeout=PATIENCE)
         alive = [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]
         assert alive == [], "two trainers would make two versions of one job"
         third = finish(http, http.post("/api/policies/p/steps", json={**body, "idempotency_key": "third"}))
@@ -112,7 +113,7 @@ def test_two_machines_make_one_trainer(tmp_path: Path, base_model: Path) -> None
             assert step(server)["ranks"] == 2, log.read_text()
         finally:
             other.terminate()
-            other.wait(30)
+            other.wait(PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_an_accelerate_config_that_starts_one_process_is_refused(tmp_path: Path,
 
 def test_the_launcher_is_ours_or_accelerate(tmp_path: Path) -> None:
     several = command(settings(tmp_path, processes=4, shard=True))
-    assert several[2:5] == [LAUNCHER, "4", "trainer_server.training.worker"]
+    assert several[2:5] == [LAUNCHER, "4", "trainer_server.training"]
     assert several[-1] == "--shard"
     config = accelerate_config(tmp_path / "fsdp.yaml", "FSDP")
     by_file = command(settings(tmp_path, accelerate_config=config))
@@ -157,7 +158,7 @@ async def test_a_trainer_that_ends_before_it_is_ready_says_why(tmp_path: Path, m
     assert trainer.failure is None
     await trainer.start()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while trainer.failure is None:
                 await asyncio.sleep(0.02)
         words = "the trainer ended with status 2 before it was ready: worker.py: error: --loss mine: no LOSS (see "
@@ -184,7 +185,7 @@ async def test_a_trainer_whose_log_cannot_be_read_or_written_is_started_again(
         log.mkdir()
         assert trainer.pid
         psutil.Process(trainer.pid).kill()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while "supervision of the trainer" not in (trainer.failure or ""):
                 await asyncio.sleep(0.02)
             log.rmdir()
@@ -217,7 +218,7 @@ async def test_a_trainer_that_cannot_be_started_again_is_said_and_tried_again(
         assert trainer.pid is not None
         first = trainer.pid
         psutil.Process(first).kill()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while trainer.pid == first or not trainer.running:
                 await asyncio.sleep(0.01)
         why = "supervision of the trainer: BlockingIOError: [Errno 11] no more processes"

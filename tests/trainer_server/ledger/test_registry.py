@@ -22,7 +22,7 @@ OTHER = "tests.support.other_ledger:open_lines"
 def test_a_step_is_trained_through_a_ledger_that_is_defined_elsewhere(tmp_path: Path, base_model: Path) -> None:
     with trainer_server_on(tmp_path, base_model, ledger=OTHER) as server, server.http() as http:
         assert isinstance(server.app.state.server.ledger, LinesLedger)
-        assert http.post("/api/policies", json={"name": "p"}, timeout=240).status_code == 201
+        assert http.post("/api/policies", json={"name": "p"}, timeout=900).status_code == 201
         refs = groups(http, 1.0, 0.0)
         job = finish(http, http.post("/api/policies/p/steps", json={"groups": refs}))
         assert job["status"] == "succeeded", job

@@ -218,7 +218,7 @@ async def test_a_version_that_is_deleted_meanwhile_is_not_found(tmp_path: Path) 
 def test_a_client_that_goes_away_ends_the_merging(trained: TrainerServer) -> None:
     with trained.http() as http, pytest.raises(httpx.ReadTimeout):
         http.get("/api/policies/p/versions/2/export", params={"format": "merged"}, timeout=0.5)
-    for _ in range(200):
+    for _ in range(1000):
         if not list((trained.home.root / "exports").glob("*")):
             break
         asyncio.run(asyncio.sleep(0.05))

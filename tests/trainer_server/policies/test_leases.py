@@ -123,3 +123,13 @@ def test_leases_that_expire_together_are_taken_bit_by_bit() -> None:
     leases.versions()
     assert leases.versions() == {("agent", 2)}
     assert len(leases._held) == len(leases._expiries) == 1
+
+
+def test_the_newest_version_has_a_lease_of_its_own() -> None:
+    leases = Leases(10.0)
+    assert leases.pin("r", "agent", 3) == 3
+    assert leases.pin("r", "agent", 7, asked="agent@latest") == 7
+    assert (leases.pin("r", "agent", 8), leases.pin("r", "agent", 8, asked="agent@latest")) == (3, 7)
+    assert set(leases.versions()) == {("agent", 3), ("agent", 7)}
+    leases.release(["r"])
+    assert set(leases.versions()) == set()

@@ -74,3 +74,25 @@ def test_a_request_for_an_old_broken_version_quarantines_nothing(store: AdapterS
     assert store.quarantined("p") == {}
     assert "quarantined" in names.refuse(("p", 2), "half")
     assert list(store.quarantined("p")) == [2]
+
+
+def test_a_promoted_version_is_what_the_name_means(store: AdapterStore) -> None:
+    names = PolicyNames(store)
+    names.serve(("p", 2))
+    names.promote("p", 1)
+    assert (names.newest, names.promoted) == ({"p": 2}, {"p": 1})
+    assert [names.is_newest(("p", number)) for number in range(3)] == [False, True, True]
+    names.promote("p", None)
+    assert names.promoted == {}
+
+
+def test_a_promoted_version_that_is_damaged_is_promoted_no_longer(
+    store: AdapterStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = PolicyNames(store)
+    names.serve(("p", 2))
+    store.promote("p", 1)
+    names.promote("p", 1)
+    assert "quarantined" in names.refuse(("p", 1), "half")
+    assert (names.newest, names.promoted, store.promoted("p")) == ({"p": 2}, {}, None)
+    assert "p@1 was promoted; 'p' means the newest version now" in caplog.text

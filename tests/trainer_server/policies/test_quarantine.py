@@ -16,13 +16,14 @@ import torch
 from transformers import LlamaForCausalLM
 
 from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.patience import PATIENCE
 from tests.support.trainer_server import TrainerServer, trainer_server_on
 from tests.support.versions import publish
 from trainer_server.jobs.board import JobBoard, Trained
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import StepRequest, StepResult
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -66,7 +67,7 @@ def numbers(http: httpx.Client, policy: str = "p") -> list[int]:
 
 
 def until(found: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not found():
         assert time.monotonic() < deadline
         time.sleep(0.02)

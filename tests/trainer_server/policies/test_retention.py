@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.patience import PATIENCE
 from tests.support.trainer_server import trainer_server_on
 from tests.support.training.worker import completion
 from tests.support.versions import publish, slots_over
@@ -267,7 +268,7 @@ def test_a_server_keeps_what_it_was_told_to(tmp_path: Path, base_model: Path) ->
 
         def come_to(scores: dict[int, float | None]) -> bool:
             """Versions and their scores, soon after the job is done."""
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + PATIENCE
             while time.monotonic() < deadline:
                 found = http.get("/api/policies/p/versions").json()["versions"]
                 if {one["version"]: one["score"] for one in found} == scores:
@@ -308,7 +309,26 @@ def test_a_version_in_a_request_stays(tmp_path: Path, base_model: Path) -> None:
             train()
             assert http.delete("/api/policies/p/versions/1").status_code == 409
         train()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while http.get("/api/policies/p/versions/1").status_code != 404:
             assert time.monotonic() < deadline
             time.sleep(0.02)
+
+
+async def test_the_promoted_version_stays_and_cannot_be_deleted(tmp_path: Path) -> None:
+    house = House(tmp_path, 6, 1)
+    house.store.promote("p", 2)
+    house.names.promote("p", 2)
+    assert await house.retention.sweep("p") == [1, 3, 4]
+    assert house.states() == [2, 5]
+    with pytest.raises(VersionInUse, match="p@2 is promoted"):
+        await house.retention.delete("p", 2)
+    with pytest.raises(FileNotFoundError, match="p@3 was deleted"):
+        house.store.promote("p", 3)
+
+
+async def test_of_equally_scored_versions_the_earliest_is_the_best(tmp_path: Path) -> None:
+    house = House(tmp_path, 4, None)
+    for number, score in ((1, 0.5), (2, 0.9), (3, 0.9)):
+        house.store.score("p", number, score)
+    assert house.retention.best("p") == 2

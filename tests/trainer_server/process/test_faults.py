@@ -19,10 +19,11 @@ import httpx
 import pytest
 
 from tests.support.jobs import groups
-from tests.support.processes import PATIENCE, Processes, processes, version_files
+from tests.support.patience import PATIENCE
+from tests.support.processes import Processes, processes, version_files
 from trainer_server.policies.store import AdapterStore
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 BOUND = 30.0
 """Seconds within which a rollout's request has an answer or an error, whatever dies."""

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from tests.support.patience import PATIENCE
 from trainer_server.server import connections
 from trainer_server.server.connections import DrainingServer, Limits, Stopped, patient_protocol
 
@@ -40,7 +41,7 @@ def test_the_soft_limit_of_files_is_raised_to_the_hard_one() -> None:
     code = "import resource; from trainer_server.server.connections import Limits, raise_file_limit; raise_file_limit()"
     code += "; print(resource.getrlimit(resource.RLIMIT_NOFILE), Limits.here().running)"
     line = ["sh", "-c", 'ulimit -Sn 256; ulimit -Hn 512; exec "$@"', "sh", sys.executable, "-c", code]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout == "(512, 512) 32\n"
     assert "few files may be open (ulimit -n): 32 chat requests are answered at once" in done.stderr
 
@@ -109,7 +110,7 @@ async def served(most: int = 100, grace: float = 0.0, timeout: int = 1) -> Async
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not holds():
             await asyncio.sleep(0.01)
 
@@ -129,7 +130,7 @@ async def test_a_client_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPa
     async with served() as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(said)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(PATIENCE):
             with suppress(ConnectionResetError):
                 while await reader.read(1000):
                     pass
@@ -137,11 +138,11 @@ async def test_a_client_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_request_that_takes_long_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEADER_TIMEOUT", 0.05)
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT", 0.3)
     async with served() as (_, port), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
         async with http.stream("GET", "/drip") as answer:
             lines = answer.aiter_lines()
-            for _ in range(40):
+            for _ in range(80):
                 assert await anext(lines) in ("data: {}", "")
         assert (await http.get("/")).text == "hello"
 
@@ -196,7 +197,7 @@ async def test_requests_under_way_are_not_closed_for_new_connections(monkeypatch
 
 async def test_what_the_servers_end_cuts_off_is_told_so() -> None:
     async with served(timeout=0) as (server, port), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
-        asking = asyncio.create_task(http.get("/slow", timeout=20))
+        asking = asyncio.create_task(http.get("/slow", timeout=PATIENCE))
         await until(lambda: bool(server.server_state.tasks))
         server.should_exit = True
         answer = await asking
@@ -209,7 +210,7 @@ async def test_streams_are_told_to_end_after_the_grace_time() -> None:
     async with (
         served(timeout=10) as (server, port),
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
-        http.stream("GET", "/drip", timeout=20) as answer,
+        http.stream("GET", "/drip", timeout=PATIENCE) as answer,
     ):
         server.should_exit = True
         said = [line async for line in answer.aiter_lines() if line]

@@ -7,6 +7,7 @@ import asyncio
 import httpx
 import pytest
 
+from tests.support.patience import PATIENCE
 from tests.support.trainer_server import TrainerServer
 from trainer_server.server.records import Records
 from trainer_server.wire import NotStored
@@ -21,7 +22,7 @@ async def test_a_record_is_there_when_its_run_has_ended() -> None:
     await asyncio.sleep(0)
     records.put("ro-1", "rc-2", "tr-9", b"{}")
     records.put("ro-1", "rc-1", "tr-1", b"{1}")
-    assert await asyncio.wait_for(waiting, 5) == ([b"{1}"], True)
+    assert await asyncio.wait_for(waiting, PATIENCE) == ([b"{1}"], True)
     assert await records.get("ro-1", "rc-1", 0.0) == ([b"{1}"], True), "until the rollout ends"
     assert await records.get("ro-2", "rc-1", 0.0) is None
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import LlamaConfig, MambaConfig, PreTrainedTokenizerFast, T5Config
+from transformers import DeepseekV3Config, LlamaConfig, MambaConfig, PreTrainedTokenizerFast, T5Config
 
+from trainer_server.doctor.finding import State
+from trainer_server.doctor.training import _model
 from trainer_server.training.examine import examine
 
 LLAMA = LlamaConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=64)
@@ -35,6 +37,29 @@ def test_a_decoder_can_be_trained(tmp_path: Path) -> None:
     assert found["template"] == shown
 
 
+def test_of_a_mixture_of_experts_only_attention_is_adapted_and_doctor_says_so(tmp_path: Path) -> None:
+    config = DeepseekV3Config(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        vocab_size=64,
+        q_lora_rank=16,
+        n_routed_experts=4,
+        n_group=2,
+        topk_group=1,
+        num_experts_per_tok=2,
+        first_k_dense_replace=1,
+    )
+    found = examine(written(tmp_path, config), 8)
+    assert found["targets"] == ["o_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa"]
+    assert found["adapted"] == 2 * 4
+    (said,) = (finding for finding in _model(found, 8) if finding.check == "experts")
+    assert said.state == State.warning
+    assert said.text.endswith("only attention does: o_proj, q_a_proj, q_b_proj, kv_a_proj_with_mqa")
+    assert not [finding for finding in _model(examine(written(tmp_path, LLAMA), 8), 8) if finding.check == "experts"]
+
+
 def test_a_template_without_tools_is_noticed(tmp_path: Path) -> None:
     template = "{% for message in messages %}{{ message.content + '\n' }}{% endfor %}"
     shown = examine(written(tmp_path, LLAMA, template), 8)["template"]
@@ -45,7 +70,7 @@ def test_a_template_without_tools_is_noticed(tmp_path: Path) -> None:
 def test_recurrent_layers_cost_rows(tmp_path: Path) -> None:
     config = MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=64)
     found = examine(written(tmp_path, config), 8)
-    assert "no layers of the names" in found["untrainable"]
+    assert "no layers of these names" in found["untrainable"]
 
 
 def test_other_models_cannot_be_trained(tmp_path: Path) -> None:

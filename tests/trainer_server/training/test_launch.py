@@ -13,9 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.patience import PATIENCE
 from trainer_server.training.launch import launch, loopback
-
-PATIENCE = 30.0
 
 TELL = """
 import json, os, pathlib, sys, time

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.support.patience import PATIENCE
 from trainer_server.wire.guard import guarded
 
 STARTER = """
@@ -18,9 +19,9 @@ subprocess.Popen(["sh", "-c", line], env={**os.environ, "STARTER": str(os.getpid
 
 
 def test_a_command_runs_and_its_status_is_returned() -> None:
-    assert subprocess.run(guarded(["sh", "-c", "exit 3"]), timeout=30).returncode == 3
+    assert subprocess.run(guarded(["sh", "-c", "exit 3"]), timeout=PATIENCE).returncode == 3
 
 
 def test_a_command_whose_starter_died_before_the_guard_ran_is_not_started() -> None:
-    done = subprocess.run([sys.executable, "-c", STARTER], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", STARTER], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from trainer_server.engines.served_model import ServedModel
-from trainer_server.engines.vllm.install import engine_python
+from trainer_server.engines.vllm.install import PLUGINS, engine_python
 from trainer_server.engines.vllm.parsers import Parsers, argument
 from trainer_server.process.environment import inherited
-from trainer_server.wire import Home
+from trainer_server.wire import EngineError, Home
 from trainer_server.wire.policies import TARGETS
 
-PLUGINS = Path(__file__).parent / "plugins"
 NO_DOMAIN = "none.invalid"
 """A domain that does not exist. To vLLM an empty list of domains means all of them."""
 
@@ -111,7 +111,16 @@ def environment(
 
 
 def free_port() -> int:
-    """A port on the loopback interface that no process uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port on the loopback interface that no process uses now.
+
+    It is below the ports of outgoing connections: none of these takes it before a server listens there, or while a
+    server that was killed is started again.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise EngineError("100 ports between 20000 and 32000 are in use: end some of the servers on this machine")

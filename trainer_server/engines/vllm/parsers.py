@@ -6,12 +6,12 @@ The table of families is in `parser_table.py`; the names that exist come from th
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainer_server.engines.model_files import ModelFiles
-from trainer_server.engines.vllm.parser_table import FAMILIES, THOUGHT_TOKENS, THOUGHTS, Family
+from trainer_server.engines.vllm.parser_table import FAMILIES, THOUGHTS, Family
 from trainer_server.engines.vllm.registry import Registry, registry
 from trainer_server.wire import ConfigError, EngineError
 
@@ -77,14 +77,16 @@ def choose_parsers(
         args: `--engine-args`. A parser or a chat template that they name overrides the choice.
 
     Raises:
-        ConfigError: A name that the installed vLLM does not know, or a chat template that cannot be read.
+        ConfigError: A name that the installed vLLM does not know, or whose tokens the tokenizer lacks; or a chat
+            template that cannot be read.
     """
     if template := argument(args, "--chat-template"):
         files = ModelFiles(files.directory, _template(template))
     family = next((family for family in FAMILIES if family.fits(files)), None)
     return Parsers(
-        tools=_given(TOOL_FLAG, tools, args, known.tool_parsers if known else None) or _tools(files, family, known),
-        reasoning=_given(REASONING_FLAG, reasoning, args, known.reasoning_parsers if known else None)
+        tools=_given(TOOL_FLAG, tools, args, known.tool_parsers if known else None, files)
+        or _tools(files, family, known),
+        reasoning=_given(REASONING_FLAG, reasoning, args, known.reasoning_parsers if known else None, files)
         or _reasoning(files, family, known),
         family=family.name if family else None,
     )
@@ -136,24 +138,38 @@ def argument(args: Sequence[str], flag: str) -> str | None:
     return None
 
 
-def _given(flag: str, name: str, args: Sequence[str], known: Sequence[str] | None) -> Choice | None:
+def _given(
+    flag: str, name: str, args: Sequence[str], known: Mapping[str, Sequence[str]] | None, files: ModelFiles
+) -> Choice | None:
     """What the user said; None: the choice is ours."""
     if in_args := argument(args, flag):
-        return Choice(in_args, "--engine-args name it")
-    if name == AUTO:
+        name, why = in_args, "--engine-args name it"
+    elif name == AUTO:
         return None
-    if name == NONE:
+    elif name == NONE:
         return Choice(None, f"{flag} none was given")
+    else:
+        why = f"{flag} names it"
     if known is not None and not any(argument(args, plugin) for plugin in _PLUGINS):
         _check(flag, name, known)
-    return Choice(name, f"{flag} names it")
+        if token := _lacking(known[name], files):
+            raise ConfigError(
+                f"{flag} {name}: this parser needs the token {token}, which the model's tokenizer lacks, so that vLLM "
+                f"would not start. Name another parser, or leave {flag} out to have one chosen"
+            )
+    return Choice(name, why)
 
 
 _PLUGINS = ("--tool-parser-plugin", "--reasoning-parser-plugin")
 """Flags of vLLM that add parsers."""
 
 
-def _check(flag: str, name: str, known: Sequence[str]) -> None:
+def _lacking(tokens: Sequence[str], files: ModelFiles) -> str | None:
+    """The first of these tokens that the tokenizer lacks; None if it has all, or cannot be read."""
+    return next((token for token in tokens if files.has_token(token) is False), None)
+
+
+def _check(flag: str, name: str, known: Collection[str]) -> None:
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = f" Did you mean {near[0]}?" if near else ""
@@ -162,7 +178,7 @@ def _check(flag: str, name: str, known: Sequence[str]) -> None:
 
 def _tools(files: ModelFiles, family: Family | None, known: Registry | None) -> Choice:
     if family and family.tools:
-        return _first(family.tools, known.tool_parsers if known else None, known, files, family.tokens, _reason(family))
+        return _first(family.tools, known.tool_parsers if known else None, known, files, _reason(family))
     if not files.template:
         return Choice(None, "the model has no chat template")
     if not files.shows_tools:
@@ -182,11 +198,11 @@ def _reasoning(files: ModelFiles, family: Family | None, known: Registry | None)
         if family.thinks not in files.template:
             return Choice(None, f"the chat template writes no {family.thinks}")
         why = f"the chat template writes {family.thinks}" if family.thinks else f"the model is {files.model_type}"
-        return _first(family.reasoning, names, known, files, (), why)
+        return _first(family.reasoning, names, known, files, why)
     for thoughts in THOUGHTS:
         if thoughts.fits(files):
             why = f"the chat template writes {' and '.join(thoughts.writes)}"
-            return _first(thoughts.reasoning, names, known, files, (), why)
+            return _first(thoughts.reasoning, names, known, files, why)
     if "</think>" in files.template:
         return Choice(
             None,
@@ -203,10 +219,9 @@ def _reason(family: Family) -> str:
 
 def _first(
     wanted: Sequence[str],
-    names: Sequence[str] | None,
+    names: Mapping[str, Sequence[str]] | None,
     known: Registry | None,
     files: ModelFiles,
-    tokens: Sequence[str],
     why: str,
 ) -> Choice:
     """The first parser that the installed vLLM has and that the tokenizer allows."""
@@ -214,9 +229,8 @@ def _first(
     name = wanted[0] if names is None else next((name for name in wanted if name in names), None)
     if name is None:
         return Choice(None, f"{why}, and the installed vLLM {version} has no parser for it ({', '.join(wanted)})")
-    for token in (*tokens, *THOUGHT_TOKENS.get(name, ())):
-        if files.has_token(token) is False:
-            return Choice(None, f"{why}, but {token} is no token of the tokenizer, as the parser {name} needs it")
+    if names and (token := _lacking(names[name], files)):
+        return Choice(None, f"{why}, but {token} is no token of the tokenizer, as the parser {name} needs it")
     if name != wanted[0]:
         why = f"{why}; {wanted[0]} would fit better, and the installed vLLM {version} does not have it"
     return Choice(name, why)

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer_server.engines.vllm.install import directory, engine_python
+from trainer_server.engines.vllm.install import PLUGINS, directory, engine_python
 from trainer_server.process.environment import inherited
 from trainer_server.process.files import write_atomic
 from trainer_server.wire import EngineError
 
 _TIMEOUT = 300.0
 """Seconds for importing vLLM, which takes about ten on a warm disk."""
-_ASK = """
-import json, sys
-from vllm import __version__
-from vllm.model_executor.models.registry import ModelRegistry
-from vllm.reasoning import ReasoningParserManager
-from vllm.tool_parsers import ToolParserManager
-print(json.dumps({
-    "version": __version__,
-    "tool_parsers": sorted(ToolParserManager.list_registered()),
-    "reasoning_parsers": sorted(ReasoningParserManager.list_registered()),
-    "architectures": sorted(ModelRegistry.get_supported_archs()),
-}))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +24,14 @@ class Registry:
 
     Args:
         version: The version of vLLM.
-        tool_parsers: Values of `--tool-call-parser`.
-        reasoning_parsers: Values of `--reasoning-parser`.
+        tool_parsers: Values of `--tool-call-parser`, with the texts that each parser needs as tokens of the vocabulary.
+        reasoning_parsers: Values of `--reasoning-parser`, likewise.
         architectures: Model classes that it serves, as in the `architectures` of a configuration.
     """
 
     version: str
-    tool_parsers: tuple[str, ...]
-    reasoning_parsers: tuple[str, ...]
+    tool_parsers: dict[str, tuple[str, ...]]
+    reasoning_parsers: dict[str, tuple[str, ...]]
     architectures: tuple[str, ...]
 
 
@@ -60,7 +48,7 @@ def registry(cache: Path) -> Registry:
     """
     python = engine_python(cache)
     kept = directory(cache) / "art-registry.json"
-    installed = _installed(cache)
+    installed = installed_key(cache)
     if kept.exists():
         answer = json.loads(kept.read_text())
         if answer.pop("installed") == installed:
@@ -73,22 +61,33 @@ def registry(cache: Path) -> Registry:
 def _read(answer: dict[str, Any]) -> Registry:
     return Registry(
         version=answer["version"],
-        tool_parsers=tuple(answer["tool_parsers"]),
-        reasoning_parsers=tuple(answer["reasoning_parsers"]),
+        tool_parsers={name: tuple(tokens) for name, tokens in answer["tool_parsers"].items()},
+        reasoning_parsers={name: tuple(tokens) for name, tokens in answer["reasoning_parsers"].items()},
         architectures=tuple(answer["architectures"]),
     )
 
 
-def _installed(cache: Path) -> list[str]:
-    """Names of the installed distributions of vLLM, with their versions."""
-    return sorted(path.name for path in directory(cache).glob("lib/python*/site-packages/vllm*.dist-info"))
+def installed_key(cache: Path) -> list[str]:
+    """What an answer holds for: the installed distributions of vLLM with their versions, and the question."""
+    distributions = sorted(path.name for path in directory(cache).glob("lib/python*/site-packages/vllm*.dist-info"))
+    return [*distributions, f"question {zlib.crc32((PLUGINS / 'art_registry.py').read_bytes()):x}"]
 
 
 def _ask(python: Path) -> dict[str, Any]:
-    variables = {**inherited(patterns=("VLLM_*",)), "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    variables = {
+        **inherited(patterns=("VLLM_*",)),
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "PYTHONPATH": str(PLUGINS),
+    }
     try:
         done = subprocess.run(
-            [str(python), "-c", _ASK], capture_output=True, text=True, check=False, env=variables, timeout=_TIMEOUT
+            [str(python), "-m", "art_registry"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=variables,
+            timeout=_TIMEOUT,
         )
         lines = done.stdout.splitlines()
         answer: dict[str, Any] = json.loads(lines[-1])

@@ -8,10 +8,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, Self
 
 from trainer_server.gateway.errors import APIError
 from trainer_server.wire import Completion
+
+
+class Stream(Protocol):
+    """Translates the chunks of one answer to server-sent events."""
+
+    def chunk(self, chunk: dict[str, Any]) -> bytes:
+        """Translates a chunk.
+
+        Args:
+            chunk: A chat completion chunk; the first one has `prompt_token_ids`, the last one usage. It may be changed.
+
+        Returns:
+            The events; empty if the client gets nothing of this chunk.
+        """
+        ...
+
+    def end(self) -> bytes:
+        """The events after the last chunk. The answer is recorded by then."""
+        ...
+
+    def failure(self, error: APIError) -> bytes:
+        """The last event of a stream that fails after its first event."""
+        ...
 
 
 class Exchange(Protocol):
@@ -30,31 +53,17 @@ class Exchange(Protocol):
     elastic: bool
     """Whether the request's limit of tokens may be larger than what the context leaves. It then means: all of that."""
 
+    @property
+    def stream(self) -> Stream:
+        """Translates the answer where it is streamed."""
+        ...
+
     def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
         """Translates an answer.
 
         Args:
             answer: A chat completion with `prompt_token_ids`. It may be changed.
         """
-        ...
-
-    def chunk(self, chunk: dict[str, Any]) -> bytes:
-        """Translates a chunk of a stream to server-sent events.
-
-        Args:
-            chunk: A chat completion chunk; the first one has `prompt_token_ids`, the last one usage. It may be changed.
-
-        Returns:
-            The events; empty if the client gets nothing of this chunk.
-        """
-        ...
-
-    def end(self) -> bytes:
-        """The events after the last chunk. The answer is recorded by then."""
-        ...
-
-    def failure(self, error: APIError) -> bytes:
-        """The last event of a stream that fails after its first event."""
         ...
 
 
@@ -91,6 +100,23 @@ def sse(data: Mapping[str, Any], *, name: str | None = None) -> bytes:
     """
     head = f"event: {name}\n".encode() if name else b""
     return head + b"data: " + json.dumps(data).encode() + b"\n\n"
+
+
+class DataStream:
+    """An exchange that is its own stream. Its events have no names, as in OpenAI's two older APIs."""
+
+    @property
+    def stream(self) -> Self:
+        """See Exchange.stream."""
+        return self
+
+    def end(self) -> bytes:
+        """See Stream.end."""
+        return b"data: [DONE]\n\n"
+
+    def failure(self, error: APIError) -> bytes:
+        """See Stream.failure."""
+        return sse(error.body())
 
 
 def refuse(where: str, problem: str, *, unsupported: bool = False) -> NoReturn:

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from trainer_server.gateway.dialects.base import sse
-from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.dialects.base import DataStream, sse
 from trainer_server.wire import Completion
 
 
-class ChatExchange:
+class ChatExchange(DataStream):
     """See Exchange."""
 
     prompt: str | list[int] | None = None
@@ -31,21 +30,13 @@ class ChatExchange:
         return answer
 
     def chunk(self, chunk: dict[str, Any]) -> bytes:
-        """See Exchange.chunk."""
+        """See Stream.chunk."""
         if not self._wants_usage:
             if not chunk.get("choices"):
                 return b""
             chunk.pop("usage", None)
         chunk.pop("prompt_token_ids", None)
         return sse(chunk)
-
-    def end(self) -> bytes:
-        """See Exchange.end."""
-        return b"data: [DONE]\n\n"
-
-    def failure(self, error: APIError) -> bytes:
-        """See Exchange.failure."""
-        return sse(error.body())
 
 
 class ChatDialect:

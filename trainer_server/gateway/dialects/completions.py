@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from trainer_server.gateway.dialects.base import refuse, sse
-from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.dialects.base import DataStream, refuse, sse
 from trainer_server.gateway.parameters import Handling, check_names
 from trainer_server.wire import Completion
 from trainer_server.wire.completions import TEXT, answer_id
@@ -41,7 +40,7 @@ _PARAMETERS = COMPLETIONS | dict.fromkeys(_VLLM, Handling.forwarded)
 _MOST_LOGPROBS = 20
 
 
-class TextExchange:
+class TextExchange(DataStream):
     """See Exchange.
 
     Args:
@@ -92,7 +91,7 @@ class TextExchange:
         return {**self._fields(answer), "choices": choices, "usage": answer.get("usage")}
 
     def chunk(self, chunk: dict[str, Any]) -> bytes:
-        """See Exchange.chunk."""
+        """See Stream.chunk."""
         choices, wants_ids = [], bool(self.chat.get("return_token_ids"))
         for choice in chunk.get("choices") or []:
             text = (choice.get("delta") or {}).get("content") or ""
@@ -103,14 +102,6 @@ class TextExchange:
         if not choices and not (usage and usage["usage"]):
             return b""
         return sse({**self._fields(chunk), "choices": choices, **usage})
-
-    def end(self) -> bytes:
-        """See Exchange.end."""
-        return b"data: [DONE]\n\n"
-
-    def failure(self, error: APIError) -> bytes:
-        """See Exchange.failure."""
-        return sse(error.body())
 
     @property
     def _head(self) -> str:

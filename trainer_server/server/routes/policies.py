@@ -1,4 +1,4 @@
-"""`/api/policies`: policies are created and listed."""
+"""`/api/policies`: policies are created and listed, and their versions promoted."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 
 from fastapi import APIRouter, Response
 
+from trainer_server.engines.slots import NoFreeSlot
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.dependencies import PolicyDep, ServerDep, get_policy, get_version, refuse_unserved
 from trainer_server.server.server import Server
-from trainer_server.wire import Conflict, Fork, NotStored, Policy, PolicySpec
+from trainer_server.wire import Conflict, EngineError, Fork, NotFound, NotStored, Policy, PolicySpec, Promotion
 
 router = APIRouter(prefix="/api/policies", tags=["policies"])
 
@@ -58,6 +59,34 @@ def list_policies(server: ServerDep) -> dict[str, list[Policy]]:
 async def show_policy(policy: PolicyDep) -> Policy:
     """One policy."""
     return policy
+
+
+@router.put("/{name}/promotion")
+async def promote_version(promotion: Promotion, policy: PolicyDep, server: ServerDep) -> Policy:
+    """Promotes a version: the policy's name means it from now on, and `name@latest` the newest one. Without a version,
+    the name means the newest again. Rollouts that have begun keep the version that they have."""
+    name, version = policy.name, promotion.version
+    refuse_unserved(server, name)
+    async with server.creating[name]:
+        try:
+            if version is None:
+                await _promote(server, name, None)
+            else:
+                await asyncio.to_thread(get_version, server, name, version)
+                async with server.slots.use((name, version)):  # the engines hold it before the name means it
+                    await _promote(server, name, version)
+        except (EngineError, NoFreeSlot) as error:
+            raise APIError(503, str(error), code="engine_not_ready", retry_after=5) from None
+        except FileNotFoundError as error:
+            raise NotFound(str(error), code="not_found") from None
+        except OSError as error:
+            raise NotStored(f"the promotion could not be written down: {error}", code="disk") from None
+    return await asyncio.to_thread(get_policy, server, name)
+
+
+async def _promote(server: Server, name: str, version: int | None) -> None:
+    await asyncio.to_thread(server.store.promote, name, version)
+    server.names.promote(name, version)
 
 
 async def _make(server: Server, spec: PolicySpec) -> None:

@@ -52,9 +52,10 @@ class Batch:
 
     version: the newest one of the policy, which is trained. samples: what is trained. rewards: of all trajectories that
     have one. rewards_by_version: those of trajectories that one version of the policy sampled alone. *_skipped: what is
-    not trained, by reason. continuations: of the completions in the ledger, how many continue an earlier turn in which
-    way. prefix_drift: of all of them. tokens_unscored: sampled tokens that are left out because the teacher gave
-    them no score.
+    not trained, by reason. lengths: sampled tokens of each of the policy's completions. truncated: how many of these
+    were cut by the limit of tokens. continuations: of the completions in the ledger, how many continue an earlier turn
+    in which way. prefix_drift: of all of them. tokens_unscored: sampled tokens that are left out because the teacher
+    gave them no score.
     """
 
     version: int = 0
@@ -66,6 +67,8 @@ class Batch:
     trajectories: int = 0
     trajectories_skipped: Counter[str] = field(default_factory=Counter)
     completions_skipped: Counter[str] = field(default_factory=Counter)
+    lengths: list[int] = field(default_factory=list)
+    truncated: int = 0
     continuations: Counter[str] = field(default_factory=Counter)
     prefix_drift: float | None = None
     tokens_unscored: int = 0
@@ -109,6 +112,10 @@ class Batch:
             "trajectories_trained": list(dict.fromkeys(sample.trajectory_id for sample in self.samples)),
             "completions": len(self.samples),
             "completions_skipped": dict(self.completions_skipped),
+            "completion_length_mean": statistics.fmean(self.lengths) if self.lengths else None,
+            "completion_length_max": max(self.lengths, default=None),
+            "completions_truncated": self.truncated / len(self.lengths) if self.lengths else None,
+            "tokens_sampled": sum(self.lengths),
             "constrained": sum(sample.constrained for sample in self.samples),
             "prefix_drift": self.prefix_drift,
             "continuations": dict(self.continuations),
@@ -147,8 +154,11 @@ def gather_batch(
     """
     teaching = teaching or Teaching()
     teacher = config.distill.teacher if config.distill else None
+    own = [one for one in completions.values() if one.policy == policy]
     batch = Batch(
         version,
+        lengths=[len(one.token_ids) for one in own],
+        truncated=sum(one.truncated for one in own),
         continuations=Counter(one.continuation for one in completions.values() if one.continuation),
         prefix_drift=prefix_drift(completions.values()).share,
     )

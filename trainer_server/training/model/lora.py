@@ -16,15 +16,14 @@ from peft import LoraConfig
 from peft.tuners.lora.layer import Linear
 
 from trainer_server.wire import PolicySpec, TrainingError
-
-_MLP = ("gate_proj", "up_proj", "down_proj")
+from trainer_server.wire.policies import ATTENTION_TARGETS, MLP_TARGETS
 
 
 def lora_config(base: Any, spec: PolicySpec) -> LoraConfig:
     """PEFT's configuration of a policy's LoRA on this base model.
 
     Raises:
-        TrainingError: The model is a mixture of experts, and the policy's targets are layers of its MLPs only.
+        TrainingError: As `adapted`.
     """
     targets = adapted(base, spec.targets)
     return LoraConfig(
@@ -39,22 +38,30 @@ def lora_config(base: Any, spec: PolicySpec) -> LoraConfig:
 
 
 def adapted(base: Any, targets: Sequence[str]) -> list[str]:
-    """The targets that get an adapter in this model.
+    """The targets that get an adapter in this model, of those that it has.
 
     In a mixture of experts these are the layers of attention. PEFT would turn the names of MLP layers into parameters
     of all experts, of twice the rank, which vLLM takes on some GPUs only, and would leave out the dense layers.
 
     Raises:
-        TrainingError: There are none left.
+        TrainingError: There are none.
     """
-    if not any(name.endswith(".experts") for name, _ in base.named_modules()):
-        return list(targets)
-    if left := [target for target in targets if target not in _MLP]:
-        return left
-    raise TrainingError(
-        f"targets={', '.join(targets)}: {type(base).__name__} is a mixture of experts, of which only the layers of "
-        "attention get an adapter: create the policy with targets such as q_proj, v_proj and o_proj"
-    )
+    names = {name.rpartition(".")[2] for name, _ in base.get_decoder().named_modules()}
+    left_out = MLP_TARGETS if has_experts(base) else ()
+    if found := [target for target in targets if target in names and target not in left_out]:
+        return found
+    said = f"targets={', '.join(targets)}: {type(base).__name__}"
+    if left_out:
+        raise TrainingError(
+            f"{said} is a mixture of experts, of which only the layers of attention get an adapter: create the policy "
+            f"with targets among {', '.join(name for name in ATTENTION_TARGETS if name in names)}"
+        )
+    raise TrainingError(f"{said} has no layers of these names")
+
+
+def has_experts(base: Any) -> bool:
+    """Whether the model is a mixture of experts."""
+    return any(name.endswith(".experts") for name, _ in base.named_modules())
 
 
 def _outside_decoder(base: Any, targets: Sequence[str]) -> str | None:

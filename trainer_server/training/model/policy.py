@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from peft import PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
-from peft.utils.error import NoMatchingPeftModuleError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -25,7 +24,7 @@ from trainer_server.planning.model_shape import checkpoint_above
 from trainer_server.training.model import attention, flex
 from trainer_server.training.model.architecture import check_trainable, tried, unpackable
 from trainer_server.training.model.head import HeadLogprobs
-from trainer_server.training.model.lora import adapted, lora_config, use_fused_lora
+from trainer_server.training.model.lora import adapted, has_experts, lora_config, use_fused_lora
 from trainer_server.training.model.quantization import Quantization, quantized
 from trainer_server.training.model.residual import keep_fp32
 from trainer_server.training.model.tree import Row
@@ -126,19 +125,13 @@ class PolicyModel:
         beside: Leave a LoRA of another shape where it is: its weights are there again when it is selected."""
         shape = f"r{spec.rank}-a{spec.alpha:g}-{zlib.crc32('-'.join(spec.targets).encode()):x}".replace(".", "_")
         others = set() if self._peft is None or beside else set(self._peft.peft_config) - {shape}
-        try:
-            if self._peft is None:
-                self._peft = get_peft_model(self._base, lora_config(self._base, spec), adapter_name=shape)
-            elif shape not in self._peft.peft_config:
-                self._peft.add_adapter(shape, lora_config(self._base, spec))
-        except NoMatchingPeftModuleError as error:
-            raise TrainingError(
-                f"targets={', '.join(spec.targets)}: {type(self._base).__name__} has no layers of these names"
-            ) from error
-        if shape != self._adapter and len(targets := adapted(self._base, spec.targets)) < len(spec.targets):
-            log.warning(
-                "%s is a mixture of experts: only %s get an adapter", type(self._base).__name__, ", ".join(targets)
-            )
+        if self._peft is None:
+            self._peft = get_peft_model(self._base, lora_config(self._base, spec), adapter_name=shape)
+        elif shape not in self._peft.peft_config:
+            self._peft.add_adapter(shape, lora_config(self._base, spec))
+        if shape != self._adapter and has_experts(self._base):
+            targets = ", ".join(adapted(self._base, spec.targets))
+            log.warning("%s is a mixture of experts: only %s get an adapter", type(self._base).__name__, targets)
         use_fused_lora(self._peft)
         self._peft.set_adapter(shape)
         for other in others:

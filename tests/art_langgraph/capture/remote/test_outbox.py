@@ -19,6 +19,7 @@ from art_langgraph.capture.remote.outbox import Outbox
 from art_langgraph.capture.remote.record import RemoteRecords
 from art_langgraph.capture.scope import Scope
 from art_langgraph.trajectory import CompletionCall
+from tests.support.patience import PATIENCE
 from tests.support.serving import serving
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire.jsonl import from_json
@@ -142,5 +143,5 @@ def test_a_record_waits_for_a_server_that_is_away(sent: Outbox, monkeypatch: pyt
     sent.ended(scope, run())
     time.sleep(0.2)
     with serving(app, port):
-        sent.flush(20)
+        sent.flush(PATIENCE)
     assert got == [f"/api/rollouts/{scope.rollout_id}/records/rc/{got[0].rpartition('/')[2]}"]

@@ -34,12 +34,21 @@ def test_every_row_with_an_adapter_is_in_its_group_once(rows: list[int]) -> None
     inputs=st.integers(1, 8),
     scale=st.sampled_from([1.0, 0.5, 2.0]),
     dtype=st.sampled_from([torch.float64, torch.bfloat16]),
+    compiled=st.booleans(),
     seed=st.integers(0, 2**31),
 )
 def test_lora_linear_equals_the_plain_formula(
-    rows: list[int], widths: list[int], rank: int, inputs: int, scale: float, dtype: torch.dtype, seed: int
+    rows: list[int],
+    widths: list[int],
+    rank: int,
+    inputs: int,
+    scale: float,
+    dtype: torch.dtype,
+    compiled: bool,
+    seed: int,
 ) -> None:
     torch.manual_seed(seed)
+    kernels = engine_plugin("art_kernels").load() if compiled else None
     x = torch.randn(len(rows), inputs, dtype=dtype)
     y = torch.randn(len(rows), sum(widths), dtype=dtype)
     # vLLM's stacked layout has an axis of one between slot and matrix.
@@ -53,7 +62,7 @@ def test_lora_linear_equals_the_plain_formula(
             ]
             expected[row] += scale * torch.cat(parts)
     before = y.clone()
-    plugin.lora_linear(y, x, a, b, scale, plugin.Batch.of(rows, 5), plugin.Packed())
+    plugin.lora_linear(y, x, a, b, scale, plugin.Batch.of(rows, 5), plugin.Packed(), kernels)
     tolerance = 1e-9 if dtype is torch.float64 else 0.3 * (1 + inputs * rank) ** 0.5
     torch.testing.assert_close(y.double(), expected, rtol=0.03, atol=tolerance)
     for row, slot in enumerate(rows):
@@ -66,10 +75,10 @@ def test_new_weights_count_once_the_packed_ones_are_forgotten() -> None:
     x, y = torch.ones(1, 2), torch.zeros(1, 2)
     a, b = [torch.ones(1, 1, 1, 2)], [torch.ones(1, 1, 2, 1)]
     batch = plugin.Batch.of([0], 1)
-    plugin.lora_linear(y, x, a, b, 1.0, batch, packed)
+    plugin.lora_linear(y, x, a, b, 1.0, batch, packed, None)
     b[0] *= 3
     packed.clear()
-    plugin.lora_linear(y, x, a, b, 1.0, batch, packed)
+    plugin.lora_linear(y, x, a, b, 1.0, batch, packed, None)
     assert y.tolist() == [[8.0, 8.0]]
 
 

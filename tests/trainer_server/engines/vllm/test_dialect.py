@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from testbed.engine_app import make_app
+from tests.support.patience import PATIENCE
 from tests.support.serving import serving
 from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, RequestRefused
 from trainer_server.engines.vllm.command import free_port
@@ -89,7 +90,7 @@ async def test_leaving_early_aborts_the_generation(engine: tuple[VLLMClient, dic
     client, state = engine
     async with client.chat(question("slow", stream=True)) as reply:
         await anext(reply.chunks())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not state["aborted"]:
             await asyncio.sleep(0.02)
 

@@ -7,6 +7,7 @@ import json
 import threading
 from pathlib import Path
 
+from tests.support.patience import PATIENCE
 from trainer_server.engines.vllm.install import CPU_REQUIREMENT, Installation, directory, install
 
 
@@ -18,9 +19,9 @@ def test_of_two_processes_that_install_at_once_the_second_waits_for_the_first(tm
             target=lambda: made.append(install(tmp_path, lambda line: waiting.set(), kind="cpu")), daemon=True
         )
         second.start()
-        assert waiting.wait(10)
+        assert waiting.wait(PATIENCE)
         directory(tmp_path).mkdir()
         facts = {"flavour": "cpu", "requirement": CPU_REQUIREMENT}
         (directory(tmp_path) / "art-engine.json").write_text(json.dumps(facts))
-    second.join(10)
+    second.join(PATIENCE)
     assert made == [Installation(directory(tmp_path), "cpu", CPU_REQUIREMENT)]

@@ -115,7 +115,7 @@ def test_a_model_of_an_unknown_family_starts_without(tmp_path: Path, template: s
 
 
 def test_a_parser_that_the_installed_vllm_lacks_falls_back_with_a_sentence(tmp_path: Path) -> None:
-    old = dataclasses.replace(VLLM, version="0.1", tool_parsers=("hermes",))
+    old = dataclasses.replace(VLLM, version="0.1", tool_parsers={"hermes": ()})
     granite = files(tmp_path, TOOLS_SHOWN + HERMES, model_type="granite")
     assert str(choose_parsers(granite, old).tools) == (
         "hermes, since the chat template writes <tool_call>; granite4 would fit better, and the installed vLLM 0.1 "
@@ -137,6 +137,18 @@ def test_a_parser_whose_tokens_the_tokenizer_lacks_is_not_taken(tmp_path: Path) 
         assert (chosen.tools.name, chosen.reasoning.name) == (tools, reasoning)
         if not tokens:
             assert "<|python_tag|> is no token of the tokenizer" in chosen.tools.why
+
+
+def test_a_named_parser_whose_tokens_the_tokenizer_lacks_is_refused(tmp_path: Path) -> None:
+    llama = ModelFiles(model_directory(tmp_path, TOOLS_SHOWN, tokens=["<think>"], model_type="llama"))
+    said = r"--tool-call-parser llama3_json: this parser needs the token <\|python_tag\|>, which the model's tokenizer"
+    for asked in ({"tools": "llama3_json"}, {"args": ("--tool-call-parser", "llama3_json")}):
+        with pytest.raises(ConfigError, match=said):
+            choose_parsers(llama, VLLM, **asked)  # type: ignore[arg-type]  # mypy reads one type for both
+    with pytest.raises(ConfigError, match="--reasoning-parser deepseek_r1: this parser needs the token </think>"):
+        choose_parsers(llama, VLLM, reasoning="deepseek_r1")
+    plugged = choose_parsers(llama, VLLM, args=("--tool-call-parser=llama3_json", "--tool-parser-plugin=ours.py"))
+    assert plugged.tools.name == "llama3_json"
 
 
 def test_thoughts_that_may_be_missing_are_left_in_the_text(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from anthropic import AsyncAnthropic
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
+from tests.support.patience import PATIENCE
 from tests.support.trainer_server import TOKEN, TrainerServer, row
 from trainer_server.wire.completions import ledger_id
 
@@ -183,7 +184,7 @@ async def test_an_engine_that_dies_in_a_stream_is_an_error_there(client: AsyncAn
 async def test_a_client_that_leaves_ends_the_generation(client: AsyncAnthropic, server: TrainerServer) -> None:
     before = server.engine["aborted"]
     messages: Any = [{"role": "user", "content": "slow"}]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         async with client.messages.stream(model="agent", max_tokens=9, messages=messages) as stream:
             async for event in stream:
                 if event.type == "content_block_delta":

@@ -14,6 +14,7 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
+from tests.support.patience import PATIENCE
 from tests.support.trainer_server import TOKEN, TrainerServer, row
 from trainer_server.wire.completions import ledger_id
 
@@ -199,7 +200,7 @@ async def test_an_engine_that_dies_in_a_stream_is_an_error_there(client: AsyncOp
 
 async def test_a_client_that_leaves_ends_the_generation(client: AsyncOpenAI, server: TrainerServer) -> None:
     before = server.engine["aborted"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         stream = await client.responses.create(model="agent", input="slow", stream=True)
         async for event in stream:
             if event.type == "response.output_text.delta":

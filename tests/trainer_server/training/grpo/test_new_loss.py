@@ -56,7 +56,7 @@ def test_a_real_step_has_its_gradient(tmp_path: Path, base_model: Path) -> None:
     The server passes `--loss` on to its trainer process. After one update AdamW's first moment is (1 − β1) · gradient.
     """
     with trainer_server_on(tmp_path, base_model, losses=(DEFINITION,)) as server, server.http() as http:
-        assert http.post("/api/policies", json={"name": "p"}, timeout=250).status_code == 201  # the trainer starts
+        assert http.post("/api/policies", json={"name": "p"}, timeout=900).status_code == 201  # the trainer starts
         sampled = [completion(http, text) for text in ("say ab", "say cde", "say f")]
         rewards = [1.0, 0.0, 0.5]
         trajectories = [

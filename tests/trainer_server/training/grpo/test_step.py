@@ -162,6 +162,20 @@ def test_truncated_completions_can_be_masked(cut: dict[str, Any]) -> None:
         assert batch.completions_skipped == ({"truncated": 1} if masked else {})
 
 
+def test_the_length_of_all_completions_of_the_policy_is_measured() -> None:
+    found = {
+        "c0": completion("c0", [5, 6, 7], finish_reason="length"),
+        "c1": completion("c1", [6], status=CompletionStatus.aborted),
+        "c2": completion("c2", [5] * 9, policy="q"),
+    }
+    batch = gather_batch(
+        groups(1.0, 1.0, 0.0), found, GRPOConfig(), policy="p", version=0, base_model="tiny", tokenizer="tok"
+    )
+    metrics = batch.metrics()
+    names = ("completion_length_mean", "completion_length_max", "completions_truncated", "tokens_sampled")
+    assert [metrics[name] for name in names] == [2.0, 3, 0.5, 4]
+
+
 def test_skipped_groups_are_counted_by_reason_and_belong_to_the_batch() -> None:
     """The deviation of the batch is that of all its rewards, as in TRL."""
 
@@ -246,7 +260,6 @@ def two_threads() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("two_threads")
 def test_the_embedded_model_is_trained_to_the_same_bits_as_often_as_one_likes(tmp_path: Path) -> None:
     """bf16, two threads, a prefix that branches: twice in a row, and resumed by a process that begins anew."""

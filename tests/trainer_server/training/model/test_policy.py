@@ -15,7 +15,7 @@ from tests.support.training.models import ARCHITECTURES, SIZES, pair, tiny_model
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import pack
 from trainer_server.wire import PolicySpec, TrainingError
-from trainer_server.wire.policies import TARGETS
+from trainer_server.wire.policies import MLP_TARGETS
 
 
 def test_an_adapter_is_written_in_one_order(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_an_adapter_is_written_in_one_order(tmp_path: Path) -> None:
     (tmp_path / "adapter").mkdir()
     model.save(tmp_path / "adapter")
     written = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-    assert written["target_modules"] == sorted(TARGETS)
+    assert written["target_modules"] == sorted(["q_proj", "k_proj", "v_proj", "o_proj", *MLP_TARGETS])
     before = [weight.detach().clone() for _, weight in model.parameters()]
     model.initialise(PolicySpec(name="tiny"))
     model.load(PolicySpec(name="tiny"), tmp_path / "adapter")
@@ -40,7 +40,7 @@ def test_in_a_mixture_of_experts_only_attention_is_adapted_and_that_is_said(
     )
     assert {name.split(".")[-3] for name, _ in model.parameters()} == {"q_proj", "k_proj", "v_proj", "o_proj"}
     assert "only q_proj, k_proj, v_proj, o_proj get an adapter" in caplog.text
-    with pytest.raises(TrainingError, match="create the policy with targets such as"):
+    with pytest.raises(TrainingError, match="create the policy with targets among q_proj, k_proj, v_proj, o_proj"):
         model.initialise(PolicySpec(name="tiny", targets=("up_proj", "down_proj")))
 
 

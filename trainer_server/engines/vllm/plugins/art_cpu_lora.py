@@ -1,10 +1,10 @@
-"""LoRA in vLLM on CPUs: small matmuls over the batch instead of a copy of the adapter per token.
+"""LoRA in vLLM on CPUs: one kernel or small matmuls over the batch, instead of a copy of the adapter per token.
 
 Stock vLLM gathers a copy of the adapter's matrices for every token, and reads slot −1, "no adapter", as the last slot.
-Here the slots of a batch are looked at once per forward pass. A short batch (decoding) is multiplied with the matrices
-of all slots at once, and what is not a row's own is masked; of a long one (prefill) the rows of each adapter are taken
-apart. Either way a fused layer takes two matmuls, and rows without an adapter get nothing. `ART_CPU_LORA=0` leaves
-vLLM as it is.
+Here the slots of a batch are looked at once per forward pass. A short batch (decoding) is computed by a kernel in C
+(`art_kernels`) in one pass. Without a compiler it is multiplied with the matrices of all slots at once, and what is not
+a row's own is masked. Of a long batch (prefill) the rows of each adapter are taken apart, and a fused layer takes two
+matmuls. Either way rows without an adapter get nothing. `ART_CPU_LORA=0` leaves vLLM as it is.
 
 Experts get no adapter (`--lora-target-modules`). Stock vLLM, once adapters are enabled, computes experts with Triton,
 which CPUs do not have; here its kernels for CPUs compute them.
@@ -21,11 +21,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from art_kernels import Kernels, load
 
 SHORT = 64
 """Rows up to which all slots are computed for every row: above, the wasted arithmetic outweighs the saved calls."""
 WIDE = 512
 """S·C·R up to which that is done at all."""
+MIDDLE = 192
+"""Rows up to which the kernel is faster than matmuls."""
 
 Group = tuple[int, torch.Tensor | slice]
 """A slot ≥ 0 and the rows of the batch that use it: a slice where they are contiguous, else their indices."""
@@ -35,7 +38,7 @@ Group = tuple[int, torch.Tensor | slice]
 class Batch:
     """Which row of a batch uses which adapter. mask_NS: 1 where row n uses slot s; only for short batches."""
 
-    count: int
+    slots_N: torch.Tensor
     groups: list[Group]
     mask_NS: torch.Tensor | None
 
@@ -48,7 +51,7 @@ class Batch:
             mask = torch.zeros(len(slots_N), slots)
             for slot, rows in groups:
                 mask[rows, slot] = 1.0
-        return cls(len(slots_N), groups, mask)
+        return cls(torch.tensor(slots_N, dtype=torch.int64), groups, mask)
 
 
 def group_by_slot(slots_N: Sequence[int]) -> list[Group]:
@@ -71,9 +74,22 @@ class Packed:
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._stacked: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
 
     def clear(self, *_: Any) -> None:
         self._made.clear()
+        self._stacked.clear()
+
+    def stacked(
+        self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What the kernel reads: (S, C·R, I), (S, R, O), and where each of the C slices of O ends."""
+        if (found := self._stacked.get(a[0].data_ptr())) is None:
+            down = torch.cat([part[:, 0] for part in a], dim=1).to(torch.bfloat16).contiguous()
+            up = torch.cat([part[:, 0].transpose(1, 2) for part in b], dim=2).to(torch.bfloat16).contiguous()
+            ends = torch.tensor([part.shape[-2] for part in b]).cumsum(0)
+            found = self._stacked[a[0].data_ptr()] = (down, up, ends)
+        return found
 
     def of(
         self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], slot: int, dtype: torch.dtype
@@ -104,12 +120,17 @@ def lora_linear(
     scale: float,
     batch: Batch,
     packed: Packed,
+    kernels: Kernels | None,
 ) -> None:
     """Adds scale · (x Aᵀ) Bᵀ to y, in place, each row with its own adapter.
 
     a, b: one pair per slice of a fused layer; the outputs of the slices lie side by side in y.
     """
     if not batch.groups:
+        return
+    if kernels and len(x_NI) <= MIDDLE and x_NI.dtype is y_NO.dtype is torch.bfloat16:
+        down, up, ends = packed.stacked(a, b)
+        kernels.lora_linear(y_NO, x_NI, down, up, batch.slots_N, ends, scale)
         return
     slots, width = a[0].shape[0], sum(part.shape[-2] for part in a)
     if batch.mask_NS is not None and slots * width <= WIDE:
@@ -129,8 +150,8 @@ def _op(
     y: torch.Tensor, x: torch.Tensor, a: list[torch.Tensor], b: list[torch.Tensor], scale: float, slots: torch.Tensor
 ) -> None:
     batch = _batches[slots.data_ptr()]
-    y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
-    lora_linear(y[: batch.count], x[: batch.count], a, b, scale, batch, _packed)
+    count, y, x = len(batch.slots_N), y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
+    lora_linear(y[:count], x[:count], a, b, scale, batch, _packed, load())
 
 
 def register() -> None:
@@ -178,7 +199,7 @@ def register() -> None:
         # vLLM calls this for every adapter; one that does not change the head has zeros there.
         batch.groups = [group for group in batch.groups if b[group[0]].any()]
         y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
-        lora_linear(y, x, (a,), (b,), scale, batch, _packed)
+        lora_linear(y, x, (a,), (b,), scale, batch, _packed, None)
 
     def without_adapters(self: Any) -> None:
         self.is_lora_enabled = False

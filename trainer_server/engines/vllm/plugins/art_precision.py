@@ -16,6 +16,7 @@ import os
 from typing import Any
 
 import torch
+from art_kernels import load, pack_head
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -35,6 +36,11 @@ def add_norm(
     x_NE: torch.Tensor, residual_NE: torch.Tensor, weight_E: torch.Tensor | None, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """RMSNorm of x + residual in x's dtype, and that sum in fp32."""
+    kinds = (x_NE.dtype, None if weight_E is None else weight_E.dtype)
+    if (kernels := load()) and kinds == (torch.bfloat16, torch.bfloat16) and residual_NE.dtype is not torch.float16:
+        assert weight_E is not None
+        y_NE, sum_NE = kernels.add_norm(x_NE.contiguous(), residual_NE.contiguous(), weight_E, epsilon)
+        return y_NE, sum_NE
     sum_NE = x_NE.float() + residual_NE.float()
     y_NE = sum_NE * torch.rsqrt(sum_NE.pow(2).mean(-1, keepdim=True) + epsilon)
     return (y_NE if weight_E is None else y_NE * weight_E.float()).to(x_NE.dtype), sum_NE
@@ -73,13 +79,24 @@ def _keep_logits() -> None:
             return lm_head.quant_method.apply(lm_head, hidden, bias=bias)
         if hidden.device.type != "cpu" or hidden.dtype is not torch.bfloat16:
             return stock_apply(self, lm_head, hidden, bias)
-        if not hasattr(lm_head, "art_wide"):
-            lm_head.art_wide = lm_head.weight.detach().float()
-        logits = linear_fp32(hidden, lm_head.art_wide)
+        logits = _head(lm_head, hidden)
         return logits if bias is None else logits + bias.float()
 
     LogitsProcessor.__init__ = init
     LogitsProcessor._apply_head = apply_head
+
+
+def _head(lm_head: Any, x_NE: torch.Tensor) -> torch.Tensor:
+    """Logits in fp32 of a bf16 head, which is laid out for it on the first call."""
+    kernels = load()
+    if not hasattr(lm_head, "art_packed"):
+        lm_head.art_packed = pack_head(lm_head.weight.detach()) if kernels and kernels.has_head else None
+    if kernels and lm_head.art_packed is not None:
+        logits_NV: torch.Tensor = kernels.head(x_NE.contiguous(), lm_head.art_packed)
+        return logits_NV
+    if not hasattr(lm_head, "art_wide"):
+        lm_head.art_wide = lm_head.weight.detach().float()
+    return linear_fp32(x_NE, lm_head.art_wide)
 
 
 def _keep_residual() -> None:

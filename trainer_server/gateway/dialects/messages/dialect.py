@@ -10,7 +10,6 @@ from trainer_server.gateway.dialects.base import refuse
 from trainer_server.gateway.dialects.messages import output, parameters
 from trainer_server.gateway.dialects.messages.blocks import Blocks
 from trainer_server.gateway.dialects.messages.stream import MessageStream
-from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import check_names
 from trainer_server.wire import Completion
 
@@ -67,23 +66,11 @@ class MessagesExchange:
         _continue_last(chat)
         self.chat, self.dropped = chat, sorted(dropped)
         self.note: dict[str, Any] = {"api": "messages"}
-        self._stream = MessageStream()
+        self.stream = MessageStream()
 
     def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
         """See Exchange.whole."""
         return output.whole(answer)
-
-    def chunk(self, chunk: dict[str, Any]) -> bytes:
-        """See Exchange.chunk."""
-        return self._stream.chunk(chunk)
-
-    def end(self) -> bytes:
-        """See Exchange.end."""
-        return self._stream.end()
-
-    def failure(self, error: APIError) -> bytes:
-        """See Exchange.failure."""
-        return self._stream.failure(error)
 
 
 def _continue_last(chat: dict[str, Any]) -> None:

@@ -11,7 +11,6 @@ from trainer_server.gateway.dialects.responses import parameters
 from trainer_server.gateway.dialects.responses.items import Items
 from trainer_server.gateway.dialects.responses.output import ResponseBody
 from trainer_server.gateway.dialects.responses.stream import ResponseStream
-from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import check_names
 from trainer_server.wire import Completion
 from trainer_server.wire.completions import CHAT, ledger_id
@@ -77,10 +76,10 @@ class ResponsesExchange:
         if logprobs or given.get("top_logprobs"):
             logprobs = True
             chat |= {"logprobs": True, "top_logprobs": given.get("top_logprobs", 0)}
-        self.chat, self.dropped = chat, sorted({*dropped, *items.dropped})
+        self.chat, self.dropped = chat, sorted(set(dropped))
         self.note: dict[str, Any] = {"api": "responses", "instructions": instructions}
         self._body = ResponseBody(given, summary=summary, logprobs=logprobs)
-        self._stream = ResponseStream(self._body)
+        self.stream = ResponseStream(self._body)
 
     def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
         """See Exchange.whole."""
@@ -91,18 +90,6 @@ class ResponsesExchange:
             finish_reason=choice.get("finish_reason"),
             usage=answer.get("usage") or {},
         )
-
-    def chunk(self, chunk: dict[str, Any]) -> bytes:
-        """See Exchange.chunk."""
-        return self._stream.chunk(chunk)
-
-    def end(self) -> bytes:
-        """See Exchange.end."""
-        return self._stream.end()
-
-    def failure(self, error: APIError) -> bytes:
-        """See Exchange.failure."""
-        return self._stream.failure(error)
 
 
 class ResponsesDialect:

@@ -41,12 +41,10 @@ class Items:
 
     Attributes:
         messages: The messages so far.
-        dropped: Names of fields that the messages do not have.
     """
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
-        self.dropped: set[str] = set()
         self._turn: _Turn | None = None
 
     def add_input(self, given: object) -> None:

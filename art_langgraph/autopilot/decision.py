@@ -1,0 +1,220 @@
+"""Whether a candidate version takes over: a gate, a share of the rollouts, and a sequential test. Pure functions.
+
+The comparison is looked at after every rollout, for as long as it takes. A test for a fixed number of runs would find a
+difference sooner or later where there is none. The one here holds at any time: it is an e-process, the likelihood of
+the successes under a mixture of all success rates (Beta(1/2, 1/2), as Krichevsky and Trofimov 1981) over their highest
+likelihood under the hypothesis. If the hypothesis is true, this ratio ever exceeds 1/α with probability α at most
+(Ville's inequality; Ramdas et al. 2023, arXiv:2210.01948).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from art_langgraph.loop.evaluate import Gain
+from trainer_server.wire import ConfigError
+
+
+class Verdict(StrEnum):
+    """What becomes of a candidate."""
+
+    promote = "promote"
+    roll_back = "roll_back"
+    wait = "wait"
+    """Nothing is decided yet: more rollouts are needed."""
+    abandon = "abandon"
+    """Somebody promoted a version by hand meanwhile. The candidate is served no longer, and nothing is promoted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict, and why."""
+
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """How the rollouts of a version ended, since the candidate is served beside it.
+
+    Args:
+        successes: Rollouts that succeeded.
+        runs: Rollouts that were scored.
+    """
+
+    successes: int
+    runs: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.successes <= self.runs:
+            raise ConfigError(f"{self.successes} successes of {self.runs} runs: there are more successes than runs")
+
+    @property
+    def rate(self) -> float | None:
+        """Share of successes; None without runs."""
+        return self.successes / self.runs if self.runs else None
+
+    def __str__(self) -> str:
+        rate = self.rate
+        return f"{self.successes} of {self.runs}" + ("" if rate is None else f" ({rate:.3f})")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When a candidate is decided.
+
+    Args:
+        alpha: Probability of promoting a candidate that is no better, at most; and that of calling one worse that is
+            no worse.
+        least: Runs of the candidate before anything is decided.
+        most: Runs of the candidate after which it is rolled back, if it is not shown to be better by then.
+        tolerance: How much lower its success on the gate may be.
+    """
+
+    alpha: float = 0.05
+    least: int = 20
+    most: int = 2000
+    tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < 1 or not 1 <= self.least <= self.most or not 0 <= self.tolerance < 1:
+            raise ConfigError(f"{self}: alpha is between 0 and 1, least from 1 to most, tolerance from 0 to 1")
+
+
+def gate(gain: Gain | None, rules: Rules = Rules()) -> Decision:
+    """Whether a candidate may be served at all, by its success on the gate's scenarios.
+
+    Args:
+        gain: The candidate's evaluation against that of the promoted version, on the same scenarios.
+        rules: The tolerance.
+
+    Returns:
+        `wait`: it is served to its share of the rollouts. `roll_back`: it is not.
+    """
+    if gain is None:
+        return Decision(Verdict.roll_back, "the gate has no scenario that both versions were scored on")
+    if gain.mean < -rules.tolerance:
+        return Decision(Verdict.roll_back, f"on the gate it gains {gain}, and {-rules.tolerance:+.3f} is the least")
+    return Decision(Verdict.wait, f"on the gate it gains {gain}")
+
+
+def decide(
+    candidate: Outcomes,
+    champion: Outcomes,
+    rules: Rules = Rules(),
+    *,
+    expected: int | None = None,
+    promoted: int | None = None,
+) -> Decision:
+    """What becomes of a candidate, by the rollouts that both versions had side by side.
+
+    It may be asked after every rollout.
+
+    Args:
+        candidate: Of the candidate.
+        champion: Of the promoted version, in the same time: success may depend on when somebody asks.
+        rules: When it is decided.
+        expected: The version that the candidate is compared with.
+        promoted: The version that is promoted now. Another one than `expected` was promoted by hand, and stays.
+    """
+    if promoted != expected:
+        return Decision(
+            Verdict.abandon,
+            f"version {promoted} was promoted while the candidate was compared with version {expected}: what was "
+            "promoted by hand stays",
+        )
+    counts = f"candidate {candidate}, promoted {champion}"
+    if candidate.runs < rules.least:
+        return Decision(Verdict.wait, f"{counts}: {rules.least} runs of the candidate are the least")
+    threshold = -math.log(rules.alpha)
+    better, worse = evidence(candidate, champion), evidence(champion, candidate)
+    if better >= threshold:
+        return Decision(Verdict.promote, f"{counts}: it is better (e-value {_odds(better)}, α = {rules.alpha:g})")
+    if worse >= threshold:
+        return Decision(Verdict.roll_back, f"{counts}: it is worse (e-value {_odds(worse)}, α = {rules.alpha:g})")
+    if candidate.runs >= rules.most:
+        return Decision(Verdict.roll_back, f"{counts}: after {rules.most} runs it is not shown to be better")
+    return Decision(Verdict.wait, f"{counts}: no difference beyond chance yet")
+
+
+def evidence(one: Outcomes, other: Outcomes) -> float:
+    """The logarithm of the e-value against the hypothesis that `one` succeeds at most as often as `other`.
+
+    Args:
+        one: Of the version that may be better.
+        other: Of the other.
+    """
+    if one.rate is None or other.rate is None or one.rate <= other.rate:
+        highest = _log_likelihood(one, one.rate) + _log_likelihood(other, other.rate)
+    else:  # of the pairs of rates that the hypothesis admits, the likeliest has both equal
+        pooled = (one.successes + other.successes) / (one.runs + other.runs)
+        highest = _log_likelihood(one, pooled) + _log_likelihood(other, pooled)
+    return _log_mixture(one) + _log_mixture(other) - highest
+
+
+def in_canary(rollout: str, candidate: str, share: float) -> bool:
+    """Whether a rollout belongs to the candidate's share: always the same answer for a rollout and a candidate.
+
+    Args:
+        rollout: Id of the rollout.
+        candidate: The candidate, such as `agent@7`: each draws other rollouts.
+        share: Share of the rollouts, from 0 to 1.
+    """
+    digest = hashlib.sha256(f"{candidate}\0{rollout}".encode()).digest()
+    return int.from_bytes(digest[:8]) < share * 2**64
+
+
+@dataclass(slots=True)
+class Canary:
+    """Draws the rollouts that a candidate answers, and never more than its share of those that were drawn.
+
+    Chance alone would at times give it more: a rollout that `in_canary` draws over the share goes to the promoted
+    version.
+
+    Args:
+        candidate: The candidate, such as `agent@7`.
+        share: Its share of the rollouts, from 0 to 1.
+        seen: Rollouts that were drawn, by either version.
+        taken: Those of the candidate.
+    """
+
+    candidate: str
+    share: float
+    seen: int = 0
+    taken: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ConfigError(f"a canary's share of {self.share:g} is not between 0 and 1: 0.1 is a tenth")
+
+    def takes(self, rollout: str) -> bool:
+        """Whether the candidate answers a new rollout."""
+        self.seen += 1
+        takes = in_canary(rollout, self.candidate, self.share) and self.taken + 1 <= self.share * self.seen
+        self.taken += takes
+        return takes
+
+
+def _log_mixture(outcomes: Outcomes) -> float:
+    """Log-likelihood of a sequence of successes and failures, averaged over all rates by Beta(1/2, 1/2)."""
+    failures = outcomes.runs - outcomes.successes
+    return _log_beta(outcomes.successes + 0.5, failures + 0.5) - _log_beta(0.5, 0.5)
+
+
+def _log_likelihood(outcomes: Outcomes, rate: float | None) -> float:
+    """Log-likelihood of the same sequence at one rate."""
+    failures = outcomes.runs - outcomes.successes
+    won = outcomes.successes * math.log(rate) if outcomes.successes and rate else 0.0
+    return won + (failures * math.log1p(-rate) if failures and rate else 0.0)
+
+
+def _log_beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
+def _odds(log_value: float) -> str:
+    return f"{math.exp(min(log_value, 700)):.3g}"

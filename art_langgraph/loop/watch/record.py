@@ -1,0 +1,137 @@
+"""StepRecord: what the training loop did in a step, and what it saw of itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from art_langgraph.loop.evaluate import Evaluation
+from art_langgraph.loop.failures import failures_of, runs_of, versions_of
+from art_langgraph.loop.hints.rescue import HintCounts
+from art_langgraph.loop.sampling.informative import informative
+from art_langgraph.loop.watch.alarm import Alarm
+from art_langgraph.loop.watch.best import Best
+from art_langgraph.trajectory import Trajectory, TrajectoryGroup
+from trainer_server.wire import StepResult
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """What a turn of the training loop did.
+
+    Args:
+        step: Number of the step.
+        result: The version that the step made, and its metrics; `metrics["skipped"]` says why it made none.
+        groups: The runs that were sent; empty where the server accepted the step before a crash.
+        seconds: Wall time by phase: `rollout`, `train`, `swap`, `evaluation`.
+        replaced: How many groups were added because others have equal rewards, which teach nothing.
+        explored: How many runs were added at a higher temperature to groups with equal rewards.
+        hints: What hints did; None: `train` gives none.
+        hinted: The runs with a hint, which were not sent.
+        measured: How many of the groups were made before the first step.
+        elapsed: Seconds since the call of `train`.
+        baseline: The evaluation of the version that the run began with. None: no scenarios are held out.
+        evaluation: The held-out evaluation of `result.version`. None: none was due after this step.
+        alarms: What a user should act upon; those that go on from earlier steps as well.
+        stopped: Why the loop ends with this step, before its last one. None: it does not.
+        best: The version that was promoted. None: this is not the last step, or `keep_best` is off.
+    """
+
+    step: int
+    result: StepResult
+    groups: list[TrajectoryGroup] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    replaced: int = 0
+    explored: int = 0
+    measured: int = 0
+    hints: HintCounts | None = None
+    hinted: list[Trajectory] = field(default_factory=list)
+    elapsed: float = 0.0
+    baseline: Evaluation | None = None
+    evaluation: Evaluation | None = None
+    alarms: list[Alarm] = field(default_factory=list)
+    stopped: str | None = None
+    best: Best | None = None
+
+    @property
+    def informative(self) -> int:
+        """How many groups teach something: their rewards differ."""
+        return sum(map(informative, self.groups))
+
+    @property
+    def reward(self) -> float | None:
+        """Mean over all trajectories that have a reward."""
+        mean: float | None = self.result.metrics.get("reward_mean")
+        return mean
+
+    @property
+    def prefix_drift(self) -> float | None:
+        """Share of the sampled tokens that the next prompt of their run does not have; None where no run has turns."""
+        share: float | None = self.result.metrics.get("prefix_drift")
+        return share
+
+    @property
+    def teacher_kl(self) -> float | None:
+        """Mean of log π − log teacher over the tokens that a teacher scored, in nats; None where there is none."""
+        mean: float | None = self.result.metrics.get("teacher_kl")
+        return mean
+
+    @property
+    def skipped(self) -> str | None:
+        """Why the step made no new version; None where it made a version."""
+        reason: str | None = self.result.metrics.get("skipped")
+        return reason
+
+    @property
+    def versions(self) -> dict[str, list[int]]:
+        """The versions that answered in the step's runs, by policy."""
+        return versions_of(runs_of(self.groups))
+
+    @property
+    def failures(self) -> str | None:
+        """How many of the step's runs raised and how many have no reward, each with the first error. None: no run."""
+        return failures_of(runs_of(self.groups))
+
+    def summary(self) -> dict[str, Any]:
+        """The step as JSON, without its runs: a row of the metrics of a training run."""
+        return {
+            "step": self.step,
+            "version": self.result.version,
+            "reward": self.reward,
+            "skipped": self.skipped,
+            "groups": {"sent": len(self.groups), "informative": self.informative, "replaced": self.replaced},
+            "explored": self.explored,
+            "hints": self.hints and asdict(self.hints),
+            "seconds": self.seconds,
+            "elapsed": self.elapsed,
+            "baseline": self.baseline and self.baseline.summary(),
+            "evaluation": self.evaluation and self.evaluation.summary(),
+            "alarms": [alarm.summary() for alarm in self.alarms],
+            "stopped": self.stopped,
+            "best": self.best and self.best.summary(),
+            "metrics": self.result.metrics,
+        }
+
+    def __str__(self) -> str:
+        reward = "no reward" if self.reward is None else f"mean reward {self.reward:.3f}"
+        head = f"step {self.step}: version {self.result.version}, {reward}"
+        if (drift := self.prefix_drift) is not None:
+            head += f", prefix drift {drift:.1%}"
+        if self.groups:
+            head += f", {self.informative} of {len(self.groups)} groups informative"
+        if self.explored:
+            head += f", {self.explored} runs to explore"
+        hints = str(self.hints) if self.hints is not None and self.hints.failed else None
+        parts = [head, hints, self._held_out(), self.skipped, self.failures]
+        parts.append("alarms: " + ", ".join(alarm.name for alarm in self.alarms) if self.alarms else None)
+        parts.append(f"stopped: {self.stopped}" if self.stopped else None)
+        line = "; ".join(filter(None, parts))
+        return f"{line}\n{self.best}" if self.best else line
+
+    def _held_out(self) -> str | None:
+        if self.evaluation is None:
+            return None
+        text = f"held-out {self.evaluation.success_text}"
+        if self.baseline is not None and self.baseline.success_rate is not None:
+            text += f", {self.baseline.success_rate:.3f} before"
+        return text

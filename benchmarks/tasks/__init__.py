@@ -1,0 +1,1 @@
+"""Tasks that the embedded model can learn, and a program that measures how far it gets."""

@@ -1,0 +1,95 @@
+"""What a task is made of: scenarios to train on, scenarios held out, a graph, a reward, and demonstrations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import Runnable
+
+from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig, Trajectory
+from art_langgraph.loop.evaluate import Success
+from art_langgraph.rewards import RewardFunction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a policy learns a task: a warm start, then steps of GRPO.
+
+    Args:
+        warm_start: Settings of the supervised fine-tuning (SFT) on the demonstrations. None: no warm start.
+        config: Settings of each training step.
+        steps: Number of training steps.
+        groups_per_step: Scenarios of a step.
+        n: Runs of each scenario.
+    """
+
+    warm_start: SFTConfig | None
+    config: GRPOConfig
+    steps: int
+    groups_per_step: int = 6
+    n: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Something that an agent can learn, and how it is measured.
+
+    Args:
+        name: Name of the task.
+        graph: Makes the agent, a compiled graph, from the chat model that asks the policy.
+        training: Scenarios to learn from.
+        held_out: Scenarios to measure on. None of them is among the training scenarios or the demonstrations.
+        demonstrations: Conversations made by script, for the warm start. They have the prompts that the graph sends.
+        reward: Scores a run: named parts, which sum to 1 for a success.
+        success: Whether a scored run solved its scenario.
+        max_tokens: Largest number of tokens in an answer of the model.
+        recipe: How the policy learns the task.
+    """
+
+    name: str
+    graph: Callable[[BaseChatModel], Runnable[Any, Any]]
+    training: Sequence[Scenario]
+    held_out: Sequence[Scenario]
+    demonstrations: Sequence[Conversation]
+    reward: RewardFunction
+    success: Success
+    max_tokens: int
+    recipe: Recipe = field(repr=False)
+
+
+TaskMaker = Callable[[int], AbstractAsyncContextManager[Task]]
+"""Makes a task for a seed. What the task needs, such as an MCP server, runs until the context is left.
+
+The seed chooses the training scenarios and the demonstrations. The held-out scenarios are the same for every seed."""
+
+
+def weighted_parts(
+    weights: dict[str, float], parts: Callable[[Trajectory], dict[str, float]]
+) -> Callable[[Trajectory], dict[str, float]]:
+    """A reward function that multiplies each part of a run, from 0 to 1, by its weight.
+
+    Args:
+        weights: Weight of each part. They sum to 1.
+        parts: The parts of a run, by the names of the weights.
+    """
+
+    def reward(trajectory: Trajectory) -> dict[str, float]:
+        return {name: weights[name] * value for name, value in parts(trajectory).items()}
+
+    return reward
+
+
+def solved(trajectory: Trajectory) -> bool:
+    """Whether the part `success` of a scored run is not 0."""
+    return trajectory.metrics.get("success", 0.0) > 0
+
+
+def chat(system: str, *turns: str) -> Conversation:
+    """A demonstration: a system message, then what the user and the assistant say in turns."""
+    roles = ("user", "assistant")
+    said = [{"role": roles[at % 2], "content": text} for at, text in enumerate(turns)]
+    return Conversation(messages=[{"role": "system", "content": system}, *said])

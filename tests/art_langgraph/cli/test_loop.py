@@ -1,0 +1,94 @@
+"""`train --scenarios`: the loop from the command line, with a line for each step that says held-out success."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from art_langgraph import TrainerClient
+from tests.support.cli import art
+from tests.support.trainer_server import TrainerServer
+from trainer_server.wire import ConfigError
+
+AGENT = """
+from itertools import count
+from langgraph.graph import START, MessagesState, StateGraph
+from art_langgraph import ChatART
+
+numbers = count()
+
+def graph(scenario):
+    async def node(state):
+        return {"messages": [await ChatART(policy="cli-loop", max_tokens=9).ainvoke(state["messages"])]}
+
+    return StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
+
+def reward(trajectory):
+    if trajectory.evaluation:
+        return float(trajectory.completions[0].version > 0)
+    return float(next(numbers) % 2)
+"""
+
+
+async def test_the_loop_prints_held_out_success_and_promotes_the_best(
+    connected: TrainerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ART_HOME", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "watched_agent.py").write_text(AGENT)
+    (tmp_path / "train.jsonl").write_text('"one"\n"two"\n')
+    (tmp_path / "held.jsonl").write_text("".join(f'"held {at}"\n' for at in range(8)))
+    words = [
+        "train", "--policy", "cli-loop", "--scenarios", str(tmp_path / "train.jsonl"),
+        "--graph-object", "watched_agent:graph", "--reward", "watched_agent:reward", "--groups-per-step", "1",
+        "--n", "2", "--steps", "9", "--held-out", str(tmp_path / "held.jsonl"), "--evaluate-every", "1",
+        "--stop-at", "0.5", "--keep-best", "--run", "mine", "--metrics", str(tmp_path / "metrics.jsonl"),
+    ]  # fmt: skip
+    try:
+        done = art(*words)
+        again = art(*words)
+    finally:
+        sys.modules.pop("watched_agent", None)
+    lines = done.output.splitlines()
+    assert lines[0].startswith("before: success 0.000")
+    assert "held-out success 1.000 (0.676 to 1.000), 0.000 before" in lines[1]
+    assert "stopped: held-out success 1.000 (0.676 to 1.000) has reached 0.5" in lines[1]
+    assert lines[2].startswith("best version cli-loop@1: held-out success 1.000")
+    assert lines[2].endswith("promoted: 'cli-loop' is cli-loop@1")
+    assert len(lines) == 3
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["evaluation"]["success"], row["best"]["version"]) for row in rows] == [(1, 1.0, 1)] * 2
+    assert again.output.splitlines()[0] == lines[0], "the same command continues the run"
+    async with TrainerClient() as client:
+        policy = await client.policy("cli-loop")
+    assert (policy.latest, policy.promoted) == (1, 1)
+    assert "cli-loop is cli-loop@0, cli-loop@latest is cli-loop@1" in art("promote", "cli-loop@0").output
+    assert "cli-loop is cli-loop@1, as long as none is newer" in art("promote", "cli-loop", "--undo").output
+    listed = {row["policy"]: row for row in json.loads(art("policies", "--json").output)}
+    assert listed["cli-loop"]["promoted"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--from-store", "--keep-best"], "--keep-best cannot be used without --scenarios"),
+        (["--scenarios", "x.jsonl", "--from-store"], "say where the runs come from"),
+        (["--scenarios", "x.jsonl", "--since", "1d", "--again"], "--again, --since cannot be combined"),
+        (["--scenarios", "x.jsonl"], "--scenarios needs --graph-object"),
+        (["--scenarios", "x.jsonl", "--graph-object", "a:b"], "--scenarios needs --reward"),
+        (["promote", "agent"], "write POLICY@N to promote a version, or POLICY --undo"),
+        (["promote", "agent@1", "--undo"], "write POLICY@N to promote a version, or POLICY --undo"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ART_HOME", str(tmp_path))
+    if words[0] != "promote":
+        words = ["train", "--policy", "agent", *words]
+    error = art(*words).exception
+    assert isinstance(error, ConfigError)
+    assert message in str(error)

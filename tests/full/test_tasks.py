@@ -1,0 +1,24 @@
+"""Learning on the real vLLM, as figures: a short run of a task lifts held-out success beyond its interval."""
+
+from __future__ import annotations
+
+import pytest
+
+from art_langgraph import TrainerClient
+from benchmarks.tasks.learn import learn
+from benchmarks.tasks.registry import TASKS
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600), pytest.mark.usefixtures("found_by_clients")]
+
+
+@pytest.mark.parametrize("name", ["reverse_text", "sql"])
+async def test_a_short_run_lifts_held_out_success_beyond_its_interval(name: str) -> None:
+    async with TrainerClient() as client, TASKS[name](0) as task:
+        learned = await learn(task, 0, client, f"lifted-{name}".replace("_", "-"), print)
+    assert learned.before is not None
+    assert learned.warm is not None
+    assert learned.after is not None
+    assert learned.skipped == 0
+    _, highest_before = learned.before.success_interval
+    lowest_after, _ = learned.after.success_interval
+    assert lowest_after > highest_before, f"{learned.before} → {learned.warm} → {learned.after}"

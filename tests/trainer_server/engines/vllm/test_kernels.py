@@ -1,0 +1,79 @@
+"""The C kernels of vLLM's CPU worker against plain PyTorch."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.engine_plugin import engine_plugin
+
+plugin = engine_plugin("art_kernels")
+
+
+@pytest.fixture
+def kernels() -> object:
+    if (found := plugin.load()) is None:
+        pytest.skip("this machine has no C compiler: vLLM computes by PyTorch")
+    return found
+
+
+@pytest.mark.parametrize("residual_type", [torch.float32, torch.bfloat16])
+def test_add_norm_is_the_plain_formula(kernels: object, residual_type: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(5, 72).bfloat16(), torch.randn(72).bfloat16()
+    residual = (10 * torch.randn(5, 72)).to(residual_type)
+    y, total = kernels.add_norm(x, residual, weight, 1e-5)  # type: ignore[attr-defined]
+    expected = x.float() + residual.float()
+    assert torch.equal(total, expected)
+    normal = expected * torch.rsqrt(expected.pow(2).mean(-1, keepdim=True) + 1e-5) * weight.float()
+    torch.testing.assert_close(y.float(), normal, rtol=2**-7, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 19])
+def test_the_head_gives_exact_products(kernels: object, rows: int) -> None:
+    if not kernels.has_head:  # type: ignore[attr-defined]
+        pytest.skip("this processor has no products of bf16 pairs: the head is computed by PyTorch")
+    torch.manual_seed(0)
+    x, weight = torch.randn(rows, 50).bfloat16(), torch.randn(96, 50).bfloat16()
+    logits = kernels.head(x, plugin.pack_head(weight))  # type: ignore[attr-defined]
+    torch.testing.assert_close(logits.double(), x.double() @ weight.double().T, rtol=1e-5, atol=1e-4)
+
+
+def test_heads_of_other_shapes_are_left_to_pytorch() -> None:
+    assert plugin.pack_head(torch.zeros(31, 50).bfloat16()) is None
+    assert plugin.pack_head(torch.zeros(32, 51).bfloat16()) is None
+
+
+def test_rows_without_an_adapter_stay_as_they_are(kernels: object) -> None:
+    y = torch.randn(3, 8).bfloat16()
+    before = y.clone()
+    down, up = torch.ones(1, 8, 16).bfloat16(), torch.ones(1, 8, 8).bfloat16()
+    slots, ends = torch.tensor([-1, 0, -1]), torch.tensor([8])
+    kernels.lora_linear(y, torch.ones(3, 16).bfloat16(), down, up, slots, ends, 1.0)  # type: ignore[attr-defined]
+    assert torch.equal(y[[0, 2]], before[[0, 2]])
+    torch.testing.assert_close(y[1].float(), before[1].float() + 8 * 16, rtol=2**-7, atol=0)
+
+
+def test_the_library_is_compiled_once(kernels: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plugin.compiled(tmp_path)
+    monkeypatch.setattr(plugin.shutil, "which", lambda name: None)
+    assert plugin.compiled(tmp_path) == made
+    assert list(tmp_path.iterdir()) == [made]
+
+
+def test_without_a_compiler_the_log_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(plugin.shutil, "which", lambda name: None)
+    monkeypatch.setattr(plugin.sys, "prefix", str(tmp_path))
+    with caplog.at_level(logging.WARNING, "vllm.art"):
+        assert plugin.load.__wrapped__() is None
+    assert "Install gcc" in caplog.text
+
+
+def test_switched_off_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ART_KERNELS", "0")
+    assert plugin.load.__wrapped__() is None

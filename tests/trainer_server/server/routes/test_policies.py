@@ -1,0 +1,63 @@
+"""A policy's name means its newest version until a version is promoted, and `name@latest` the newest in any case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.trainer_server import TrainerServer, trainer_server_on
+
+
+def step(http: httpx.Client, policy: str) -> int:
+    made = http.post(f"/api/policies/{policy}/steps", json={"groups": groups(http, 0.0, 1.0, model=f"{policy}@latest")})
+    return int(finish(http, made)["result"]["version"])
+
+
+def answers(http: httpx.Client, model: str, **headers: str) -> str:
+    body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": "say x"}], "max_tokens": 9}
+    return str(http.post("/v1/chat/completions", json=body, headers=headers).json()["model"])
+
+
+def test_a_promoted_version_is_served_while_newer_ones_come(tmp_path: Path, base_model: Path) -> None:
+    with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
+        assert http.post("/api/policies", json={"name": "p"}).json()["promoted"] is None
+        assert step(http, "p") == 1
+        begun = ask(http, "say x", "p", "r")
+        promoted = http.put("/api/policies/p/promotion", json={"version": 0}).json()
+        assert (promoted["latest"], promoted["promoted"]) == (1, 0)
+        assert (version_of(http, begun), answers(http, "p", **{"X-ART-Rollout": "r"})) == (1, "p@1"), "it keeps its own"
+        assert [answers(http, name) for name in ("p", "p@latest", "p@1")] == ["p@0", "p@1", "p@1"]
+        assert step(http, "p") == 2
+        assert "p@latest" in [model["id"] for model in http.get("/v1/models").json()["data"]]
+        assert [answers(http, name) for name in ("p", "p@latest")] == ["p@0", "p@2"]
+        pinned = {"X-ART-Rollout": "s", "X-ART-Version": "p=latest"}
+        assert answers(http, "p", **pinned) == "p@2"
+        pinned = {"X-ART-Rollout": "t", "X-ART-Version": "1"}
+        assert answers(http, "p@latest", **pinned) == "p@1", "@latest fixes no version"
+        refused = http.delete("/api/policies/p/versions/0")
+        assert (refused.status_code, "p@0 is promoted" in refused.text) == (409, True)
+    with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
+        assert [answers(http, name) for name in ("p", "p@latest")] == ["p@0", "p@2"], "also after a restart"
+        assert http.put("/api/policies/p/promotion", json={"version": None}).json()["promoted"] is None
+        assert answers(http, "p") == "p@2"
+
+
+@pytest.mark.parametrize(
+    ("policy", "body", "status"),
+    [
+        ("agent", {"version": 99}, 404),
+        ("agent", {}, 422),
+        ("agent", {"version": -1}, 422),
+        ("nobody", {"version": 0}, 404),
+    ],
+)
+def test_what_cannot_be_promoted_is_refused(
+    server: TrainerServer, policy: str, body: dict[str, int], status: int
+) -> None:
+    with server.http() as http:
+        assert http.put(f"/api/policies/{policy}/promotion", json=body).status_code == status
+        assert http.get("/api/policies/agent").json()["promoted"] is None

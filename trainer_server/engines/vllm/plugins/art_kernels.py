@@ -1,0 +1,155 @@
+"""Kernels in C for vLLM's CPU worker, compiled on the machine that they run on.
+
+`load()` compiles `art_kernels.c` once, by the machine's C compiler, and keeps the library in vLLM's environment.
+Without a compiler the plugins compute the same by PyTorch, which takes longer; so they do with `ART_KERNELS=0`.
+
+This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
+Shapes: N tokens, E hidden size, V vocabulary; further ones in `art_kernels.c`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+
+SOURCE = Path(__file__).with_suffix(".c")
+COMPILERS = ("cc", "gcc", "clang")
+FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-shared", "-fPIC")
+COLUMNS = 32
+"""Columns of the head that `art_head` takes at a time."""
+
+log = logging.getLogger("vllm.art")
+
+
+class Kernels:
+    """The compiled functions, on tensors.
+
+    Args:
+        path: The compiled library.
+
+    Raises:
+        OSError: It cannot be loaded.
+    """
+
+    def __init__(self, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        pointer, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+        self._lora_linear, self._add_norm, self._head = library.art_lora_linear, library.art_add_norm, library.art_head
+        self._lora_linear.argtypes = [pointer, count, pointer, count, *4 * [pointer], *5 * [count], number]
+        self._add_norm.argtypes = [*4 * [pointer], count, pointer, count, count, number]
+        self._head.argtypes = [*3 * [pointer], *3 * [count]]
+        for function in (self._lora_linear, self._add_norm, self._head):
+            function.restype = None
+        self.has_head = bool(library.art_has_head())
+        """Whether `head` can be called: it needs a processor that multiplies pairs of bf16 numbers."""
+
+    def lora_linear(
+        self,
+        y_NO: torch.Tensor,
+        x_NI: torch.Tensor,
+        down: torch.Tensor,
+        up: torch.Tensor,
+        slots_N: torch.Tensor,
+        ends_C: torch.Tensor,
+        scale: float,
+    ) -> None:
+        """Adds scale · (x Aᵀ) Bᵀ to y, in place, each row with the adapter of its slot; slot −1: none.
+
+        Args:
+            y_NO: bf16, with contiguous rows.
+            x_NI: bf16, with contiguous rows.
+            down: (S, C·R, I), bf16.
+            up: (S, R, O), bf16.
+            slots_N: int64.
+            ends_C: Where each slice of the outputs ends; int64.
+            scale: The adapters' scale.
+        """
+        (rows, inputs), (_, rank, outputs) = x_NI.shape, up.shape
+        self._lora_linear(
+            y_NO.data_ptr(), y_NO.stride(0), x_NI.data_ptr(), x_NI.stride(0), down.data_ptr(), up.data_ptr(),
+            slots_N.data_ptr(), ends_C.data_ptr(), rows, inputs, outputs, len(ends_C), rank, scale,
+        )  # fmt: skip
+
+    def add_norm(
+        self, x_NE: torch.Tensor, residual_NE: torch.Tensor, weight_E: torch.Tensor, epsilon: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """RMSNorm of x + residual in bf16, and that sum in fp32. x is bf16, the residual bf16 or fp32, contiguous."""
+        y_NE, sum_NE = torch.empty_like(x_NE), torch.empty_like(x_NE, dtype=torch.float32)
+        size = x_NE.shape[-1]
+        self._add_norm(
+            y_NE.data_ptr(), sum_NE.data_ptr(), x_NE.data_ptr(), residual_NE.data_ptr(),
+            residual_NE.dtype is torch.bfloat16, weight_E.data_ptr(), x_NE.numel() // size, size, epsilon,
+        )  # fmt: skip
+        return y_NE, sum_NE
+
+    def head(self, x_NE: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+        """Logits in fp32 of a head that `pack_head` has packed. x is bf16 and contiguous."""
+        blocks, pairs, columns, _ = packed.shape
+        logits_NV = torch.empty(len(x_NE), blocks * columns)
+        self._head(
+            logits_NV.data_ptr(), x_NE.data_ptr(), packed.data_ptr(), len(x_NE), 2 * pairs, blocks * columns
+        )  # fmt: skip
+        return logits_NV
+
+
+def pack_head(weight_VE: torch.Tensor) -> torch.Tensor | None:
+    """The head as `Kernels.head` reads it: (V / 32, E / 2, 32, 2); None where V or E is no multiple."""
+    vocabulary, size = weight_VE.shape
+    if vocabulary % COLUMNS or size % 2:
+        return None
+    return weight_VE.view(-1, COLUMNS, size // 2, 2).transpose(1, 2).contiguous()
+
+
+@cache
+def load() -> Kernels | None:
+    """The kernels, compiled if they are not yet; None without a compiler, which the log says, or where switched off."""
+    if os.environ.get("ART_KERNELS") == "0":
+        return None
+    try:
+        return Kernels(compiled(Path(sys.prefix) / "lib"))
+    except (OSError, subprocess.SubprocessError) as error:
+        why = (getattr(error, "stderr", None) or str(error)).strip()[-300:]
+        log.warning("LoRA on this CPU takes longer than it could: no C kernels (%s). Install gcc and start again.", why)
+        return None
+
+
+def compiled(where: Path) -> Path:
+    """Compiles the kernels, or finds them compiled.
+
+    Args:
+        where: Directory of the library. Its name has a digest of source, flags and processor.
+
+    Raises:
+        OSError: There is no compiler, or the directory cannot be written.
+        subprocess.SubprocessError: The compiler failed.
+    """
+    digest = hashlib.sha256(b"\0".join([SOURCE.read_bytes(), " ".join(FLAGS).encode(), processor().encode()]))
+    path = where / f"art_kernels-{digest.hexdigest()[:16]}.so"
+    if path.exists():
+        return path
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        raise OSError(f"no C compiler: none of {', '.join(COMPILERS)} is on the PATH")
+    with tempfile.TemporaryDirectory(dir=where) as scratch:
+        made = Path(scratch) / path.name
+        line = [compiler, *FLAGS, str(SOURCE), "-o", str(made), "-lm"]
+        subprocess.run(line, check=True, capture_output=True, text=True, timeout=120)
+        made.replace(path)
+    return path
+
+
+def processor() -> str:
+    """What the compiled code depends on: architecture, and the instructions that the processor has."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return platform.machine() + next((line for line in lines if line.startswith(("flags", "Features"))), "")
