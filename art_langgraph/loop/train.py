@@ -163,7 +163,10 @@ async def train(
         ServerUnreachable: The server was gone for longer than the client's `retry_for`.
     """
     source, tasks = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
-    settings = config if callable(config) else lambda _: config or GRPOConfig()
+
+    def settings(step: int) -> GRPOConfig:
+        return config(step) if callable(config) else config or GRPOConfig()
+
     rewards_count = settings(first_step).rewards_count
     if reward is None and group_reward is None and not source.may_answer and rewards_count:
         raise ConfigError("train() needs reward=… or group_reward=…: without one there is nothing to learn from")
