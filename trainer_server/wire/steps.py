@@ -111,7 +111,7 @@ class Distillation(BaseModel):
         if self.teacher is None or self.teacher == BASE_TEACHER or self.url is not None:
             return None
         name, _, number = self.teacher.partition("@")
-        return TeacherVersion(name, LATEST if number == LATEST else version_number(number))
+        return TeacherVersion(name, "latest" if number == LATEST else version_number(number))
 
 
 class GRPOConfig(BaseModel):
