@@ -66,7 +66,8 @@ _FIRST = "id NOT IN (SELECT trajectory FROM resumed)"
 """Holds for the runs that are read: not for those that resumed another run, and are read with it."""
 
 _TRAINABLE = """
-SELECT max(json_extract(record, '$.evaluation') = 1 OR json_extract(record, '$.imported') IS NOT NULL OR EXISTS (
+SELECT max(json_extract(record, '$.evaluation') = 1 OR json_extract(record, '$.imported') IS NOT NULL
+OR coalesce(json_extract(record, '$.hints'), '{}') <> '{}' OR EXISTS (
     SELECT 1 FROM json_each(record, '$.completions') WHERE json_extract(value, '$.id') IS NOT NULL
 )) FROM trajectories WHERE id = :id OR id IN (SELECT trajectory FROM resumed WHERE first = :id)
 """

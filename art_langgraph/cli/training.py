@@ -327,9 +327,12 @@ async def _unused(
     """The runs that a step may take. Says which ones are left out, and why."""
     from art_langgraph.client.step_marks import settle
 
-    usable = [trajectory for trajectory in recorded if not trajectory.evaluation]
+    usable = [trajectory for trajectory in recorded if not (trajectory.evaluation or trajectory.hints)]
     if evaluations := len(recorded) - len(usable):
-        print(f"{evaluations} of {len(recorded)} runs are left out: they evaluate a version, and are never trained on")
+        print(
+            f"{evaluations} of {len(recorded)} runs are left out: they evaluate a version, or had hints, and are never "
+            "trained on"
+        )
     for job in await settle(trainer, store, policy):
         print(f"{job.id}, which was sent earlier, is still {job.status}: its runs are in use")
     if again:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from art_langgraph.loop.hints.rescue import Rescue
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import Job
 
@@ -24,6 +25,7 @@ class RolloutBatch:
         replaced: How many groups were added because others teach nothing.
         explored: How many runs were added at a higher temperature, because their groups taught nothing.
         measured: How many groups were made before the first step.
+        rescue: What came of hints; None: none are given.
         seconds: Wall time of the rollouts.
     """
 
@@ -34,6 +36,7 @@ class RolloutBatch:
     replaced: int = 0
     explored: int = 0
     measured: int = 0
+    rescue: Rescue | None = None
     seconds: float = 0.0
 
 

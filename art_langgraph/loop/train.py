@@ -19,6 +19,7 @@ from art_langgraph.credit import RetryCredit
 from art_langgraph.loop.evaluate import evaluate
 from art_langgraph.loop.failures import runs_of
 from art_langgraph.loop.graphs import Graph, GraphSource
+from art_langgraph.loop.hints.rescue import HintFunction, Hints, rescue
 from art_langgraph.loop.pins import PinIgnored
 from art_langgraph.loop.prefetch import RolloutBatch, prefetch_rollouts
 from art_langgraph.loop.rollout import Resume, ScenarioLike, rollout, run_groups
@@ -59,6 +60,7 @@ async def train(
     explore: Exploration | None = None,
     dynamic_sampling: int = 0,
     max_staleness: int = 0,
+    hints: HintFunction | Hints | None = None,
     nodes: Sequence[str] | None = None,
     retry_credit: RetryCredit = "drop",
     max_concurrency: int = 32,
@@ -96,7 +98,7 @@ async def train(
         scenarios: The tasks to learn from.
         policy: The policy to train; the graph asks it through ChatART.
         reward: Scores single runs. Either `reward` or `group_reward` is needed, unless a function sets the reward of
-            its runs (`current_run().reward`).
+            its runs (`current_run().reward`), or only a teacher counts (`config.distill` with `rewards=False`).
         group_reward: Scores the runs of a scenario together (`Ruler`).
         steps: Number of the last step.
         client: The trainer server.
@@ -116,6 +118,10 @@ async def train(
         max_staleness: How many versions a step's completions may be behind. With 0, rollouts and training take turns.
             With more, rollouts of later steps run during training, which saves time where the engine and the trainer
             do not share a processor.
+        hints: Where all runs of a scenario fail, makes a hint of the scenario and of these runs, and the scenario runs
+            once more with the hint in the policy's prompts. If that succeeds, the policy without the hint learns from
+            the policy with it, at the tokens of the runs that failed. `Hints` has settings; `config.distill` the
+            weight. None: no hints.
         nodes: As those of `TrainerClient.train_step`.
         retry_credit: As that of `TrainerClient.train_step`.
         max_concurrency: Runs at once.
@@ -158,7 +164,12 @@ async def train(
         ServerUnreachable: The server was gone for longer than the client's `retry_for`.
     """
     source, tasks = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
-    if reward is None and group_reward is None and not source.may_answer:
+
+    def settings(step: int) -> GRPOConfig:
+        return config(step) if callable(config) else config or GRPOConfig()
+
+    rewards_count = settings(first_step).rewards_count
+    if reward is None and group_reward is None and not source.may_answer and rewards_count:
         raise ConfigError("train() needs reward=… or group_reward=…: without one there is nothing to learn from")
     if groups_per_step < 1 or first_step < 1:
         raise ConfigError(f"groups_per_step={groups_per_step} and first_step={first_step} must be at least 1")
@@ -174,7 +185,8 @@ async def train(
     source.policy = policy
     if source.function is not None:
         source.server = client.connection
-    check = StepCheck(policy, nodes, retry_credit)
+    check = StepCheck(policy, nodes, retry_credit, rewards_count)
+    helping = Hints.of(hints) if hints is not None else None
     watch = Watch.of(
         policy,
         client,
@@ -209,7 +221,9 @@ async def train(
         curriculum.step_was_taken()
     explorer = None if explore is None else Explorer(explore)
 
-    async def run_scenario(scenario: Scenario, *, temperature: float | None = temperature) -> Trajectory:
+    async def run_scenario(
+        scenario: Scenario, *, temperature: float | None = temperature, hint: str | None = None
+    ) -> Trajectory:
         try:
             return await rollout(
                 source,
@@ -222,6 +236,7 @@ async def train(
                 resume=resume,
                 version={policy: "latest"},
                 metadata=metadata,
+                hints={policy: hint} if hint is not None else None,
             )
         except PinIgnored as error:  # one run among many: it counts as failed
             return error.trajectories[0]
@@ -253,15 +268,29 @@ async def train(
             if await wait_until_ready(client, client.retry_for):
                 groups = await run_all(step, chosen)
         explored = replaced = 0
+        rescued = None
         if check.of_use(step, groups):
             if explorer is not None:
                 again = partial(run_all, step, n=explorer.settings.n, temperature=explorer.settings.temperature)
                 groups, explored = await explorer.explore(again, groups)
             made, choose = len(groups), partial(curriculum.choose, step)
-            groups, replaced = await add_informative(partial(run_all, step), groups, choose, dynamic_sampling)
+            rounds = 0 if _taught(settings(step)) else dynamic_sampling  # with a teacher, equal rewards teach too
+            groups, replaced = await add_informative(partial(run_all, step), groups, choose, rounds)
             check.added(step, groups[made:])
+            if helping is not None:
+                rescued = await rescue(
+                    groups,
+                    helping,
+                    lambda scenario, hint: run_scenario(scenario, hint=hint),
+                    policy=policy,
+                    client=client,
+                    max_concurrency=max_concurrency,
+                    group_reward=group_reward,
+                )
         curriculum.learn(groups)
-        return RolloutBatch(step, groups, key=key, replaced=replaced, explored=explored, measured=len(ready))
+        return RolloutBatch(
+            step, groups, key=key, replaced=replaced, explored=explored, measured=len(ready), rescue=rescued
+        )
 
     batches = prefetch_rollouts(range(first_step, steps + 1), roll, max_staleness)
     async with watch, aclosing(batches):
@@ -275,16 +304,17 @@ async def train(
                     result = await client.train_step(
                         policy,
                         batch.groups,
-                        config(batch.step) if callable(config) else config,
+                        settings(batch.step),
                         nodes=nodes,
                         retry_credit=retry_credit,
+                        hints=batch.rescue.hints if batch.rescue else None,
                         idempotency_key=key,
                     )
                 else:
                     result = await client.result(batch.job)
                 marks.result = result
             phases = result.metrics["job"]["seconds"]
-            seconds = {"rollout": batch.seconds, "train": phases.get("train", 0.0), "swap": phases.get("swap", 0.0)}
+            seconds = {"rollout": batch.seconds, "train": 0.0, "swap": 0.0, **phases}
             record = StepRecord(
                 batch.step,
                 result,
@@ -293,6 +323,8 @@ async def train(
                 batch.replaced,
                 explored=batch.explored,
                 measured=batch.measured,
+                hints=batch.rescue.counts if batch.rescue else None,
+                hinted=batch.rescue.runs if batch.rescue else [],
             )
             await watch.after(record, taken=batch.job is not None)
             yield record
@@ -300,6 +332,11 @@ async def train(
                 return
         if first_step > steps:
             await watch.conclude()
+
+
+def _taught(config: GRPOConfig) -> bool:
+    """Whether a teacher scores every run of a step."""
+    return config.distill is not None and config.distill.teacher is not None
 
 
 def _sampler(

@@ -120,6 +120,13 @@ def serve_command(
         list[str] | None,
         typer.Option(help="Another loss_type for steps, NAME=MODULE:ATTRIBUTE of a Loss; repeatable. See docs."),
     ] = None,
+    teacher_url: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another vLLM, http://host:port, that steps may name as a teacher (`distill`); repeatable. "
+            "Its key is read from ART_TEACHER_API_KEY. Default: none; policies and the base model can always teach."
+        ),
+    ] = None,
     trainer_args: Annotated[str, typer.Option(help="Flags passed to the trainer, as one quoted string.")] = "",
     trainer_env: Annotated[
         list[str] | None,
@@ -171,6 +178,8 @@ def serve_command(
             engine=engine,
             engine_urls=tuple(engine_url or ()),
             engine_api_key=os.environ.get("ART_ENGINE_API_KEY"),
+            teacher_urls=tuple(teacher_url or ()),
+            teacher_api_key=os.environ.get("ART_TEACHER_API_KEY"),
             tool_call_parser=tool_call_parser,
             reasoning_parser=reasoning_parser,
             trust_remote_code=trust_remote_code,
