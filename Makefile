@@ -10,10 +10,11 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # Two processes keep two cores busy with what computes; a third one fills the time in which tests wait for processes,
 # downloads and time limits. Threads of one process that wait for a displaced thread of theirs burn a core: where
-# processes share cores, each computes on one thread, vLLM too.
-FAST := -m "not vllm and not servers and not slow" -n 2 --dist loadfile --durations=20
+# processes share cores, each computes on one thread, vLLM too. And trainers compute at normal priority: at a low one they
+# would wait for the tests beside them.
+FAST := -m "not vllm and not servers and not slow" -n 2 --dist loadfile --timeout 300 --durations=20
 SLOW := -m "slow or servers or vllm" -n 3 --dist loadfile --no-loadscope-reorder --durations=40
-ONE_THREAD := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind
+SHARING := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind ART_TRAINER_LOW_PRIORITY=0
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine quickstart test test-fast check format clean
@@ -41,13 +42,13 @@ quickstart: engine ## Train the example agent and show that it got better; ARGS=
 # Both lanes run, whatever fails: who waited half an hour wants to know of all failures.
 test: engine ## All tests, the real vLLM included
 	@echo "==> the fast tests"; failed=0; \
-	$(ONE_THREAD) $(BIN)/python -m pytest $(FAST) || failed=1; \
+	$(SHARING) $(BIN)/python -m pytest $(FAST) || failed=1; \
 	echo "==> the slow tests: the real vLLM, processes that are killed, other people's servers and versions"; \
-	$(ONE_THREAD) $(BIN)/python -m pytest $(SLOW) || failed=1; \
+	$(SHARING) $(BIN)/python -m pytest $(SLOW) || failed=1; \
 	exit $$failed
 
 test-fast: setup ## The tests that take no minutes: without vLLM, `langgraph dev`, other people's MCP servers, kills
-	@$(ONE_THREAD) $(BIN)/python -m pytest $(FAST)
+	@$(SHARING) $(BIN)/python -m pytest $(FAST)
 
 check: setup ## Lint, types, import layers
 	@$(BIN)/ruff check .

@@ -19,8 +19,15 @@ if TYPE_CHECKING:
     from art_langgraph.loop.comparison import VersionComparison, compare_versions
     from art_langgraph.loop.evaluate import Evaluation, evaluate
     from art_langgraph.loop.failures import RolloutsFailed
+    from art_langgraph.loop.hints.functions import first_hint, hint_errors, hint_judge, hint_reference, hint_tools
+    from art_langgraph.loop.hints.rescue import HintCounts, Hints
     from art_langgraph.loop.pins import PinIgnored
     from art_langgraph.loop.rollout import gather, rollout
+    from art_langgraph.loop.sampling.dead_groups import DeadGroups, DeadScenario, dead_groups
+    from art_langgraph.loop.sampling.exploration import Exploration
+    from art_langgraph.loop.sampling.learnable import LearnableSampler
+    from art_langgraph.loop.sampling.sampler import Sampler
+    from art_langgraph.loop.sampling.uniform import UniformSampler
     from art_langgraph.loop.train import train
     from art_langgraph.loop.watch.alarm_rules import AlarmRules
     from art_langgraph.loop.watch.held_out import HeldOut
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
     from art_langgraph.rewards import NodeRewards, group_sum, weighted, when_undecided
     from art_langgraph.store import TrajectoryStore
     from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
-    from trainer_server.wire import ARTError, Conversation, GRPOConfig, LLMError, SFTConfig, StepResult
+    from trainer_server.wire import ARTError, Conversation, Distillation, GRPOConfig, LLMError, SFTConfig, StepResult
 
 _MODULES = {
     "art_langgraph.auto_rl.autorl": ("AutoRLReport", "autorl"),
@@ -47,8 +54,15 @@ _MODULES = {
     "art_langgraph.loop.comparison": ("VersionComparison", "compare_versions"),
     "art_langgraph.loop.evaluate": ("Evaluation", "evaluate"),
     "art_langgraph.loop.failures": ("RolloutsFailed",),
+    "art_langgraph.loop.hints.functions": ("first_hint", "hint_errors", "hint_judge", "hint_reference", "hint_tools"),
+    "art_langgraph.loop.hints.rescue": ("HintCounts", "Hints"),
     "art_langgraph.loop.pins": ("PinIgnored",),
     "art_langgraph.loop.rollout": ("gather", "rollout"),
+    "art_langgraph.loop.sampling.dead_groups": ("DeadGroups", "DeadScenario", "dead_groups"),
+    "art_langgraph.loop.sampling.exploration": ("Exploration",),
+    "art_langgraph.loop.sampling.learnable": ("LearnableSampler",),
+    "art_langgraph.loop.sampling.sampler": ("Sampler",),
+    "art_langgraph.loop.sampling.uniform": ("UniformSampler",),
     "art_langgraph.loop.train": ("train",),
     "art_langgraph.loop.watch.alarm_rules": ("AlarmRules",),
     "art_langgraph.loop.watch.held_out": ("HeldOut",),
@@ -60,7 +74,15 @@ _MODULES = {
     "art_langgraph.rewards": ("NodeRewards", "group_sum", "weighted", "when_undecided"),
     "art_langgraph.store": ("TrajectoryStore",),
     "art_langgraph.trajectory": ("Scenario", "Trajectory", "TrajectoryGroup"),
-    "trainer_server.wire": ("ARTError", "Conversation", "GRPOConfig", "LLMError", "SFTConfig", "StepResult"),
+    "trainer_server.wire": (
+        "ARTError",
+        "Conversation",
+        "Distillation",
+        "GRPOConfig",
+        "LLMError",
+        "SFTConfig",
+        "StepResult",
+    ),
 }
 """Where each public name is defined: the imports above, for the interpreter."""
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -74,10 +96,17 @@ __all__ = [
     "AutoRLReport",
     "ChatART",
     "Conversation",
+    "DeadGroups",
+    "DeadScenario",
+    "Distillation",
     "Evaluation",
+    "Exploration",
     "GRPOConfig",
     "HeldOut",
+    "HintCounts",
+    "Hints",
     "LLMError",
+    "LearnableSampler",
     "NodeRewards",
     "PinIgnored",
     "Plateau",
@@ -85,6 +114,7 @@ __all__ = [
     "Ruler",
     "Run",
     "SFTConfig",
+    "Sampler",
     "Scenario",
     "StepRecord",
     "StepResult",
@@ -95,14 +125,21 @@ __all__ = [
     "Trajectory",
     "TrajectoryGroup",
     "TrajectoryStore",
+    "UniformSampler",
     "Usage",
     "VersionComparison",
     "autorl",
     "compare_versions",
     "current_run",
+    "dead_groups",
     "evaluate",
+    "first_hint",
     "gather",
     "group_sum",
+    "hint_errors",
+    "hint_judge",
+    "hint_reference",
+    "hint_tools",
     "install",
     "load_conversations",
     "load_scenarios",

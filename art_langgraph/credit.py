@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -26,6 +26,7 @@ def group_refs(
     policy: str | None = None,
     nodes: Sequence[str] | None = None,
     retry_credit: RetryCredit = "drop",
+    hints: Mapping[str, str] | None = None,
 ) -> list[GroupRef]:
     """Groups of references to completions, as a training step takes them.
 
@@ -33,20 +34,23 @@ def group_refs(
     per (scenario, node), rewards of single completions per (scenario, node path). Rewards that a judge gave by
     comparing runs are compared with those of the same judgement only. Each completion of a trajectory is in one group.
 
-    A run that evaluates a version, or that was imported from another system, has neither reward nor completions in the
-    result, so that a step counts it as skipped.
+    A run that evaluates a version, had hints, or was imported from another system, has neither reward nor completions
+    in the result, so that a step counts it as skipped.
 
     Args:
         groups: Trajectories by scenario.
         policy: Train only completions of this policy; None: all completions of the gateway.
         nodes: Patterns of the node paths to train, as in `matches`; None: all.
         retry_credit: Whether attempts of a node before an error retry are trained.
+        hints: By id of a trajectory, what the policy would have needed to know; see `TrajectoryRef.hint`.
     """
     credits = [
         credit
         for group in groups
         for trajectory in group.trajectories
-        for credit in _credits(trajectory, group.scenario.id, policy, nodes, retry_credit)
+        for credit in _credits(
+            trajectory, group.scenario.id, policy, nodes, retry_credit, hint=(hints or {}).get(trajectory.id)
+        )
     ]
     return [_group_ref(found) for found in _by_group(credits)]
 
@@ -114,7 +118,13 @@ class _Credit:
 
 
 def _credits(
-    trajectory: Trajectory, scenario: str, policy: str | None, nodes: Sequence[str] | None, retry_credit: RetryCredit
+    trajectory: Trajectory,
+    scenario: str,
+    policy: str | None,
+    nodes: Sequence[str] | None,
+    retry_credit: RetryCredit,
+    *,
+    hint: str | None = None,
 ) -> list[_Credit]:
     """The rewards of a trajectory. Each of its completions belongs to one of them, or to none."""
 
@@ -123,13 +133,15 @@ def _credits(
     ) -> _Credit:
         part = {"run": "", "node": f"/{place}", "completion": f"/{calls[0].id}" if calls else ""}[of]
         run = trajectory.id if annotated or trajectory.node_rewards is not None else None
-        reference = TrajectoryRef(id=f"{trajectory.id}{part}", reward=reward, completions=_ids(calls), run=run)
+        reference = TrajectoryRef(
+            id=f"{trajectory.id}{part}", reward=reward, completions=_ids(calls), run=run, hint=hint
+        )
         return _Credit(scenario, trajectory.id, of, place, trajectory.judgement, reference)
 
     calls = [call for call in trajectory.completions if _counts(call, policy, nodes, retry_credit)]
     annotated = [call for call in calls if call.reward is not None]
     rest = [call for call in calls if call.reward is None]
-    if trajectory.evaluation or trajectory.imported:
+    if trajectory.untrained:
         return [credit("run", "", None, [])]
     credits = [credit("completion", "/".join(call.path), call.reward, [call]) for call in annotated]
     if trajectory.node_rewards is None:
@@ -172,7 +184,7 @@ class Comparison:
     single: int = 0
     """How many of these are compared with a running baseline only."""
     evaluations: int = 0
-    """How many runs were left out because they evaluate a version."""
+    """How many runs were left out because they evaluate a version, or had hints."""
     unscored: int = 0
     """How many runs were left out because they have no reward."""
     no_completions: int = 0
@@ -208,7 +220,7 @@ def compare(
         retry_credit: As that of `group_refs`.
     """
     comparison = Comparison()
-    candidates = [run for run in runs if not run.evaluation]
+    candidates = [run for run in runs if not (run.evaluation or run.hints)]
     scored = [run for run in candidates if run.scored]
     comparison.evaluations = len(runs) - len(candidates)
     comparison.unscored = len(candidates) - len(scored)
@@ -219,7 +231,7 @@ def compare(
 
     groups = _by_group(rewards(scored))
     singles = [found[0] for found in groups if len(found) == 1]
-    pool = [*rewards(run for run in history if not run.evaluation), *singles]
+    pool = [*rewards(run for run in history if not (run.evaluation or run.hints)), *singles]
     grouped, single, left = set[str](), set[str](), set[str]()
     for found in groups:
         sampled = {credit.trajectory for credit in found if credit.reference.completions}

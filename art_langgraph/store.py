@@ -12,7 +12,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ CREATE TABLE IF NOT EXISTS trajectories (
     record TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS trajectories_started ON trajectories (started);
+CREATE INDEX IF NOT EXISTS trajectories_scenario ON trajectories (scenario);
 CREATE INDEX IF NOT EXISTS trajectories_run ON trajectories (run);
 CREATE INDEX IF NOT EXISTS trajectories_thread ON trajectories (thread);
 CREATE TABLE IF NOT EXISTS begun (id TEXT PRIMARY KEY, started REAL NOT NULL, record TEXT NOT NULL) STRICT;
@@ -65,7 +66,8 @@ _FIRST = "id NOT IN (SELECT trajectory FROM resumed)"
 """Holds for the runs that are read: not for those that resumed another run, and are read with it."""
 
 _TRAINABLE = """
-SELECT max(json_extract(record, '$.evaluation') = 1 OR json_extract(record, '$.imported') IS NOT NULL OR EXISTS (
+SELECT max(json_extract(record, '$.evaluation') = 1 OR json_extract(record, '$.imported') IS NOT NULL
+OR coalesce(json_extract(record, '$.hints'), '{}') <> '{}' OR EXISTS (
     SELECT 1 FROM json_each(record, '$.completions') WHERE json_extract(value, '$.id') IS NOT NULL
 )) FROM trajectories WHERE id = :id OR id IN (SELECT trajectory FROM resumed WHERE first = :id)
 """
@@ -120,8 +122,8 @@ class _Score(BaseModel):
 class Filter:
     """Which trajectories to read. None in a field does not restrict."""
 
-    scenario: str | None = None
-    """Id of the scenario."""
+    scenario: str | Collection[str] | None = None
+    """Id of the scenario, or ids of several."""
     graph: str | None = None
     """Name of the graph."""
     thread: str | None = None
@@ -406,7 +408,11 @@ class TrajectoryStore:
     def _select(self, wanted: Filter) -> Iterator[Trajectory]:
         clauses = [_FIRST]
         values: list[str | float] = []
-        for column in ("scenario", "graph", "thread"):
+        if wanted.scenario is not None:
+            ids = [wanted.scenario] if isinstance(wanted.scenario, str) else wanted.scenario
+            clauses.append("scenario IN (SELECT value FROM json_each(?))")
+            values.append(json.dumps([writable(scenario_id) for scenario_id in ids]))
+        for column in ("graph", "thread"):
             if (value := getattr(wanted, column)) is not None:
                 clauses.append(f"{column} = ?")
                 values.append(writable(value))

@@ -293,6 +293,8 @@ class Trajectory(BaseModel):
     """Origin of the newest reward of a stored run, such as "feedback"; None: the reward function of the rollout."""
     evaluation: bool = False
     """The run evaluates a version. No training step takes it."""
+    hints: dict[str, str] = Field(default_factory=dict)
+    """By policy, the text that the trainer server put into its prompts. No training step takes a run with hints."""
     imported: str | None = None
     """The system that recorded the run, such as "langsmith", where it was imported. No training step takes it, because
     the tokens of its completions are not known."""
@@ -327,6 +329,11 @@ class Trajectory(BaseModel):
     @field_serializer("output", "scenario")
     def _plain(self, value: Any) -> Any:
         return plain(value)
+
+    @property
+    def untrained(self) -> bool:
+        """Whether no training step takes the run: it evaluates a version, had hints, or was imported."""
+        return self.evaluation or bool(self.hints) or self.imported is not None
 
     @property
     def scored(self) -> bool:
@@ -406,6 +413,7 @@ class Trajectory(BaseModel):
                 "output": later.output,
                 "error": later.error,
                 "evaluation": self.evaluation or later.evaluation,
+                "hints": {**self.hints, **later.hints},
                 "metadata": {**self.metadata, **later.metadata},
                 "seconds": self.seconds + later.seconds,
             }
@@ -442,4 +450,4 @@ class TrajectoryGroup(BaseModel):
 
         A training step compares rewards of one judgement, and rewards that stand for themselves, but never both.
         """
-        return {run.judgement for run in self.trajectories if run.scored and not (run.evaluation or run.imported)}
+        return {run.judgement for run in self.trajectories if run.scored and not run.untrained}

@@ -201,6 +201,7 @@ def specialize_command(
             )
 
     made = asyncio.run(run())
+    print(made.dead_groups)
     print(f"held out, before: {made.before}")
     print(f"held out, after: {made.after}")
     print(f"use {made.model}; the report is {output / 'report.html'}")

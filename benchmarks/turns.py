@@ -1,7 +1,7 @@
 """Agents of eight turns: what a training step computes when prompts are rendered, and when they are spliced.
 
     python -m benchmarks.turns --scripted [--json] [--tokenizer qwen3=DIR] [--tokenizer llama3_1=DIR]
-    python -m benchmarks.turns [--json] [--model embedded] [--modes off,exact,thoughts] [--rollouts 8] [--rounds 2]
+    python -m benchmarks.turns [--json] [--model embedded] [--modes off,exact,thoughts] [--rollouts 4] [--rounds 1]
 
 With --scripted, no model runs: a script says what the policy writes in each turn, on the embedded model's template and
 tokenizer, and on those that are named: TRL's file of the template, and the directory of a `tokenizer.json`. The figures
@@ -9,14 +9,15 @@ are of one rollout.
 
 Without it, one vLLM serves the model. For each mode of `serve --splice` a trainer server stands over it, with a policy
 of its own. The rounds alternate between the servers. In a round, all rollouts of an agent run at once, and one step
-trains on them.
+trains on them. Before the first round, each server answers one turn and takes a step on it, which are not counted. Each
+round prints a line to standard error.
 
 - `calls`: a grammar makes the policy call a tool in each turn, in JSON without spaces, which no template writes. Where
   the model thinks, it thinks first. LangChain writes the calls anew and sends no thoughts.
 - `chat`: free text at temperature 1. Its tokens are often not those that the tokenizer would choose.
 
 `packed`: tokens of the step's prefix tree, `separate`: of the same completions one by one. `tokens/s` counts sampled
-tokens by the wall time of the rollouts. Figures are of all rounds but the first, which is not counted.
+tokens by the wall time of the rollouts.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ TOOL = {
 }
 
 
-def agent(model: Runnable[Any, Any]) -> Any:
-    """A graph that asks its model eight times."""
+def agent(model: Runnable[Any, Any], turns: int) -> Any:
+    """A graph that asks its model as many times as there are turns."""
 
     async def ask(state: MessagesState) -> dict[str, list[AnyMessage]]:
         return {"messages": [await model.ainvoke(state["messages"])]}
@@ -92,7 +93,7 @@ def agent(model: Runnable[Any, Any]) -> Any:
         return {"messages": results or [HumanMessage("Go on.")]}
 
     def more(state: MessagesState) -> str:
-        return END if sum(isinstance(one, AIMessage) for one in state["messages"]) >= TURNS else "go_on"
+        return END if sum(isinstance(one, AIMessage) for one in state["messages"]) >= turns else "go_on"
 
     graph = StateGraph(MessagesState).add_node("ask", ask).add_node("go_on", go_on)
     graph.add_edge(START, "ask").add_edge("go_on", "ask").add_conditional_edges("ask", more)
@@ -179,27 +180,43 @@ def servers(model: str, modes: list[str], scratch: Path, extra: list[str]) -> It
         yield sides
 
 
-async def measure(kind: str, side: Side, rollouts: int, seed: int, grammar: str, counted: bool) -> None:
-    """One round of one side."""
+async def measure(kind: str, side: Side, grammar: str, *, rollouts: int, turns: int, seed: int, counted: bool) -> None:
+    """One round of one side.
+
+    Args:
+        kind: `calls` or `chat`.
+        side: The server; gets the figures if they are counted.
+        grammar: What the model must write in each turn of `calls`.
+        rollouts: How many, in two groups.
+        turns: Of each rollout.
+        seed: Of prompts and rewards.
+        counted: Whether the figures count.
+    """
     policy, rng = f"{kind}-{side.mode}", random.Random(seed)
     async with TrainerClient(side.url, KEY) as trainer:
         if policy not in {known.name for known in await trainer.policies()}:
             await trainer.create_policy(policy, rank=8)
         model: Any = ChatART(
-            policy=policy, max_tokens=160 if kind == "calls" else 48, base_url=side.url, api_key=SecretStr(KEY)
+            policy=policy, max_tokens=160 if kind == "calls" else 32, base_url=side.url, api_key=SecretStr(KEY)
         )
         if kind == "calls":
             model = model.bind(tools=[TOOL], extra_body={"structured_outputs": {"regex": grammar}})
         prompts = [f"{seed}.{number}: look some words up." for number in range(2)]
         asked = [{"messages": [SystemMessage("You answer in few words."), HumanMessage(prompt)]} for prompt in prompts]
         began = time.perf_counter()
-        groups = await gather(agent(model), asked, n=rollouts // 2, reward=lambda _: rng.random(), progress=False)
+        graph = agent(model, turns)
+        groups = await gather(graph, asked, n=rollouts // 2, reward=lambda _: rng.random(), progress=False)
         seconds = time.perf_counter() - began
         runs = [run for group in groups for run in group.trajectories]
         if errors := [run.error for run in runs if run.error]:
             raise RuntimeError(f"{len(errors)} of {len(runs)} rollouts failed: {errors[0]}")
         result = await trainer.train_step(policy, groups, GRPOConfig(lr=1e-6))
         if counted:
+            said = (
+                f"{policy}, round {seed}: rollouts {seconds:.1f} s, step {result.metrics['seconds']['compute']:.1f} s, "
+                f"{result.metrics['tokens_unique']} packed tokens, drift {result.metrics['prefix_drift']:.3f}"
+            )
+            print(said, file=sys.stderr, flush=True)
             side.seconds += seconds
             answers = [message for run in runs for message in run.messages if isinstance(message, AIMessage)]
             side.sampled += sum(answer.usage_metadata["output_tokens"] for answer in answers if answer.usage_metadata)
@@ -213,12 +230,14 @@ async def main(options: argparse.Namespace) -> dict[str, Any]:
         tempfile.TemporaryDirectory(prefix="art-turns-") as scratch,
         servers(options.model, options.modes.split(","), Path(scratch), options.engine_args.split()) as sides,
     ):
+        grammar = THOUGHT * options.thinks + CALLS[options.calls]
         for kind in ("calls", "chat"):
             fresh = [Side(side.mode, side.url) for side in sides]
-            for number in range(options.rounds + 1):
+            for side in fresh:
+                await measure(kind, side, grammar, rollouts=4, turns=1, seed=0, counted=False)
+            for seed in range(1, options.rounds + 1):
                 for side in fresh:
-                    grammar = THOUGHT * options.thinks + CALLS[options.calls]
-                    await measure(kind, side, options.rollouts, number, grammar, counted=number > 0)
+                    await measure(kind, side, grammar, rollouts=options.rollouts, turns=TURNS, seed=seed, counted=True)
             found[kind] = [side.row() for side in fresh]
     return found
 
@@ -281,8 +300,8 @@ if __name__ == "__main__":
     parser.add_argument("--modes", default="off,exact,thoughts", help="values of `serve --splice`")
     parser.add_argument("--calls", default="hermes", choices=CALLS, help="how the model writes calls of tools")
     parser.add_argument("--thinks", action="store_true", help="the model thinks first, in <think>…</think>")
-    parser.add_argument("--rollouts", type=int, default=8, help="rollouts of a round, in two groups")
-    parser.add_argument("--rounds", type=int, default=2, help="rounds that count")
+    parser.add_argument("--rollouts", type=int, default=4, help="rollouts of a round, in two groups")
+    parser.add_argument("--rounds", type=int, default=1, help="rounds of each server and agent")
     parser.add_argument("--engine-args", default="", help="more flags for vLLM")
     parser.add_argument("--scripted", action="store_true", help="run no model")
     parser.add_argument("--tokenizer", action="append", default=[], help="NAME=DIRECTORY, with --scripted; repeatable")

@@ -7,13 +7,14 @@ place of the rendered prompt, unless `state["splices"]` is false (`"garbled"`: i
 What it answers follows from the last message: `think THOUGHT|TEXT` thinks first, `call NAME {json}` makes a tool call,
 `calls [[NAME, {json}], …]` several, `say TEXT` says TEXT, `who` names the weights of the adapter that answers, `where`
 the engine, `slow` streams slowly, `die` breaks the connection, `no tokens` leaves the token ids out, `gap TEXT` says
-TEXT and leaves the second chunk of a stream out; `after SECONDS …` does the rest later, `held …` does it once
+TEXT and leaves the second chunk of a stream out; `after SECONDS …` does the rest later, `when released …` does it once
 `state["released"]`, `turn …` does the rest and samples END; anything else is echoed. A forced tool is called with what
 would have been said. More than 2,000 characters are over the context. While a test leaves texts in `state["answers"]`,
 these are said instead (of `call …`, done), to prompts of any length. `state["scripts"]` has such answers for
 conversations: a list for each text by which a conversation is known, however a framework wraps it. After the list it
 says `done`. Adapters whose names are in `state["refused"]` are not loaded, nor are those that are no whole safetensors
-files. While `state["deaf"]`, health checks are not answered.
+files. While `state["deaf"]`, health checks are not answered. Asked for `prompt_logprobs`, it finds the characters of
+`state["likes"]` a nat likelier than others. With `state["shift"]` it has another tokenizer.
 
 `cut TEXT` says TEXT, and that the limit of tokens cut it.
 
@@ -69,7 +70,7 @@ def make_app(
     state: dict[str, Any] = {
         "loaded": {}, "most_loaded": 0, "loads": 0, "load_seconds": 0.0, "requests": [], "tokenized": [], "aborted": 0,
         "blind": False, "unready": 0, "answers": [], "scripts": {}, "refused": [], "unloadable": 0,
-        "splices": True,
+        "splices": True, "likes": "", "shift": 0,
         "deaf": False, "looks": 0, "asleep": False, "naps": 0, "disturbed": 0, "sleepless": 0, "under_way": 0,
         "released": False,
     }  # fmt: skip
@@ -131,8 +132,8 @@ def make_app(
             if await _disconnected(request, float(seconds)):
                 state["aborted"] += 1
                 return Response()
-        if said.startswith("held "):
-            said = said.removeprefix("held ")
+        if said.startswith("when released "):
+            said = said.removeprefix("when released ")
             while not state["released"]:
                 await asyncio.sleep(0.01)
         said = {"who": f"say {weights(state['loaded'].get(body['model']))}", "where": f"say {name}"}.get(said, said)
@@ -174,6 +175,12 @@ def make_app(
         prompt_ids = _tokens(body["prompt"]) if isinstance(body["prompt"], str) else body["prompt"]
         text, _ = _answer(_text(prompt_ids), body)
         tokens = _tokens(text)[: body.get("max_tokens") or CONTEXT]
+        if len(prompt_ids) > CONTEXT:
+            message = f"This model's maximum context length is {CONTEXT} tokens."
+            return JSONResponse({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
+        if "prompt_logprobs" in body:
+            scores = [None, *({str(token): {"logprob": _liking(token, state["likes"])}} for token in prompt_ids[1:])]
+            return JSONResponse({"choices": [{"index": 0, "text": "", "prompt_logprobs": scores}]})
         head = {"id": "cmpl-engine", "object": "text_completion", "created": 1, "model": body["model"]}
         count = len(tokens) * (body.get("n") or 1)
         usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": count, "total_tokens": len(prompt_ids) + count}
@@ -193,7 +200,7 @@ def make_app(
             state["unready"] -= 1
             return JSONResponse({"error": {"message": "starting", "code": 503}}, 503)
         if "prompt" in body:
-            return JSONResponse({"tokens": _tokens(body["prompt"])})
+            return JSONResponse({"tokens": [token + state["shift"] for token in _tokens(body["prompt"])]})
         if any("unrenderable" in str(message.get("content")) for message in body["messages"]):
             return JSONResponse({"error": {"message": "the template says no", "code": 400}}, 400)
         return JSONResponse({"tokens": _tokens(_render(body["messages"]))})
@@ -312,6 +319,11 @@ def _next_of_script(messages: list[dict[str, Any]], scripts: dict[str, list[str]
             following = answers.pop(0) if answers else "done"
             return following if following.startswith(("call ", "calls ")) else f"say {following}"
     return None
+
+
+def _liking(token: int, likes: str) -> float:
+    """What the engine says of a token in a prompt: characters in `likes` are a nat likelier than all others."""
+    return UNIFORM + (chr(token) in likes)
 
 
 def _tokens(text: str) -> list[int]:

@@ -13,6 +13,7 @@ from art_langgraph.llm.llm import LLM, Model, Usage, total_cost
 from art_langgraph.loop.comparison import VersionComparison, compare_versions
 from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.loop.rollout import Graph, ScenarioLike
+from art_langgraph.loop.sampling.dead_groups import DeadGroups, dead_groups
 from art_langgraph.loop.train import StepRecord, train
 from art_langgraph.progress import Stages
 from art_langgraph.trajectory import Scenario, TrajectoryGroup
@@ -53,6 +54,11 @@ class AutoRLReport:
         """Cost in USD; None where the price of an answer is unknown."""
         return total_cost(self.usage.values())
 
+    @property
+    def dead_groups(self) -> DeadGroups:
+        """Scenarios that never taught anything in the training, why, and what to do."""
+        return dead_groups(group for record in self.steps for group in record.groups)
+
     def markdown(self) -> str:
         """The report as Markdown."""
         learnt = sum(not record.result.metrics.get("skipped") for record in self.steps)
@@ -76,6 +82,7 @@ class AutoRLReport:
             scores = [run.reward for run in runs if run.reward is not None]
             mean = f"{sum(scores) / len(scores):.3f}" if scores else ""
             lines.append(f"| {record.step} | {record.result.version} | {mean} | {len(runs) - len(scores)} |")
+        lines += ["", "## Groups that taught nothing", "", str(self.dead_groups)]
         return "\n".join(lines) + "\n"
 
 

@@ -44,6 +44,7 @@ class Scope:
         recorder: What has happened so far.
         temperature: Overrides what the graph's models ask for; None: leave them.
         version: Of the policies that the graph asks, for all or by name; None: what their names mean.
+        hints: By policy, what the server puts into its prompts; empty: nothing.
         servers: Address and key of every trainer server that was asked, so that the rollout's hold on a policy version
             can be released.
         marked: How many requests to a trainer server said that they belong to the rollout.
@@ -63,6 +64,7 @@ class Scope:
     recorder: Recorder = field(default_factory=Recorder)
     temperature: float | None = None
     version: int | Mapping[str, VersionRef] | None = None
+    hints: Mapping[str, str] = field(default_factory=dict)
     servers: set[Server] = field(default_factory=set)
     marked: int = 0
     outside: bool = False

@@ -89,6 +89,7 @@ def autorl_command(
     save_scenarios(output / "training.jsonl", report.training)
     save_scenarios(output / "validation.jsonl", report.validation)
     write_private(output / "report.md", report.markdown())
+    print(report.dead_groups)
     print(report.comparison)
     print(f"use {report.model}; the report is {output / 'report.md'}")
 

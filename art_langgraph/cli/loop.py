@@ -6,7 +6,7 @@ import asyncio
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from art_langgraph.cli.options import load_object
 from trainer_server.wire import ConfigError, GRPOConfig
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from art_langgraph.judge.ruler import Ruler
     from art_langgraph.loop.watch.stopping import StopRule
     from art_langgraph.store import TrajectoryStore
+    from art_langgraph.trajectory import TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,8 @@ class LoopOptions:
         steps: Number of the last step.
         groups_per_step: Scenarios of a step.
         n: Runs of each scenario.
+        sampler: Which scenarios a step gets.
+        explore: Runs of a step, at most, that explore dead groups; 0: none.
         held_out: JSONL file of the held-out scenarios; None: nothing is measured.
         evaluate_every: Steps between two evaluations.
         stop_at: Ends the run when the lower bound of held-out success is at least this.
@@ -44,6 +47,8 @@ class LoopOptions:
     steps: int
     groups_per_step: int
     n: int
+    sampler: Literal["uniform", "learnable"]
+    explore: int
     held_out: Path | None
     evaluate_every: int | None
     stop_at: float | None
@@ -76,7 +81,9 @@ def run_loop(
     ruler: Ruler | None,
     store: TrajectoryStore,
 ) -> None:
-    """Trains a policy, and prints a line for each step. The policy is created if it is missing.
+    """Trains a policy, and prints a line for each step, and in the end the scenarios that taught nothing.
+
+    The policy is created if it is missing.
 
     Args:
         policy: Name of the policy.
@@ -91,6 +98,8 @@ def run_loop(
     """
     from art_langgraph.client.client import TrainerClient
     from art_langgraph.datasets import load_scenarios
+    from art_langgraph.loop.sampling.dead_groups import dead_groups
+    from art_langgraph.loop.sampling.exploration import Exploration
     from art_langgraph.loop.train import train
     from trainer_server.wire.jsonl import append_jsonl
 
@@ -99,7 +108,6 @@ def run_loop(
     graph = load_object(options.graph)
     reward = load_object(options.reward) if options.reward else None
     scenarios = load_scenarios(options.scenarios)
-    held_out = load_scenarios(options.held_out) if options.held_out else None
 
     async def loop() -> None:
         async with TrainerClient() as trainer:
@@ -116,22 +124,28 @@ def run_loop(
                 groups_per_step=options.groups_per_step,
                 n=options.n,
                 config=config,
+                sampler=options.sampler,
+                explore=Exploration(n=options.n, budget=options.explore) if options.explore else None,
                 nodes=nodes,
                 store=store,
                 run=options.run,
-                held_out=held_out,
+                held_out=options.held_out,
                 evaluate_every=options.evaluate_every,
                 stop_when=options.rules(),
                 keep_best=options.keep_best,
                 progress=sys.stderr.isatty(),
             )
+            groups: list[TrajectoryGroup] = []
             first = True
             async for record in steps:
                 if first and record.baseline is not None:
                     print(f"before: {record.baseline}")
                 first = False
                 print(record, flush=True)
+                groups += record.groups
                 if options.metrics is not None:
                     append_jsonl(options.metrics, [record.summary()])
+            if (report := dead_groups(groups)).dead:
+                print(report)
 
     asyncio.run(loop())

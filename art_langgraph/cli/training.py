@@ -67,6 +67,22 @@ def train_command(
     steps: Annotated[int, typer.Option(help="Steps of the loop.", min=1, rich_help_panel=_LOOP)] = 20,
     groups_per_step: Annotated[int, typer.Option(help="Scenarios of a step.", min=1, rich_help_panel=_LOOP)] = 4,
     n: Annotated[int, typer.Option("--n", help="Runs of each scenario.", min=2, rich_help_panel=_LOOP)] = 8,
+    sampler: Annotated[
+        Literal["uniform", "learnable"],
+        typer.Option(
+            help="Scenarios of a step: all equally often, or those whose runs will most likely get unequal rewards.",
+            rich_help_panel=_LOOP,
+        ),
+    ] = "uniform",
+    explore: Annotated[
+        int,
+        typer.Option(
+            help="Where all runs of a scenario got the same reward, run it again at a higher temperature: so many runs "
+            "of a step, at most.",
+            min=0,
+            rich_help_panel=_LOOP,
+        ),
+    ] = 0,
     held_out: Annotated[
         Path | None,
         typer.Option(
@@ -167,6 +183,8 @@ def train_command(
             "in Python)"
         )
     of_the_loop = {
+        "--sampler": sampler != "uniform",
+        "--explore": explore,
         "--held-out": held_out,
         "--evaluate-every": evaluate_every,
         "--stop-at": stop_at,
@@ -200,6 +218,8 @@ def train_command(
                 steps=steps,
                 groups_per_step=groups_per_step,
                 n=n,
+                sampler=sampler,
+                explore=explore,
                 held_out=held_out,
                 evaluate_every=evaluate_every,
                 stop_at=stop_at,
@@ -307,9 +327,12 @@ async def _unused(
     """The runs that a step may take. Says which ones are left out, and why."""
     from art_langgraph.client.step_marks import settle
 
-    usable = [trajectory for trajectory in recorded if not trajectory.evaluation]
+    usable = [trajectory for trajectory in recorded if not (trajectory.evaluation or trajectory.hints)]
     if evaluations := len(recorded) - len(usable):
-        print(f"{evaluations} of {len(recorded)} runs are left out: they evaluate a version, and are never trained on")
+        print(
+            f"{evaluations} of {len(recorded)} runs are left out: they evaluate a version, or had hints, and are never "
+            "trained on"
+        )
     for job in await settle(trainer, store, policy):
         print(f"{job.id}, which was sent earlier, is still {job.status}: its runs are in use")
     if again:
@@ -365,6 +388,8 @@ async def _train(
     """Compares runs, takes a training step on them, and records that they were used."""
     from art_langgraph.client.step_marks import StepMarks
     from art_langgraph.credit import compare
+    from art_langgraph.loop.sampling.dead_groups import dead_groups
+    from art_langgraph.trajectory import TrajectoryGroup
 
     chosen = {trajectory.id for trajectory in runs}
     earlier = (run for run in recorded if run.id not in chosen and run.scored and not run.evaluation)
@@ -379,6 +404,9 @@ async def _train(
         print(f"{job.id} is accepted: a training step of {policy}")
         marks.result = result = await trainer.result(job)
     metrics = result.metrics
+    several = [group for group in TrajectoryGroup.by_scenario(comparison.trained) if len(group.trajectories) > 1]
+    if several and (report := dead_groups(several)).scenarios:
+        print(report)
     if skipped := metrics.get("skipped"):
         print(f"{policy} stays at version {result.version}: {skipped}; the runs can be used again")
         raise typer.Exit(1)

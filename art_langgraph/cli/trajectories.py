@@ -1,4 +1,4 @@
-"""`art-langgraph trajectories …`: lists, shows, exports and imports recorded runs."""
+"""`art-langgraph trajectories …`: lists, shows, exports and imports recorded runs; what teaches nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from art_langgraph.trajectory import Trajectory
     from trainer_server.wire import Completion
 
-app = typer.Typer(help="Recorded runs: list, show, export, import, stats.", no_args_is_help=True)
+app = typer.Typer(help="Recorded runs: list, show, export, import, stats, dead-groups.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -287,6 +287,38 @@ def stats_command(
     print_table(rows, columns, whole=["graph"])
     if cut_off := len(target.unfinished()):
         print(f"{cut_off} runs have begun and not ended: under way, or cut off")
+
+
+@app.command("dead-groups")
+def dead_groups_command(
+    policy: Annotated[str, typer.Option(help="Policy whose training is looked at.")] = "agent",
+    as_json: JsonOption = False,
+    store: StoreOption = None,
+    graph: GraphOption = None,
+    since: SinceOption = None,
+) -> None:
+    """Report the scenarios that never taught a policy anything: why, and what to do.
+
+    A group is the runs of a scenario that one version sampled. It teaches nothing where all of them got the same
+    reward. Runs that evaluate a version are not looked at.
+
+    Example: art-langgraph trajectories dead-groups --policy agent --since 1d
+    """
+    from art_langgraph.loop.sampling.dead_groups import dead_groups, groups_by_version
+    from art_langgraph.store import TrajectoryStore
+
+    target = TrajectoryStore(store)
+    groups = groups_by_version(target.list(**filters(graph, None, since)), policy)
+    if not groups:
+        raise ConfigError(
+            f"{target.path} has no run of {policy!r} that could be trained: name another policy with --policy, or give "
+            "train() a store"
+        )
+    report = dead_groups(groups)
+    if as_json:
+        print_json(report.summary())
+    else:
+        print(report)
 
 
 def _statistics(runs: Sequence[Trajectory]) -> dict[str, Any]:

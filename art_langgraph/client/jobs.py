@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -51,6 +51,7 @@ class JobAPI(ServerAPI):
         *,
         nodes: Sequence[str] | None = None,
         retry_credit: RetryCredit = "drop",
+        hints: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
         time_limit: float | None = None,
     ) -> Job:
@@ -62,6 +63,7 @@ class JobAPI(ServerAPI):
             config: As that of `train_step`.
             nodes: As those of `train_step`.
             retry_credit: As that of `train_step`.
+            hints: As those of `train_step`.
             idempotency_key: Names the step. The server takes a step once, however often it is sent. None: a new key.
             time_limit: Seconds that the trainer may take; a job that takes longer fails. None: the server's limit.
 
@@ -69,7 +71,7 @@ class JobAPI(ServerAPI):
             ConfigError: As `train_step`.
         """
         request = StepRequest(
-            groups=_references(policy, groups, nodes, retry_credit),
+            groups=_references(policy, groups, nodes, retry_credit, hints),
             config=config or GRPOConfig(),
             idempotency_key=idempotency_key or uuid.uuid4().hex,
             time_limit=time_limit,
@@ -180,6 +182,7 @@ class JobAPI(ServerAPI):
         *,
         nodes: Sequence[str] | None = None,
         retry_credit: RetryCredit = "drop",
+        hints: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
         time_limit: float | None = None,
         timeout: float | None = None,
@@ -192,6 +195,8 @@ class JobAPI(ServerAPI):
             config: Learning rate, loss and other settings of the step; None: the defaults.
             nodes: Patterns of the node paths to train ("planner", "worker/*"); None: all.
             retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
+            hints: By id of a trajectory: what the policy would have needed to know. The policy that reads it in its
+                prompts is then the teacher of this run; the weight is that of `config.distill`.
             idempotency_key: As that of `submit`.
             time_limit: As that of `submit`.
             timeout: As that of `wait`.
@@ -213,6 +218,7 @@ class JobAPI(ServerAPI):
             config,
             nodes=nodes,
             retry_credit=retry_credit,
+            hints=hints,
             idempotency_key=idempotency_key,
             time_limit=time_limit,
         )
@@ -283,7 +289,11 @@ class JobAPI(ServerAPI):
 
 
 def _references(
-    policy: str, groups: Sequence[TrajectoryGroup | GroupRef], nodes: Sequence[str] | None, retry_credit: RetryCredit
+    policy: str,
+    groups: Sequence[TrajectoryGroup | GroupRef],
+    nodes: Sequence[str] | None,
+    retry_credit: RetryCredit,
+    hints: Mapping[str, str] | None,
 ) -> list[GroupRef]:
     """The groups of a step, as completions and rewards. Raises ConfigError as `train_step`."""
     for number, group in enumerate(groups):
@@ -306,7 +316,7 @@ def _references(
             len(mixed),
             mixed[0],
         )
-    refs += group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit)
+    refs += group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit, hints=hints)
     if twice := repeated(refs):
         log.warning(
             "%d completions are in several references of one step, which trains them once for each; the first: %s",

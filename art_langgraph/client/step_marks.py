@@ -29,7 +29,7 @@ class StepMarks:
 
     def __init__(self, store: TrajectoryStore | None, policy: str, step: str, runs: Iterable[Trajectory]) -> None:
         self._store, self._policy, self._step = store, policy, step
-        self._ids = [run.id for run in runs if run.scored and not run.evaluation]
+        self._ids = [run.id for run in runs if run.scored and not run.untrained]
         self.result: StepResult | None = None
         """What the step did. Set it inside of the block."""
 

@@ -117,7 +117,7 @@ def warn_unheard(trajectory: Trajectory, graph: str) -> None:
         trajectory: A run that has ended.
         graph: Name of the graph's class.
     """
-    if trajectory.reward is None or trajectory.error is not None or trajectory.evaluation:
+    if trajectory.reward is None or trajectory.error is not None or trajectory.untrained:
         return
     if any(call.id is not None for call in trajectory.completions):
         return

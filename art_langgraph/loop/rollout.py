@@ -64,6 +64,7 @@ async def rollout(
     version: int | Mapping[str, VersionRef] | None = None,
     evaluation: bool = False,
     metadata: Mapping[str, Any] | None = None,
+    hints: Mapping[str, str] | None = None,
 ) -> Trajectory:
     """Runs a graph, or a function that is the agent, on a scenario and records what it did.
 
@@ -102,13 +103,15 @@ async def rollout(
             a version itself (`agent@3`) keeps it.
         evaluation: The run evaluates a version, and is never trained on.
         metadata: Your data, kept in the trajectory.
+        hints: By policy, a text that the trainer server puts into the prompts of this run. The run is never trained on.
 
     Returns:
         The trajectory.
 
     Raises:
         ConfigError: The graph is not compiled, it does not take the scenario's input, the function takes something
-            else than a scenario, or a declared factory raised. Nothing was run.
+            else than a scenario, or a declared factory raised. Nothing was run. Or a hint was given, and no trainer
+            server is known.
         PinIgnored: Another version answered than `version`, or at another temperature than `temperature`: by a chat
             model that is neither ChatART nor LangChain's ChatOpenAI, or in a remote graph whose process does not
             record. The error has the trajectory, and the store too.
@@ -122,7 +125,7 @@ async def rollout(
         return await _run(
             source,
             scenario,
-            Scope(temperature=temperature, version=version),
+            Scope(temperature=temperature, version=version, hints=hints or {}),
             config=config,
             timeout=timeout,
             store=store,
@@ -189,6 +192,7 @@ async def _run(
         temperature=scope.temperature,
         requested_version=dict(version) if isinstance(version, Mapping) else version,
         evaluation=evaluation,
+        hints=dict(scope.hints),
         metadata=dict(metadata or {}),
         resumes=resumed_state(scenario.input, threads.configurable(config)),
     )
@@ -199,10 +203,15 @@ async def _run(
     tie_clients()
     run = Run(scope, scenario, source.server or next(iter(known_servers()), None), source.policy)
     may_answer = source.may_answer
+    if scope.hints and run.server is None:
+        raise ConfigError(
+            "hints= needs the trainer server that the graph asks: make a ChatART or a TrainerClient first"
+        )
     with recording(scope, handler):
         try:
-            if may_answer:
-                await register(run, evaluation=evaluation, metadata=metadata or {}, certain=source.answers)
+            if may_answer or scope.hints:
+                certain = source.answers or bool(scope.hints)
+                await register(run, evaluation=evaluation, metadata=metadata or {}, certain=certain)
             async with AsyncExitStack() as stack:
                 stack.enter_context(running(run))
                 stack.enter_context(found_by_clients(run.server if may_answer else None))

@@ -31,11 +31,13 @@ class StepCheck:
         policy: As that of `group_refs`.
         nodes: As those of `group_refs`.
         retry_credit: As that of `group_refs`.
+        rewards_count: Whether runs are trained by their rewards. Otherwise they need none.
     """
 
     policy: str
     nodes: Sequence[str] | None
     retry_credit: RetryCredit
+    rewards_count: bool = True
     began: bool = False
     """Whether a step was checked before."""
     wasted: int = 0
@@ -59,7 +61,8 @@ class StepCheck:
         first, self.began = not self.began, True
         try:
             check_runs(groups, answered_counts=False)
-            check_rewards(groups)
+            if self.rewards_count:
+                check_rewards(groups)
             check_completions(groups, policy=self.policy, nodes=self.nodes, retry_credit=self.retry_credit)
         except RolloutsFailed as error:
             self.wasted += 1

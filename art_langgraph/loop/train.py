@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from itertools import count
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 
@@ -18,9 +19,16 @@ from art_langgraph.credit import RetryCredit
 from art_langgraph.loop.evaluate import evaluate
 from art_langgraph.loop.failures import runs_of
 from art_langgraph.loop.graphs import Graph, GraphSource
+from art_langgraph.loop.hints.rescue import HintFunction, Hints, rescue
 from art_langgraph.loop.pins import PinIgnored
-from art_langgraph.loop.prefetch import RolloutBatch, add_informative, pick, prefetch_rollouts, replacements
+from art_langgraph.loop.prefetch import RolloutBatch, prefetch_rollouts
 from art_langgraph.loop.rollout import Resume, ScenarioLike, rollout, run_groups
+from art_langgraph.loop.sampling.curriculum import Curriculum
+from art_langgraph.loop.sampling.exploration import Exploration, Explorer
+from art_langgraph.loop.sampling.informative import add_informative
+from art_langgraph.loop.sampling.learnable import LearnableSampler
+from art_langgraph.loop.sampling.sampler import Sampler
+from art_langgraph.loop.sampling.uniform import UniformSampler
 from art_langgraph.loop.step_check import StepCheck, wait_until_ready
 from art_langgraph.loop.watch.alarm_rules import AlarmRules
 from art_langgraph.loop.watch.held_out import HeldOut
@@ -47,8 +55,12 @@ async def train(
     groups_per_step: int = 4,
     n: int = 8,
     config: GRPOConfig | Callable[[int], GRPOConfig] | None = None,
+    sampler: Sampler | Literal["uniform", "learnable"] = "uniform",
+    measured: Sequence[TrajectoryGroup] = (),
+    explore: Exploration | None = None,
     dynamic_sampling: int = 0,
     max_staleness: int = 0,
+    hints: HintFunction | Hints | None = None,
     nodes: Sequence[str] | None = None,
     retry_credit: RetryCredit = "drop",
     max_concurrency: int = 32,
@@ -62,7 +74,7 @@ async def train(
     seed: int = 0,
     run: str = "",
     first_step: int = 1,
-    held_out: HeldOut | Sequence[ScenarioLike] | None = None,
+    held_out: HeldOut | Sequence[ScenarioLike] | str | Path | None = None,
     evaluate_every: int | None = None,
     stop_when: StopRule | Sequence[StopRule] | None = None,
     keep_best: bool = False,
@@ -71,8 +83,9 @@ async def train(
 ) -> AsyncIterator[StepRecord]:
     """Trains a policy on a graph, yielding after each step.
 
-    Step i always takes the same scenarios for a seed. A run that continues at `first_step` therefore takes the same
-    scenarios as a run without a break.
+    With the uniform sampler, step i always takes the same scenarios for a seed. A run that continues at `first_step`
+    therefore takes the same scenarios as a run without a break. The learnable sampler looks at rewards: what it has
+    seen is read from `store` when a run continues; without a store it begins anew, and a warning says so.
 
     The loop outlives a restart of the trainer server. Its own requests and the calls of ChatART are sent again for as
     long as `TrainerClient` and `ChatART` say, and a run whose graph lost the server in another way runs again. Warnings
@@ -85,18 +98,30 @@ async def train(
         scenarios: The tasks to learn from.
         policy: The policy to train; the graph asks it through ChatART.
         reward: Scores single runs. Either `reward` or `group_reward` is needed, unless a function sets the reward of
-            its runs (`current_run().reward`).
+            its runs (`current_run().reward`), or only a teacher counts (`config.distill` with `rewards=False`).
         group_reward: Scores the runs of a scenario together (`Ruler`).
         steps: Number of the last step.
         client: The trainer server.
         groups_per_step: Scenarios of a step.
         n: Runs of each scenario.
         config: Settings of every step, or a function of its number, for schedules.
+        sampler: Which scenarios a step gets. "uniform": all equally often. "learnable": those whose runs will most
+            likely get unequal rewards, by what their runs came to until now (`LearnableSampler`). Or your own
+            `Sampler`.
+        measured: Runs of the scenarios that were made and scored before, such as those of `gather`. The sampler learns
+            from those at `temperature`. The first step learns from the informative groups among them that the newest
+            version sampled and that are no evaluation, and makes rollouts only for what is missing.
+        explore: Runs scenarios whose runs all got the same reward again at a higher temperature, up to a budget. It
+            comes before `dynamic_sampling`. None: never.
         dynamic_sampling: How often a step runs further scenarios in place of those whose runs all got the same reward,
             which teach nothing; 0: never.
         max_staleness: How many versions a step's completions may be behind. With 0, rollouts and training take turns.
             With more, rollouts of later steps run during training, which saves time where the engine and the trainer
             do not share a processor.
+        hints: Where all runs of a scenario fail, makes a hint of the scenario and of these runs, and the scenario runs
+            once more with the hint in the policy's prompts. If that succeeds, the policy without the hint learns from
+            the policy with it, at the tokens of the runs that failed. `Hints` has settings; `config.distill` the
+            weight. None: no hints.
         nodes: As those of `TrainerClient.train_step`.
         retry_credit: As that of `TrainerClient.train_step`.
         max_concurrency: Runs at once.
@@ -107,16 +132,16 @@ async def train(
         resume: Answers the graph's interrupts; see `rollout`.
         run_config: LangChain's config of each run; `rollout` calls it `config`.
         metadata: Your data, kept in each trajectory.
-        shuffle: Draw scenarios in random order. Without it they are taken in the order given, so that you choose which
-            scenarios a step gets.
-        seed: Seeds that order.
+        shuffle: The uniform sampler draws scenarios in random order. Without it they are taken in the order given, so
+            that you choose which scenarios a step gets.
+        seed: Seeds the sampler.
         run: Name of the training run, which makes its steps idempotent: a step that the server accepted before a crash
             is not taken again, and its record has no groups. A step that failed there, or was cancelled, is taken
             again. Empty: no such names.
         first_step: Number of the first step.
-        held_out: Scenarios that are never trained on, or a HeldOut, which says how they are measured. The version that
-            the run begins with is evaluated on them, and the last one. Kept in `store`, an evaluation is not made
-            again by a run that is continued.
+        held_out: Scenarios that are never trained on, a JSONL file of them, or a HeldOut, which says how they are
+            measured. The version that the run begins with is evaluated on them, and the last one. Kept in `store`, an
+            evaluation is not made again by a run that is continued.
         evaluate_every: Steps between two further evaluations; None: there are no others.
         stop_when: Ends the run early: `TargetReached`, `Plateau`, `TimeBudget`, `TokenBudget`, a function of the
             records, or several of these, of which the first that holds ends it. `StepRecord.stopped` says why.
@@ -139,7 +164,12 @@ async def train(
         ServerUnreachable: The server was gone for longer than the client's `retry_for`.
     """
     source, tasks = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
-    if reward is None and group_reward is None and not source.may_answer:
+
+    def settings(step: int) -> GRPOConfig:
+        return config(step) if callable(config) else config or GRPOConfig()
+
+    rewards_count = settings(first_step).rewards_count
+    if reward is None and group_reward is None and not source.may_answer and rewards_count:
         raise ConfigError("train() needs reward=… or group_reward=…: without one there is nothing to learn from")
     if groups_per_step < 1 or first_step < 1:
         raise ConfigError(f"groups_per_step={groups_per_step} and first_step={first_step} must be at least 1")
@@ -147,11 +177,16 @@ async def train(
         raise ConfigError(f"{len(scenarios)} scenarios are fewer than groups_per_step={groups_per_step}")
     if max_staleness < 0 or dynamic_sampling < 0:
         raise ConfigError(f"max_staleness={max_staleness} and dynamic_sampling={dynamic_sampling} must be 0 or more")
+    if explore is not None and temperature is not None and explore.temperature <= temperature:
+        raise ConfigError(
+            f"explore: its temperature={explore.temperature} must be above that of the training, {temperature}"
+        )
     source.check(tasks)
     source.policy = policy
     if source.function is not None:
         source.server = client.connection
-    check = StepCheck(policy, nodes, retry_credit)
+    check = StepCheck(policy, nodes, retry_credit, rewards_count)
+    helping = Hints.of(hints) if hints is not None else None
     watch = Watch.of(
         policy,
         client,
@@ -173,8 +208,22 @@ async def train(
         config=run_config,
         metadata=metadata,
     )
+    curriculum = await Curriculum.begin(
+        _sampler(sampler, policy, n, seed, shuffle),
+        tasks,
+        policy=policy,
+        temperature=temperature,
+        client=client,
+        store=store,
+        measured=measured,
+    )
+    if first_step > 1:
+        curriculum.step_was_taken()
+    explorer = None if explore is None else Explorer(explore)
 
-    async def run_scenario(scenario: Scenario) -> Trajectory:
+    async def run_scenario(
+        scenario: Scenario, *, temperature: float | None = temperature, hint: str | None = None
+    ) -> Trajectory:
         try:
             return await rollout(
                 source,
@@ -187,15 +236,18 @@ async def train(
                 resume=resume,
                 version={policy: "latest"},
                 metadata=metadata,
+                hints={policy: hint} if hint is not None else None,
             )
         except PinIgnored as error:  # one run among many: it counts as failed
             return error.trajectories[0]
 
-    async def run_all(step: int, chosen: Sequence[ScenarioLike]) -> list[TrajectoryGroup]:
+    async def run_all(
+        step: int, chosen: Sequence[Scenario], n: int = n, temperature: float | None = temperature
+    ) -> list[TrajectoryGroup]:
         return await run_groups(
             source,
-            run_scenario,
-            [Scenario.of(scenario) for scenario in chosen],
+            partial(run_scenario, temperature=temperature),
+            chosen,
             n,
             max_concurrency=max_concurrency,
             group_reward=group_reward,
@@ -206,19 +258,39 @@ async def train(
     async def roll(step: int) -> RolloutBatch:
         key, job = await _accepted(client, policy, run, step) if run else (None, None)
         if job is not None:
+            curriculum.step_was_taken()
             return RolloutBatch(step, job=job, key=key)
-        chosen = pick(tasks, groups_per_step, step, seed if shuffle else None)
-        others = replacements(tasks, chosen, step, seed)
-        groups = await run_all(step, chosen)
+        ready = curriculum.ready if step == first_step else []
+        chosen = curriculum.choose(step, groups_per_step - len(ready), ready)
+        groups = ready + await run_all(step, chosen)
         if check.unanswered(groups):
             log.warning("step %d: the trainer server answered in no run; when it is ready, they run once more", step)
             if await wait_until_ready(client, client.retry_for):
                 groups = await run_all(step, chosen)
-        replaced = 0
+        explored = replaced = 0
+        rescued = None
         if check.of_use(step, groups):
-            groups, replaced = await add_informative(partial(run_all, step), groups, others, dynamic_sampling)
-            check.added(step, groups[len(chosen) :])
-        return RolloutBatch(step, groups, key=key, replaced=replaced)
+            if explorer is not None:
+                again = partial(run_all, step, n=explorer.settings.n, temperature=explorer.settings.temperature)
+                groups, explored = await explorer.explore(again, groups)
+            made, choose = len(groups), partial(curriculum.choose, step)
+            rounds = 0 if _taught(settings(step)) else dynamic_sampling  # with a teacher, equal rewards teach too
+            groups, replaced = await add_informative(partial(run_all, step), groups, choose, rounds)
+            check.added(step, groups[made:])
+            if helping is not None:
+                rescued = await rescue(
+                    groups,
+                    helping,
+                    lambda scenario, hint: run_scenario(scenario, hint=hint),
+                    policy=policy,
+                    client=client,
+                    max_concurrency=max_concurrency,
+                    group_reward=group_reward,
+                )
+        curriculum.learn(groups)
+        return RolloutBatch(
+            step, groups, key=key, replaced=replaced, explored=explored, measured=len(ready), rescue=rescued
+        )
 
     batches = prefetch_rollouts(range(first_step, steps + 1), roll, max_staleness)
     async with watch, aclosing(batches):
@@ -232,23 +304,52 @@ async def train(
                     result = await client.train_step(
                         policy,
                         batch.groups,
-                        config(batch.step) if callable(config) else config,
+                        settings(batch.step),
                         nodes=nodes,
                         retry_credit=retry_credit,
+                        hints=batch.rescue.hints if batch.rescue else None,
                         idempotency_key=key,
                     )
                 else:
                     result = await client.result(batch.job)
                 marks.result = result
             phases = result.metrics["job"]["seconds"]
-            seconds = {"rollout": batch.seconds, "train": phases.get("train", 0.0), "swap": phases.get("swap", 0.0)}
-            record = StepRecord(batch.step, result, batch.groups, seconds, batch.replaced)
+            seconds = {"rollout": batch.seconds, "train": 0.0, "swap": 0.0, **phases}
+            record = StepRecord(
+                batch.step,
+                result,
+                batch.groups,
+                seconds,
+                batch.replaced,
+                explored=batch.explored,
+                measured=batch.measured,
+                hints=batch.rescue.counts if batch.rescue else None,
+                hinted=batch.rescue.runs if batch.rescue else [],
+            )
             await watch.after(record, taken=batch.job is not None)
             yield record
             if record.stopped is not None:
                 return
         if first_step > steps:
             await watch.conclude()
+
+
+def _taught(config: GRPOConfig) -> bool:
+    """Whether a teacher scores every run of a step."""
+    return config.distill is not None and config.distill.teacher is not None
+
+
+def _sampler(
+    given: Sampler | Literal["uniform", "learnable"], policy: str, n: int, seed: int, shuffle: bool
+) -> Sampler:
+    """The sampler that an argument of `train` names."""
+    if given == "uniform":
+        return UniformSampler(seed, shuffle)
+    if given == "learnable":
+        return LearnableSampler(policy, n=n, seed=seed)
+    if isinstance(given, str):
+        raise ConfigError(f"sampler={given!r}: give 'uniform', 'learnable', or an object with the methods of Sampler")
+    return given
 
 
 async def _accepted(client: TrainerClient, policy: str, run: str, step: int) -> tuple[str, Job | None]:

@@ -89,7 +89,7 @@ def _checked(answer: httpx.Response) -> bytes:
 
 
 async def register(run: Run, *, evaluation: bool, metadata: Mapping[str, Any], certain: bool = True) -> None:
-    """Tells the trainer server what holds for the requests of a run: its version, its temperature, its scenario.
+    """Tells the trainer server what holds for the requests of a run: its version, temperature, hints, scenario.
 
     A server that is away, or none at all, ends no run: the run may need none. Whether it was answered as it asked for
     is looked at when it has ended.
@@ -105,7 +105,7 @@ async def register(run: Run, *, evaluation: bool, metadata: Mapping[str, Any], c
     """
     if run.server is None:
         return
-    pinned = run.scope.version is not None or run.scope.temperature is not None
+    pinned = run.scope.version is not None or run.scope.temperature is not None or bool(run.scope.hints)
     ledger = LedgerClient(run.server, retry_seconds() if certain and pinned else _BRIEFLY)
     body = _registration(run, evaluation=evaluation, metadata=metadata)
     try:
@@ -118,7 +118,7 @@ def register_now(run: Run, *, evaluation: bool, metadata: Mapping[str, Any]) -> 
     """The same, without an event loop."""
     if run.server is None:
         return
-    pinned = run.scope.version is not None or run.scope.temperature is not None
+    pinned = run.scope.version is not None or run.scope.temperature is not None or bool(run.scope.hints)
     ledger = LedgerClient(run.server, retry_seconds() if pinned else _BRIEFLY)
     try:
         _registered(
@@ -162,6 +162,7 @@ def _registration(run: Run, *, evaluation: bool, metadata: Mapping[str, Any]) ->
         scenario=task,
         version=dict(version) if isinstance(version, Mapping) else version,
         temperature=run.scope.temperature,
+        hints=dict(run.scope.hints),
         evaluation=evaluation,
         metadata=plain(dict(metadata)),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from art_langgraph.loop.evaluate import evaluate
+from art_langgraph.loop.evaluate import Evaluation, evaluate
 from art_langgraph.loop.rollout import Graph, Resume
 from art_langgraph.store import TrajectoryStore
 from art_mcp.scenarios.scenario_set import ScenarioSet
@@ -61,6 +61,16 @@ async def measure_difficulty(
         timeout=timeout,
         progress=progress,
     )
+    return rated(scenarios, evaluation)
+
+
+def rated(scenarios: ScenarioSet, evaluation: Evaluation) -> ScenarioSet:
+    """The same scenarios with the success rates of an evaluation of them. Those without a scored run stay as they are.
+
+    Args:
+        scenarios: The set that was measured.
+        evaluation: Its runs.
+    """
     rates = {id: successes / runs for id, (successes, runs) in evaluation.by(lambda scenario: [scenario.id]).items()}
     measured = [
         scenario.with_plan(measured=rates[scenario.id]) if scenario.id in rates else scenario

@@ -57,8 +57,9 @@ class TrainingSettings:
         groups_per_step: Number of scenarios in each step.
         n: Number of runs of each scenario in a step.
         config: Settings of all steps, or a function from the number of a step to its settings. None takes the defaults.
-        difficulty_runs: Number of runs of each training scenario before training. Scenarios that the policy never or
-            always solves in these runs are left out. 0 leaves none out.
+        difficulty_runs: Number of runs of each training scenario before training, which tell its difficulty. Steps
+            choose the scenarios that will most likely teach something (`sampler="learnable"`), and the first step
+            learns from these runs. 0: the first steps find out.
         judge: Language model that compares the runs of a scenario (`Ruler`), as "provider/name" or an LLM. None: the
             reward is that of `verify` alone.
         judge_weight: Weight of the judge's score, which is added to the reward of `verify`.

@@ -8,8 +8,10 @@ from typing import Any
 
 from art_langgraph.llm.llm import Usage, total_cost
 from art_langgraph.loop.evaluate import Evaluation
+from art_langgraph.loop.sampling.dead_groups import DeadGroups, dead_groups
 from art_langgraph.loop.train import StepRecord
 from art_mcp.scenarios.scenario_set import ScenarioSet
+from art_mcp.specialization.verify import solved
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +53,12 @@ class Specialization:
     def model(self) -> str:
         """Name of the policy version to use, as the gateway knows it: `policy@version`."""
         return f"{self.policy}@{self.after.version}"
+
+    @property
+    def dead_groups(self) -> DeadGroups:
+        """Training scenarios that never taught anything, why, and what to do."""
+        groups = (group for record in self.steps for group in record.groups)
+        return dead_groups(groups, success=solved)
 
     @property
     def cost(self) -> float | None:

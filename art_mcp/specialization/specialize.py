@@ -16,13 +16,14 @@ from art_langgraph.client.demonstrations import load_conversations
 from art_langgraph.judge.ruler import Ruler
 from art_langgraph.llm.llm import LLM
 from art_langgraph.loop.evaluate import Evaluation, evaluate
-from art_langgraph.loop.failures import RolloutsFailed
-from art_langgraph.loop.rollout import Graph
+from art_langgraph.loop.failures import RolloutsFailed, check_rewards, runs_of
+from art_langgraph.loop.rollout import Graph, gather
 from art_langgraph.loop.train import StepRecord, train
 from art_langgraph.loop.watch.held_out import HeldOut
 from art_langgraph.loop.watch.stopping import Plateau
 from art_langgraph.progress import Stages
 from art_langgraph.rewards import group_sum
+from art_langgraph.trajectory import TrajectoryGroup
 from art_mcp.client.connect import Server, connect
 from art_mcp.scenarios.catalog import CatalogTool, withheld
 from art_mcp.scenarios.generate import generate_scenarios
@@ -30,13 +31,15 @@ from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.agent import build_agent
 from art_mcp.specialization.demonstrations import demonstrations
-from art_mcp.specialization.measure import measure_difficulty
+from art_mcp.specialization.measure import rated
 from art_mcp.specialization.report import write_report
 from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings, WarmStart
 from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.verify import solved, verify
 from trainer_server.wire import ConfigError, Conversation, Policy, SFTConfig
 
+TEMPERATURE = 1.0
+"""Sampling temperature of the runs that are trained on, and of those that measure difficulty."""
 Agent = Callable[[list[BaseTool]], Graph]
 """Takes the server's tools and returns a graph that uses them and asks the policy through ChatART."""
 
@@ -85,9 +88,9 @@ async def specialize(
         LLMError: The model that writes scenarios failed before any scenario was kept, or no run could be judged.
         ServerError: The trainer server refused a request.
         JobFailed: A training step or the warm start failed.
-        RolloutsFailed: Every run of the first measurement failed before the policy answered, or as `train` and
-            `measure_difficulty`. The versions made until then stay. Runs that raise after the policy answered are
-            measured as failures, and a last measurement that fails is a note in the report.
+        RolloutsFailed: Every run of the first measurement failed before the policy answered, or as `train`, or no run
+            that measures difficulty has a reward. The versions made until then stay. Runs that raise after the policy
+            answered are measured as failures, and a last measurement that fails is a note in the report.
     """
     async with AsyncExitStack() as stack:
         trainer = client if client is not None else await stack.enter_async_context(TrainerClient())
@@ -127,21 +130,23 @@ async def specialize(
                 result = await trainer.sft(policy, imitated, sft or SFTConfig(seed=seed), progress=progress)
             made.warm_start = result.metrics
             stages.tell(f"{policy}@{result.version} imitates them")
-        learnable = divided.train
+        measured: list[TrajectoryGroup] = []
         if training.difficulty_runs and training.steps:
-            about = f"{training.difficulty_runs} runs of each of {len(learnable)} training scenarios"
+            about = f"{training.difficulty_runs} runs of each of {len(divided.train)} training scenarios"
             with stages.stage("difficulty", about):
-                learnable = await _learnable(agent, made, training, runs, progress, stages.tell)
+                measured = await _difficulty(agent, made, training, runs, progress, stages.tell)
         about = f"{training.steps} steps of {training.groups_per_step} scenarios × {training.n} runs"
         with stages.stage("train", about):
             held = HeldOut(divided.validation, verify(), solved) if training.watched else None
-            async for record in _steps(agent, learnable, policy, trainer, training, ruler, runs, seed, progress, held):
+            to_train = made.scenarios.train
+            steps = _steps(agent, to_train, measured, policy, trainer, training, ruler, runs, seed, progress, held)
+            async for record in steps:
                 made.steps.append(record)
                 stages.tell(str(record))
         with stages.stage("after", "measuring on the held-out scenarios"):
-            last, measured = _outcome(made.steps, (await trainer.versions(policy))[-1].version)
+            last, known = _outcome(made.steps, (await trainer.versions(policy))[-1].version)
             try:
-                made.after = measured or await _evaluate(agent, divided.validation, last, runs, progress)
+                made.after = known or await _evaluate(agent, divided.validation, last, runs, progress)
             except RolloutsFailed as error:  # the training is done: its report must not be lost with the measurement
                 made.notes.append(f"the last version could not be measured: {error}")
                 made.after = Evaluation(error.trajectories, last, solved)
@@ -242,34 +247,35 @@ def _demonstrations(
     return load_conversations(warm_start.conversations), warm_start.config
 
 
-async def _learnable(
+async def _difficulty(
     agent: Graph,
     made: Specialization,
     training: TrainingSettings,
     runs: RunSettings,
     progress: bool,
     tell: Callable[[str], None],
-) -> list[MCPScenario]:
+) -> list[TrajectoryGroup]:
     """Measures how hard the training scenarios are, and writes the result into the scenarios of `made`.
 
     Returns:
-        The scenarios to train on: those that the policy solves sometimes, or all of them if those are too few.
+        The runs. They are at the temperature of training, and the first step may learn from them.
     """
-    rated = await measure_difficulty(
+    groups = await gather(
         agent,
-        ScenarioSet(made.scenarios.train),
-        n=training.difficulty_runs,
+        made.scenarios.train,
+        training.difficulty_runs,
+        verify(),
+        temperature=TEMPERATURE,
         max_concurrency=runs.max_concurrency,
         timeout=runs.timeout,
         progress=progress and "measuring difficulty",
     )
-    made.scenarios = replace(made.scenarios, scenarios=[*rated.scenarios, *made.scenarios.validation])
-    learnable = rated.keep_learnable().train
-    tell(f"{len(learnable)} of {len(rated)} are solved sometimes: these can be learnt from")
-    if len(learnable) < training.groups_per_step:
-        made.notes.append("too few scenarios are solved sometimes: trained on all of them")
-        return rated.train
-    return learnable
+    check_rewards(groups)
+    training_set = rated(ScenarioSet(made.scenarios.train), Evaluation(runs_of(groups), success=solved))
+    made.scenarios = replace(made.scenarios, scenarios=[*training_set.scenarios, *made.scenarios.validation])
+    sometimes = len(training_set.keep_learnable())
+    tell(f"{sometimes} of {len(training_set)} are solved sometimes: these come first")
+    return groups
 
 
 def _outcome(steps: Sequence[StepRecord], newest: int) -> tuple[int, Evaluation | None]:
@@ -288,6 +294,7 @@ def _outcome(steps: Sequence[StepRecord], newest: int) -> tuple[int, Evaluation 
 def _steps(
     agent: Graph,
     scenarios: Sequence[MCPScenario],
+    measured: Sequence[TrajectoryGroup],
     policy: str,
     client: TrainerClient,
     training: TrainingSettings,
@@ -297,6 +304,7 @@ def _steps(
     progress: bool,
     held_out: HeldOut | None = None,
 ) -> AsyncIterator[StepRecord]:
+    """The steps of the training. With a judge, rewards differ from the measured ones, which are then left out."""
     return train(
         agent,
         scenarios,
@@ -308,6 +316,9 @@ def _steps(
         groups_per_step=training.groups_per_step,
         n=training.n,
         config=training.config,
+        sampler="learnable",
+        measured=() if ruler else measured,
+        temperature=TEMPERATURE,
         max_concurrency=runs.max_concurrency,
         timeout=runs.timeout,
         seed=seed,

@@ -71,7 +71,7 @@ def family_server(family: Family, home: Path, progress: Callable[[str], None]) -
         FamilyUnavailable: The tokenizer could not be fetched.
     """
     model, started = family_model(family), time.monotonic()
-    options = ["--model", str(model), "--max-rank", str(_RANK), "--engine-args", _ENGINE_ARGS]
+    options = ["--model", str(model), "--max-rank", str(_RANK), "--kv-cache-gib", "1", "--engine-args", _ENGINE_ARGS]
     options += ["--tool-call-parser", family.tool_parser] if family.tool_parser else []
     with trainer_server(home, home / "server.log", progress, *options) as connection:
         headers = {"Authorization": f"Bearer {connection.api_key}"}

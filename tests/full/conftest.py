@@ -17,7 +17,8 @@ from trainer_server.wire import Home
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
     home = tmp_path_factory.mktemp("real")
     processes: list[psutil.Process] = []
-    with trainer_server(home, home / "server.log", print, "--max-rank", "8", "--max-tokens", "128") as connection:
+    small = ("--max-rank", "8", "--kv-cache-gib", "1", "--max-tokens", "128")
+    with trainer_server(home, home / "server.log", print, *small) as connection:
         server = psutil.Process(json.loads(Home(home).server.read_text())["pid"])
         processes += [server, *server.children(recursive=True)]
         yield Real(connection, Home(home), Home.find().cache, processes)

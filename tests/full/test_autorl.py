@@ -12,7 +12,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from art_langgraph import LLM, ChatART, GRPOConfig, TrainerClient, autorl
 from tests.support.judge_app import candidates, endpoint, verdict
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600), pytest.mark.usefixtures("found_by_clients")]
+pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]
 
 THINGS = (
     "tea honey rice salt bread milk soap glass paper wood iron gold silk wool sand snow rain wind fire water clouds"

@@ -31,7 +31,7 @@ def quickstart(where: Path, *arguments: str) -> subprocess.Popen[str]:
 def test_ctrl_c_leaves_no_process_and_resume_goes_on(tmp_path: Path) -> None:
     first = quickstart(tmp_path, "--seed", "3")
     metrics = None
-    deadline = time.monotonic() + 600
+    deadline = time.monotonic() + 900
     while not (metrics := next(tmp_path.glob("runs/*/metrics.jsonl"), None)):
         assert first.poll() is None, first.communicate()[0]
         assert time.monotonic() < deadline

@@ -10,7 +10,7 @@ from art_langgraph import TrainerClient
 from benchmarks.tasks.learn import learn
 from benchmarks.tasks.registry import TASKS
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600), pytest.mark.usefixtures("found_by_clients")]
+pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]
 
 HELD_OUT = 48
 

@@ -56,7 +56,7 @@ class Vllm:
     def wait(self) -> None:
         """Until it answers."""
         assert self.process is not None
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 900
         while not self.answers():
             assert self.process.poll() is None, self.log.read_text()[-3000:]
             assert time.monotonic() < deadline
@@ -81,7 +81,7 @@ class Vllm:
             "messages": [{"role": "user", "content": "Name a sea."}],
         }  # fmt: skip
         headers = {"Authorization": f"Bearer {KEY}"}
-        answer = httpx.post(f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=120)
+        answer = httpx.post(f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=600)
         (choice,) = answer.raise_for_status().json()["choices"]
         return choice["message"]["content"], [one["logprob"] for one in choice["logprobs"]["content"]]
 

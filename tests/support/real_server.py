@@ -26,7 +26,7 @@ class Real:
 
     def http(self, **options: Any) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {self.connection.api_key}"}
-        return httpx.AsyncClient(base_url=self.connection.url, headers=headers, timeout=120, **options)
+        return httpx.AsyncClient(base_url=self.connection.url, headers=headers, timeout=600, **options)
 
 
 _models: dict[str, Any] = {}

@@ -6,21 +6,18 @@ from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
 
-SHARED, OWN = "the shared vLLM", "engines of their own"
-CHAINS = {
-    "tests/full/test_families.py": OWN,
-    "tests/full/test_quickstart.py": OWN,
-    "tests/full/test_two_engines.py": OWN,
-    "tests/full/test_light_client.py": None,
-    "tests/full/test_oldest_langchain.py": None,
-}
-"""Tests with the real vLLM are two chains. One process runs a chain: so one server is shared, and memory holds all
-engines that run at once. Other files of tests/full are in the chain SHARED; those with None need no vLLM."""
+FIRST, SECOND = "first chain on the real vLLM", "second chain on the real vLLM"
+CHAIN = ("tests/full/test_quickstart.py", "tests/full/test_two_engines.py", "tests/full/test_tasks.py")
+"""The first chain, in its order. `test_two_engines` comes before the fixture `real` starts a further engine in this
+process."""
+WITHOUT_VLLM = {"tests/full/test_light_client.py", "tests/full/test_oldest_langchain.py"}
+"""Files of tests/full that are in no chain. All others are in one of the two: one process runs a chain, so its tests
+share a server where they can, and memory holds the engines that run at once. The chains take about as long."""
 APART = {"tests/art_mcp/client/test_real_servers.py"}
 """Files whose tests wait for minutes, and share nothing."""
 EARLY = (
-    OWN,
-    SHARED,
+    FIRST,
+    SECOND,
     "tests/trainer_server/training/grpo/test_step.py",
     "tests/trainer_server/process/test_faults.py",
     "tests/trainer_server/training/test_ranks.py",
@@ -35,13 +32,15 @@ EARLY = (
 def chain(nodeid: str) -> str:
     """The chain of a test, or its file where it has none."""
     file = nodeid.partition("::")[0]
-    return (CHAINS.get(file, SHARED) if file.startswith("tests/full/") else None) or file
+    if not file.startswith("tests/full/") or file in WITHOUT_VLLM:
+        return file
+    return FIRST if file in CHAIN else SECOND
 
 
-def place(nodeid: str) -> int:
+def place(nodeid: str) -> tuple[int, int]:
     """Sorts tests: those of EARLY first, in this order."""
-    name = chain(nodeid)
-    return EARLY.index(name) if name in EARLY else len(EARLY)
+    name, file = chain(nodeid), nodeid.partition("::")[0]
+    return EARLY.index(name) if name in EARLY else len(EARLY), CHAIN.index(file) if file in CHAIN else 0
 
 
 class BySchedule(LoadScopeScheduling):

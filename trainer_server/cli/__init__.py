@@ -112,18 +112,29 @@ def serve_command(
     trainer_low_priority: Annotated[
         bool | None,
         typer.Option(
-            help="Give the trainer only what others leave of the processor: answers come first. Default: without a GPU."
+            help="Leave the processor to answers: the trainer gets what others do not need. Default: without a GPU.",
+            envvar="ART_TRAINER_LOW_PRIORITY",
         ),
     ] = None,
     loss: Annotated[
         list[str] | None,
         typer.Option(help="Another loss_type for steps, NAME=MODULE:ATTRIBUTE of a Loss; repeatable. See docs."),
     ] = None,
+    teacher_url: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another vLLM, http://host:port, that steps may name as a teacher (`distill`); repeatable. "
+            "Its key is read from ART_TEACHER_API_KEY. Default: none; policies and the base model can always teach."
+        ),
+    ] = None,
     trainer_args: Annotated[str, typer.Option(help="Flags passed to the trainer, as one quoted string.")] = "",
     trainer_env: Annotated[
         list[str] | None,
         typer.Option(help="An environment variable that the trainer gets too, by name; repeatable. See --engine-env."),
     ] = None,
+    kv_cache_gib: Annotated[
+        int, typer.Option(help="Memory for vLLM's KV cache on CPUs, GiB. On GPUs: --engine-args.", min=1)
+    ] = 2,
     max_tokens: Annotated[
         int, typer.Option(help="Most tokens of an answer whose request names no max_tokens.", min=1)
     ] = 1024,
@@ -167,6 +178,8 @@ def serve_command(
             engine=engine,
             engine_urls=tuple(engine_url or ()),
             engine_api_key=os.environ.get("ART_ENGINE_API_KEY"),
+            teacher_urls=tuple(teacher_url or ()),
+            teacher_api_key=os.environ.get("ART_TEACHER_API_KEY"),
             tool_call_parser=tool_call_parser,
             reasoning_parser=reasoning_parser,
             trust_remote_code=trust_remote_code,
@@ -184,6 +197,7 @@ def serve_command(
             losses=tuple(loss or ()),
             trainer_args=tuple(shlex.split(trainer_args)),
             trainer_env=tuple(trainer_env or ()),
+            kv_cache_gib=kv_cache_gib,
             max_tokens=max_tokens,
             adapter_slots=adapter_slots,
             max_rank=max_rank,

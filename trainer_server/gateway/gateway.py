@@ -30,6 +30,7 @@ from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import LATEST, CompletionStatus, EngineError, version_number
 from trainer_server.wire.headers import ROLLOUT
+from trainer_server.wire.rollouts import hinted_messages
 
 log = logging.getLogger("trainer_server")
 
@@ -117,9 +118,14 @@ class Gateway:
         override = pinned.temperature
         if override is None and policy and (spec := self._store.spec(policy)):
             override = spec.temperature
+        hint = pinned.hints.get(policy) if policy else None
+        if hint is not None:
+            if exchange.prompt is not None:
+                raise APIError(400, "a text completion has no messages, which the rollout's hint needs", param="prompt")
+            exchange.chat["messages"] = hinted_messages(exchange.chat.get("messages"), hint)
         chat = self._checked(exchange, override)
         self._note_dropped(chat)
-        source = Source(policy, version, rollout)
+        source = Source(policy, version, rollout, hint)
         call = Call(
             chat,
             source,

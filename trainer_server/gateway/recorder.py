@@ -40,11 +40,13 @@ class Source:
         policy: Name of the policy; None: the base model.
         version: Version of the policy; None: the base model.
         rollout: Id of the rollout that asks; None: the request belongs to none.
+        hint: What was put into the prompt for this rollout; None: nothing.
     """
 
     policy: str | None
     version: int | None
     rollout: str | None
+    hint: str | None = None
 
 
 class Recorder:
@@ -96,6 +98,7 @@ class Recorder:
             version=source.version,
             model=chat.model,
             rollout=source.rollout,
+            hint=source.hint,
             status=status,
             untrainable=untrainable,
             finish_reason=answer.finish_reason,

@@ -1,11 +1,11 @@
-"""What the requests of a rollout are answered with: the version and the temperature that it is pinned to."""
+"""What the requests of a rollout are answered with: its version, its temperature, the hints in its prompts."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.rollouts import RolloutBook
@@ -21,10 +21,12 @@ class Pinned:
     Args:
         temperature: Overrides the request's; None: no override.
         version: Of the policies that are named without one, for all or by name; None: what their names mean.
+        hints: By policy, what is put into its prompts.
     """
 
     temperature: float | None = None
     version: PinnedVersion | None = None
+    hints: Mapping[str, str] = field(default_factory=dict)
 
     def model(self, named: object) -> object:
         """The model to answer with, where a request names `named`. A request that names a version keeps it."""
@@ -65,7 +67,9 @@ class RolloutPins:
         if spec is None:
             return Pinned(temperature, version)
         return Pinned(
-            spec.temperature if temperature is None else temperature, spec.version if version is None else version
+            spec.temperature if temperature is None else temperature,
+            spec.version if version is None else version,
+            spec.hints,
         )
 
 

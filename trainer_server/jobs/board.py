@@ -3,6 +3,8 @@
     File                     Written by  Content
     jobs/<id>/job.json       server      the accepted job; written before the server answers 202
     jobs/<id>/rows.json      server      sft only: the rows to imitate, as token ids
+    jobs/<id>/teaching.json  server      step only, where it needs an engine: what another vLLM says of the sampled
+                                         tokens, and prompts with hints in them
     jobs/<id>/started.json   both        the trainer started the job, or the server cancelled it. Created once, by the
                                          first of the two: a job is either started or cancelled.
     jobs/<id>/progress.json  trainer     how much of the job is done; replaced while it runs
@@ -37,6 +39,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from trainer_server.jobs.demonstrations import Demonstrations
+from trainer_server.jobs.teaching import Teaching
 from trainer_server.process import faults
 from trainer_server.process.files import create_exclusive, may_pass, write_atomic
 from trainer_server.wire import (
@@ -54,6 +57,7 @@ from trainer_server.wire import (
 log = logging.getLogger("trainer_server")
 
 _TURN = "turn.json"
+_ROWS, _TEACHING = "rows.json", "teaching.json"
 _KEYS = "keys"
 _ENDED = "ended.jsonl"
 _KEY_BEFORE_JOB = 3600.0
@@ -96,12 +100,27 @@ class JobFile(BaseModel):
         return [completion_id for trajectory in trajectories for completion_id in trajectory.completions]
 
     @property
+    def needs_teaching(self) -> bool:
+        """Whether the step needs something of an engine before the trainer can compute it."""
+        if not isinstance(self.request, StepRequest):
+            return False
+        distill = self.request.config.distill
+        return (distill is not None and distill.url is not None) or bool(self.request.hints)
+
+    @property
     def versions(self) -> set[tuple[str, int]]:
-        """(policy, version) pairs that the job's request names: the source of a fork, or the reference version."""
+        """(policy, version) pairs that the job's request names: the source of a fork, the reference version, and the
+        version that teaches."""
         if self.spec and self.spec.fork_of:
             return {(self.spec.fork_of.policy, self.spec.fork_of.version)}
-        config = self.request.config if isinstance(self.request, StepRequest) else None
-        return {(self.policy, config.reference_version)} if config and config.beta > 0 else set()
+        if not isinstance(self.request, StepRequest):
+            return set()
+        config = self.request.config
+        named = {(self.policy, config.reference_version)} if config.beta > 0 else set()
+        teacher = config.distill.version if config.distill else None
+        if teacher is not None and isinstance(teacher.version, int):
+            named.add((teacher.policy, teacher.version))
+        return named
 
 
 class Trained(BaseModel):
@@ -151,7 +170,7 @@ class JobBoard:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._kinds: dict[str, JobKind] = {}
+        self._needs: dict[str, str | None] = {}
         self._jobs: set[str] = set()
         """Directories that hold a job."""
         self._ended: dict[str, JobStatus | None] = {}
@@ -265,18 +284,30 @@ class JobBoard:
 
     def write_rows(self, job_id: str, rows: Demonstrations) -> None:
         """Writes the rows that a warm start imitates. From then on the trainer may start the job."""
-        write_atomic(self.root / job_id / "rows.json", rows.model_dump_json())
+        write_atomic(self.root / job_id / _ROWS, rows.model_dump_json())
 
     def rows(self, job_id: str) -> Demonstrations | None:
         """The rows that a warm start imitates; None while they are not rendered, and for other jobs."""
-        path = self.root / job_id / "rows.json"
+        path = self.root / job_id / _ROWS
         return Demonstrations.model_validate_json(path.read_text()) if path.exists() else None
+
+    def write_teaching(self, job_id: str, teaching: Teaching) -> None:
+        """Writes what a step's teacher said. From then on the trainer may start the job."""
+        write_atomic(self.root / job_id / _TEACHING, teaching.model_dump_json())
+
+    def teaching(self, job_id: str) -> Teaching | None:
+        """What a step's teacher said; None while it was not asked, and for jobs that need not ask."""
+        path = self.root / job_id / _TEACHING
+        return Teaching.model_validate_json(path.read_text()) if path.exists() else None
 
     def ready(self, job_id: str) -> bool:
         """Whether the trainer has all files that it needs for a job. Reads job.json only once for each job."""
-        if job_id not in self._kinds:
-            self._kinds[job_id] = self.file(job_id).kind
-        return self._kinds[job_id] != "sft" or (self.root / job_id / "rows.json").exists()
+        if job_id not in self._needs:
+            file = self.file(job_id)
+            teaching = _TEACHING if file.needs_teaching else None
+            self._needs[job_id] = _ROWS if file.kind == "sft" else teaching
+        needed = self._needs[job_id]
+        return needed is None or (self.root / job_id / needed).exists()
 
     def give_turn(self, job_id: str) -> None:
         """Lets the trainer use the GPUs that it shares with the engines, for this job, until `end_turn`."""
@@ -472,7 +503,7 @@ class JobBoard:
             (self.root / job_id).rename(aside)
             shutil.rmtree(aside, ignore_errors=True)
             self._ended.pop(job_id, None)
-            self._kinds.pop(job_id, None)
+            self._needs.pop(job_id, None)
             deleted += 1
         self._prune_keys()
         return deleted

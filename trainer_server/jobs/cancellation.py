@@ -24,7 +24,7 @@ class Cancellation:
         open_jobs: The jobs that can be cancelled.
         process: The trainer, which is ended to break off its job.
         store: Tells whether a job has published its version.
-        stop_rendering: Stops the rendering of the warm start that is rendered now. Does nothing if there is none.
+        stop_preparing: Stops the preparation of the job that is prepared now. Does nothing if there is none.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class Cancellation:
         process: TrainerProcess,
         store: AdapterStore,
         *,
-        stop_rendering: Callable[[], None],
+        stop_preparing: Callable[[], None],
     ) -> None:
         self._board, self._open, self._process, self._store = board, open_jobs, process, store
-        self._stop_rendering = stop_rendering
+        self._stop_preparing = stop_preparing
 
     async def cancel(self, job_id: str) -> Job:
         """Cancels a queued or running step or warm start. A job that is cancelled already is returned as it is.
@@ -113,7 +113,7 @@ class Cancellation:
     async def _settle(self, job_id: str) -> None:
         """Ends a job that was cancelled before the trainer started it."""
         if self._open.first == job_id:  # the finisher waits for it, and ends it now
-            self._stop_rendering()
+            self._stop_preparing()
             return
         job = await asyncio.to_thread(self._board.job, job_id)
         if job is not None:

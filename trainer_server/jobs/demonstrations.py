@@ -163,6 +163,8 @@ def _why_skipped(completion: Completion | None, tokenizer: str) -> str | None:
         return str(completion.status)
     if completion.untrainable:
         return "incomplete"
+    if completion.hint is not None:
+        return "hinted"  # the policy would be prompted without the hint
     if completion.truncated:
         return "truncated"  # it would teach the model not to end its answers
     return None

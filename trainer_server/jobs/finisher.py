@@ -14,8 +14,8 @@ from trainer_server.engines.slots import NoFreeSlot, Slots
 from trainer_server.jobs.board import JobBoard, Trained
 from trainer_server.jobs.cancellation import Cancellation, cancelled
 from trainer_server.jobs.open_jobs import OpenJobs
+from trainer_server.jobs.preparation import Preparation
 from trainer_server.jobs.supervisor import TrainerProcess
-from trainer_server.jobs.warm_starts import WarmStarts
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.retention import Retention
 from trainer_server.policies.store import AdapterStore
@@ -44,7 +44,7 @@ class Finisher:
         open_jobs: The jobs to end.
         process: The trainer.
         cancellation: Breaks off jobs that take too long.
-        warm_starts: Renders the conversations of warm starts.
+        preparation: Renders warm starts, and asks the teachers of steps.
         store: Versions on disk.
         names: The version that each policy's name currently means.
         slots: The cache of adapters on the engines.
@@ -62,7 +62,7 @@ class Finisher:
         *,
         process: TrainerProcess,
         cancellation: Cancellation,
-        warm_starts: WarmStarts,
+        preparation: Preparation,
         store: AdapterStore,
         names: PolicyNames,
         slots: Slots,
@@ -73,7 +73,7 @@ class Finisher:
         time_limit: float,
     ) -> None:
         self._board, self._open = board, open_jobs
-        self._process, self._cancellation, self._warm_starts = process, cancellation, warm_starts
+        self._process, self._cancellation, self._preparation = process, cancellation, preparation
         self._store, self._names, self._slots, self._engines = store, names, slots, engines
         self._retention = retention
         self._share_gpu, self._engine_wait, self._time_limit = share_gpu, engine_wait, time_limit
@@ -151,7 +151,7 @@ class Finisher:
             OSError: A file cannot be written or read.
         """
         if not self._board.ready(job_id):
-            await self._warm_starts.render(job_id)
+            await self._preparation.prepare(job_id)
         async with self._turn(job_id):
             trained = await self._trained(job_id)
         self._process.in_vain = 0
@@ -161,7 +161,9 @@ class Finisher:
         if trained.cancelled:
             return cancelled(job, trained)
         rows = await asyncio.to_thread(self._board.rows, job_id)
-        job.seconds = {**({"render": rows.seconds} if rows else {}), "train": trained.seconds}
+        teaching = await asyncio.to_thread(self._board.teaching, job_id)
+        asked = {"render": rows, "teacher": teaching}
+        job.seconds = {phase: made.seconds for phase, made in asked.items() if made} | {"train": trained.seconds}
         job.status, job.result, job.error = JobStatus.succeeded, trained.result, trained.error
         if trained.result is not None:
             if job.kind == "step":

@@ -7,6 +7,7 @@ import asyncio
 from trainer_server.jobs.board import JobBoard, digest
 from trainer_server.jobs.open_jobs import OpenJobs
 from trainer_server.jobs.supervisor import TrainerProcess
+from trainer_server.jobs.teaching import Teachers
 from trainer_server.wire import (
     ConfigError,
     Conflict,
@@ -27,10 +28,11 @@ class Intake:
         board: Where jobs are written.
         open_jobs: Where accepted jobs are added.
         process: The trainer, which knows the names of its losses.
+        teachers: Which teachers steps may name.
     """
 
-    def __init__(self, board: JobBoard, open_jobs: OpenJobs, process: TrainerProcess) -> None:
-        self._board, self._open, self._process = board, open_jobs, process
+    def __init__(self, board: JobBoard, open_jobs: OpenJobs, process: TrainerProcess, teachers: Teachers) -> None:
+        self._board, self._open, self._process, self._teachers = board, open_jobs, process, teachers
         self._accepting = asyncio.Lock()  # a key that is sent twice at the same time makes one job; see JobBoard.accept
 
     def creation(self, policy: str) -> Job | None:
@@ -60,7 +62,7 @@ class Intake:
 
         Raises:
             Conflict: The key was used for another request.
-            Unprocessable: The request holds a value that JSON cannot express, or its loss is unknown.
+            Unprocessable: The request holds a value that JSON cannot express, or its loss or its teacher is unknown.
             NotStored: The job could not be written to disk, for example because the disk is full.
         """
         async with self._accepting:
@@ -89,6 +91,7 @@ class Intake:
     async def _train(self, policy: str, request: StepRequest | SFTRequest) -> Job:
         if isinstance(request, StepRequest):
             self._check_loss(request.config.loss_type)
+            await asyncio.to_thread(self._teachers.check, request.config)
         return await self._accept("sft" if isinstance(request, SFTRequest) else "step", policy, request=request)
 
     def _check_loss(self, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Slots
@@ -12,9 +13,10 @@ from trainer_server.jobs.cancellation import Cancellation
 from trainer_server.jobs.finisher import Finisher
 from trainer_server.jobs.intake import Intake
 from trainer_server.jobs.open_jobs import OpenJobs
+from trainer_server.jobs.preparation import Preparation
 from trainer_server.jobs.status import Status
 from trainer_server.jobs.supervisor import TrainerProcess, TrainerSettings
-from trainer_server.jobs.warm_starts import WarmStarts
+from trainer_server.jobs.teaching import Teachers
 from trainer_server.ledger.base import Ledger
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.retention import Retention
@@ -40,6 +42,8 @@ class JobService:
         keep_versions: Versions of a policy that are kept; None: all.
         engine_wait: Seconds to wait for an engine that is starting or restarting.
         time_limit: Seconds that the trainer may take for a job.
+        teacher_urls: Addresses of other vLLM servers that steps may name as teachers.
+        teacher_api_key: Key of the servers there.
 
     Attributes:
         open: The jobs that have not ended.
@@ -63,22 +67,27 @@ class JobService:
         keep_versions: int | None = None,
         engine_wait: float = 180.0,
         time_limit: float = JOB_TIME_LIMIT,
+        teacher_urls: Sequence[str] = (),
+        teacher_api_key: str | None = None,
     ) -> None:
         self._board, self._store, self._names = board, store, names
         board.end_turn()  # removes the turn that an earlier server gave: its engines are gone
         self.open = OpenJobs(board, ledger)
         self.process = TrainerProcess(settings, board=board, store=store, open_ids=self.open)
-        self.intake = Intake(board, self.open, self.process)
+        teachers = Teachers(store, names, urls=teacher_urls, api_key=teacher_api_key)
+        self.intake = Intake(board, self.open, self.process, teachers)
         self.status = Status(board, self.open)
         self.retention = Retention(keep=keep_versions, store=store, slots=slots, names=names, needs=self.open.needs)
-        warm_starts = WarmStarts(board, engines, ledger, tokenizer=settings.tokenizer, engine_wait=engine_wait)
-        self.cancellation = Cancellation(board, self.open, self.process, store, stop_rendering=warm_starts.stop)
+        preparation = Preparation(
+            board, engines, ledger, teachers, tokenizer=settings.tokenizer, engine_wait=engine_wait
+        )
+        self.cancellation = Cancellation(board, self.open, self.process, store, stop_preparing=preparation.stop)
         self.finisher = Finisher(
             board,
             self.open,
             process=self.process,
             cancellation=self.cancellation,
-            warm_starts=warm_starts,
+            preparation=preparation,
             store=store,
             names=names,
             slots=slots,

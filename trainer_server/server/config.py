@@ -36,6 +36,11 @@ class ServerConfig:
     """Key of the servers at `engine_urls`."""
     engine_gpus: tuple[str, ...] = ()
     """One engine is launched for each, on these GPUs: `0`, or `2,3` with tensor parallelism. Empty: one, on all."""
+    teacher_urls: tuple[str, ...] = ()
+    """Addresses of other vLLM servers that steps may name as teachers; empty: none. A request makes this server ask no
+    other address."""
+    teacher_api_key: str | None = None
+    """Key of the servers at `teacher_urls`."""
     trainer_gpus: str | None = None
     """GPUs of the trainer, as in CUDA_VISIBLE_DEVICES; None: all."""
     engine_args: tuple[str, ...] = ()

@@ -117,6 +117,8 @@ class Server:
             keep_versions=config.keep_versions,
             engine_wait=config.engine_wait,
             time_limit=config.job_time_limit,
+            teacher_urls=config.teacher_urls,
+            teacher_api_key=config.teacher_api_key,
         )
         self._take_up_policies()
         self.exports = Exports(home, base, self.store, self.jobs.retention)

@@ -26,7 +26,17 @@ from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.publish import Publisher
 from trainer_server.training.ranks import Ranks
 from trainer_server.training.sft import warm_start
-from trainer_server.wire import Fork, Home, PolicySpec, SFTRequest, StepRequest, StepResult, TrainingError
+from trainer_server.wire import (
+    BASE_TEACHER,
+    Fork,
+    GRPOConfig,
+    Home,
+    PolicySpec,
+    SFTRequest,
+    StepRequest,
+    StepResult,
+    TrainingError,
+)
 
 log = logging.getLogger("trainer")
 
@@ -100,6 +110,7 @@ class JobKinds:
                 base_model=self._base_model,
                 tokenizer=self._tokenizer,
                 server_id=self._server_id,
+                teaching=self._board.teaching(job_id),
             )
             directory = self._store.directory(job.policy, version)
             self._model.load(spec, directory)
@@ -121,11 +132,44 @@ class JobKinds:
             with self._ranks.agreed():  # not after an error: others may be in the middle of computing
                 self._model.load(spec, directory)
 
-        metrics = optimise(self._model, optimizer, batch, request.config, with_version, self._ranks)
+        @contextmanager
+        def with_teacher() -> Iterator[str]:
+            with self._ranks.agreed():
+                teacher = self._teacher(request.config)
+            name = self._ranks.broadcast(teacher)  # the newest version that the first rank sees
+            with self._ranks.agreed():
+                policy, at, number = str(name).partition("@")
+                if not at:
+                    self._model.initialise(spec)  # a LoRA that adds nothing
+                elif teacher_spec := self._store.spec(policy):
+                    self._model.load(teacher_spec, self._store.directory(policy, int(number)), beside=True)
+                else:
+                    raise TrainingError(f"teacher {name}: there is no such policy any more")
+            yield str(name)
+            with self._ranks.agreed():
+                self._model.load(spec, directory)
+
+        metrics = optimise(self._model, optimizer, batch, request.config, with_version, with_teacher, self._ranks)
         if lost and "skipped" not in metrics:
             log.warning("%s: %s", job.policy, lost)
             metrics["optimizer"] = lost
         return metrics, optimizer
+
+    def _teacher(self, config: GRPOConfig) -> str:
+        """The teacher that is computed here: `policy@version`, or the base model. Raises TrainingError without one."""
+        asked = config.distill.version if config.distill else None
+        if asked is None:
+            return BASE_TEACHER
+        version = asked.version
+        if version is None:
+            version = self._store.promoted(asked.policy)
+        if not isinstance(version, int):
+            version = self._store.newest(asked.policy)
+        if version is None:
+            raise TrainingError(f"teacher={asked.policy!r}: there is no such policy on this server")
+        if problem := self._store.problem(asked.policy, version):
+            raise TrainingError(f"teacher={asked.policy}@{version} cannot teach: {problem}")
+        return f"{asked.policy}@{version}"
 
     def _create(self, job: JobFile) -> StepResult:
         """Version 0: an untrained LoRA, or a copy of another policy's version."""

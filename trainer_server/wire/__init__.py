@@ -65,6 +65,8 @@ from trainer_server.wire.rollouts import (
 )
 from trainer_server.wire.sft import Conversation, SFTConfig, SFTRequest
 from trainer_server.wire.steps import (
+    BASE_TEACHER,
+    Distillation,
     GroupRef,
     GRPOConfig,
     Job,
@@ -77,6 +79,7 @@ from trainer_server.wire.steps import (
 )
 
 __all__ = [
+    "BASE_TEACHER",
     "DEFAULT_URL",
     "LATEST",
     "MAX_VERSION",
@@ -94,6 +97,7 @@ __all__ = [
     "Connection",
     "Continuation",
     "Conversation",
+    "Distillation",
     "EngineError",
     "ExportFormat",
     "Fork",

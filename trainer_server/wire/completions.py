@@ -129,6 +129,10 @@ class Completion(BaseModel):
     logprobs: list[float] = Field(default_factory=list)
     """Log-probability of each sampled token under the processed distribution (temperature applied). Same length as
     token_ids, unless the completion is `untrainable`."""
+    hint: str | None = None
+    """The hint that the server put into the prompt, because its rollout was registered with it. `request` and
+    `prompt_token_ids` have it too. Such a completion is never trained: without the hint, the policy would not have said
+    it. None: there is no hint."""
     request: dict[str, Any] = Field(default_factory=dict)
     """`messages`, `tools`, `tool_choice` and `stop`, in the form of a chat request; or the text that was the `prompt`
     of a text completion. `api` names the API that was asked, unless it was chat completions: `responses`, `messages` or

@@ -43,6 +43,9 @@ class RolloutSpec(BaseModel):
     """Version of the policies that requests name without one; None: what their names mean when the rollout begins."""
     temperature: float | None = Field(default=None, ge=0, le=10)
     """Sampling temperature, over that of requests; None: theirs."""
+    hints: dict[PolicyName, str] = Field(default_factory=dict)
+    """By policy: a text that is put into the prompts of its requests (`hinted_messages`). What the policy samples then
+    has the hint in the ledger, and no training step takes it."""
     evaluation: bool = False
     """The rollout evaluates a version. No training step takes it."""
     metadata: dict[str, Any] = Field(default_factory=dict)
@@ -189,6 +192,26 @@ class RolloutList(BaseModel):
     """Oldest first."""
     next: int | None = None
     """`after` of the next page; None: this is the last one."""
+
+
+def hinted_messages(messages: Any, hint: str) -> Any:
+    """A conversation with a hint in it: at the end of the system message that it begins with, or as such a message.
+
+    Args:
+        messages: Of a chat request. What is no conversation is returned as it is: the request is refused anyway. So is
+            a conversation that has the hint already, because it goes on from a recorded answer.
+        hint: The text.
+    """
+    if not isinstance(messages, list) or not messages or not isinstance(first := messages[0], dict):
+        return messages
+    if first.get("role") not in ("system", "developer"):
+        return [{"role": "system", "content": hint}, *messages]
+    said = first.get("content") or ""
+    parts = said if isinstance(said, list) else [{"type": "text", "text": said}]
+    if any(isinstance(part, dict) and str(part.get("text")).endswith(hint) for part in parts):
+        return messages
+    content = [*said, {"type": "text", "text": f"\n\n{hint}"}] if isinstance(said, list) else f"{said}\n\n{hint}"
+    return [{**first, "content": content}, *messages[1:]]
 
 
 def pinned_version(version: PinnedVersion | None, policy: str) -> VersionRef | None:

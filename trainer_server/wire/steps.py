@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from trainer_server.wire.policies import MAX_VERSION, VersionNumber
+from trainer_server.wire.policies import LATEST, MAX_VERSION, NAME_PATTERN, VersionNumber, VersionRef, version_number
 
 LOSS_NAMES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo")
 """The losses that every trainer has."""
@@ -17,6 +18,8 @@ MOST_ITERATIONS = 1_000
 MOST_MINIBATCHES = 10_000
 MOST_TOKENS = 2**24
 """Tokens of a row, or of a completion."""
+MOST_HINT = 100_000
+"""Characters of a hint."""
 MOST_UPDATES = 10**9
 """Optimizer updates of a schedule."""
 TimeLimit = Annotated[float | None, Field(gt=0, le=366 * 86400)]
@@ -43,6 +46,72 @@ def renamed(given: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     if twice := next((name for name, own in names.items() if name in given and own in given), None):
         raise ValueError(f"{twice} and {names[twice]} are one value: give one of them")
     return {names.get(name, name): value for name, value in given.items()}
+
+
+BASE_TEACHER = "base"
+"""The teacher that is the base model without any policy's LoRA."""
+
+
+class TeacherVersion(NamedTuple):
+    """A policy as a teacher."""
+
+    policy: str
+    version: VersionRef | None
+    """None: the version that its name means when the step is computed: the promoted one, else the newest."""
+
+
+class Distillation(BaseModel):
+    """On-policy distillation: a teacher scores the tokens that the policy itself sampled.
+
+    The advantage of a token is that of its trajectory's reward, less `weight` · (log π(token) − log teacher(token)).
+    Where the policy samples the token, the mean of that difference is the reverse KL divergence KL(π ‖ teacher) of the
+    next token, and the step follows its gradient at the texts that the policy writes (arXiv:2306.13649).
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    teacher: str | None = Field(default=None, min_length=1, max_length=2000)
+    """Whose distribution the policy learns.
+
+    - `big@3`: a version of a policy of this server; `big`: what its name means; `big@latest`: its newest version.
+    - `base`: the base model without a LoRA.
+    - `http://host:port`, or `https://…`: another vLLM with the same tokenizer, at an address that `serve --teacher-url`
+      allows.
+    - None: only trajectories with a `hint` have a teacher, the policy that reads the hint."""
+    model: str | None = Field(default=None, min_length=1, max_length=200)
+    """Name of the model at the teacher's address; None: the only one that it serves."""
+    weight: float = Field(default=1.0, gt=0)
+    """What a nat of difference counts. Rewards that are scaled by their group are about 1 apart."""
+    rewards: bool = True
+    """Whether rewards count too. False: the teacher alone teaches, and trajectories need no reward."""
+
+    @model_validator(mode="after")
+    def _known_kind(self) -> Self:
+        if self.teacher is not None and self.url is None and self.teacher != BASE_TEACHER:
+            name, at, number = self.teacher.partition("@")
+            if not re.fullmatch(NAME_PATTERN, name) or (at and number != LATEST and version_number(number) is None):
+                raise ValueError(
+                    f"teacher={self.teacher!r} is no teacher: give a policy (`big`), a version (`big@3`), `base`, or "
+                    "the address of a vLLM (`http://host:port`)"
+                )
+        if self.model is not None and self.url is None:
+            raise ValueError(f"model={self.model!r} is the name of a model at an address: teacher={self.teacher!r}")
+        return self
+
+    @property
+    def url(self) -> str | None:
+        """The address of a teacher that is another vLLM, without `/v1`; None: the teacher is none."""
+        if self.teacher is None or not self.teacher.startswith(("http://", "https://")):
+            return None
+        return self.teacher.rstrip("/").removesuffix("/v1")
+
+    @property
+    def version(self) -> TeacherVersion | None:
+        """The policy that teaches; None: the teacher is none."""
+        if self.teacher is None or self.teacher == BASE_TEACHER or self.url is not None:
+            return None
+        name, _, number = self.teacher.partition("@")
+        return TeacherVersion(name, "latest" if number == LATEST else version_number(number))
 
 
 class GRPOConfig(BaseModel):
@@ -74,6 +143,9 @@ class GRPOConfig(BaseModel):
       what a trajectory with one call does.
     - trajectory: over all trained tokens of a trajectory, then over trajectories, whatever the loss does otherwise. A
       trajectory with ten calls weighs what one with a single call does. A minibatch has whole trajectories."""
+    distill: Distillation | None = None
+    """A teacher that scores every sampled token, beside the rewards or instead of them. A text is the teacher's name:
+    `distill="big@3"`. None: rewards only."""
     max_completion_length: int = Field(default=1024, gt=0, le=MOST_TOKENS)
     """The constant length of dr_grpo, in tokens; without effect with `loss_aggregation="trajectory"`."""
     epsilon: float = Field(default=0.2, gt=0)
@@ -154,6 +226,8 @@ class GRPOConfig(BaseModel):
         given = renamed(given, _TRL_NAMES)
         if (correction := given.pop("vllm_importance_sampling_correction", None)) is not None and not correction:
             given |= {"importance_sampling_cap": None, "importance_sampling_floor": None}
+        if isinstance(given.get("distill"), str):
+            given["distill"] = {"teacher": given["distill"]}
         if isinstance(given.get("scale_rewards"), bool):
             given["scale_rewards"] = "group" if given["scale_rewards"] else "none"
         return given
@@ -168,6 +242,17 @@ class GRPOConfig(BaseModel):
         floor, cap = self.importance_sampling_floor, self.importance_sampling_cap
         if floor is not None and cap is not None and floor >= cap:
             raise ValueError(f"importance_sampling_floor={floor} must be below importance_sampling_cap={cap}")
+        return self
+
+    @property
+    def rewards_count(self) -> bool:
+        """Whether trajectories are trained by their rewards. Otherwise those without one are trained too."""
+        return self.distill is None or self.distill.rewards
+
+    @model_validator(mode="after")
+    def _alone(self) -> Self:
+        if self.distill is not None and self.distill.teacher is None and not self.distill.rewards:
+            raise ValueError("distill has rewards=False and no teacher: nothing would teach; name a teacher")
         return self
 
     @model_validator(mode="after")
@@ -192,6 +277,9 @@ class TrajectoryRef(BaseModel):
     run: str | None = None
     """Id of the whole trajectory, where the reference has a part of it: the completions of a node, or a single one.
     With `loss_aggregation="trajectory"`, all parts of a trajectory count as one. None: the reference is the whole."""
+    hint: str | None = Field(default=None, min_length=1, max_length=MOST_HINT)
+    """What the policy would have needed to know. Its teacher is then the policy itself with the hint in its prompts: a
+    step trains the tokens of these completions towards what it would have said. None: no hint."""
 
     @field_validator("reward")
     @classmethod
@@ -222,6 +310,12 @@ class StepRequest(BaseModel):
     time_limit: TimeLimit = None
     """Seconds that the trainer may take. A step that takes longer is broken off, and its job fails. None, or more than
     `serve --job-time-limit`: the server's limit."""
+
+    @property
+    def hints(self) -> list[tuple[str, str]]:
+        """(id of a completion, hint) of all completions that have a hint."""
+        references = [reference for group in self.groups for reference in group.trajectories if reference.hint]
+        return list(dict.fromkeys((id, str(ref.hint)) for ref in references for id in ref.completions))
 
 
 class StepResult(BaseModel):
@@ -279,7 +373,8 @@ class Job(BaseModel):
     progress: float | None = None
     """Fraction of the trainer's work that is done, 0 to 1; None where it is not known."""
     seconds: dict[str, float] = Field(default_factory=dict)
-    """Wall time of each phase, seconds: `render` (sft only), `train`, `swap`."""
+    """Wall time of each phase, seconds: `render` (sft only), `teacher` (steps that ask another vLLM, or have hints),
+    `train`, `swap`."""
 
     def without_trajectories(self) -> Job:
         """The job as lists show it: its result does not name the trajectories."""

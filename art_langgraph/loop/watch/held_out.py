@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from art_langgraph.datasets import load_scenarios
 from art_langgraph.loop.evaluate import Success, full_reward
 from art_langgraph.loop.rollout import ScenarioLike
 from art_langgraph.rewards import RewardFunction
@@ -21,21 +23,21 @@ class HeldOut:
     """Held-out scenarios, and how they are measured.
 
     Args:
-        scenarios: The tasks. None of them may be trained on.
+        scenarios: The tasks, or a JSONL file of them (`load_scenarios`). None of them may be trained on.
         reward: Scores a run; None: the reward of the training.
         success: Whether a scored run solved its scenario; by default a reward of at least 1.
         n: Runs of each scenario. More scenarios tell more than more runs of the same ones; see `Evaluation`.
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
     """
 
-    scenarios: Sequence[ScenarioLike]
+    scenarios: Sequence[ScenarioLike] | str | Path
     reward: RewardFunction | None = None
     success: Success = full_reward
     n: int = 1
     temperature: float | None = 0.0
 
     @classmethod
-    def of(cls, given: HeldOut | Sequence[ScenarioLike]) -> HeldOut:
+    def of(cls, given: HeldOut | Sequence[ScenarioLike] | str | Path) -> HeldOut:
         """Held-out scenarios with the defaults; a HeldOut is returned as it is."""
         return given if isinstance(given, HeldOut) else cls(given)
 
@@ -46,9 +48,10 @@ class HeldOut:
             training: The scenarios that are trained on.
 
         Raises:
-            ConfigError: There are none, or some are trained on too; the message names them.
+            ConfigError: There are none, or some are trained on too; the message names them. Or the file cannot be read.
         """
-        held = [Scenario.of(scenario) for scenario in self.scenarios]
+        given = load_scenarios(self.scenarios) if isinstance(self.scenarios, (str, Path)) else self.scenarios
+        held = [Scenario.of(scenario) for scenario in given]
         if not held:
             raise ConfigError("held_out has no scenarios: give some that are not trained on, or leave it out")
         if self.n < 1:

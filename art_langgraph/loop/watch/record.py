@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.failures import failures_of, runs_of, versions_of
+from art_langgraph.loop.hints.rescue import HintCounts
+from art_langgraph.loop.sampling.informative import informative
 from art_langgraph.loop.watch.alarm import Alarm
 from art_langgraph.loop.watch.best import Best
-from art_langgraph.trajectory import TrajectoryGroup
+from art_langgraph.trajectory import Trajectory, TrajectoryGroup
 from trainer_server.wire import StepResult
 
 
@@ -23,6 +25,10 @@ class StepRecord:
         groups: The runs that were sent; empty where the server accepted the step before a crash.
         seconds: Wall time by phase: `rollout`, `train`, `swap`, `evaluation`.
         replaced: How many groups were added because others have equal rewards, which teach nothing.
+        explored: How many runs were added at a higher temperature to groups with equal rewards.
+        hints: What hints did; None: `train` gives none.
+        hinted: The runs with a hint, which were not sent.
+        measured: How many of the groups were made before the first step.
         elapsed: Seconds since the call of `train`.
         baseline: The evaluation of the version that the run began with. None: no scenarios are held out.
         evaluation: The held-out evaluation of `result.version`. None: none was due after this step.
@@ -36,12 +42,21 @@ class StepRecord:
     groups: list[TrajectoryGroup] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     replaced: int = 0
+    explored: int = 0
+    measured: int = 0
+    hints: HintCounts | None = None
+    hinted: list[Trajectory] = field(default_factory=list)
     elapsed: float = 0.0
     baseline: Evaluation | None = None
     evaluation: Evaluation | None = None
     alarms: list[Alarm] = field(default_factory=list)
     stopped: str | None = None
     best: Best | None = None
+
+    @property
+    def informative(self) -> int:
+        """How many groups teach something: their rewards differ."""
+        return sum(map(informative, self.groups))
 
     @property
     def reward(self) -> float | None:
@@ -54,6 +69,12 @@ class StepRecord:
         """Share of the sampled tokens that the next prompt of their run does not have; None where no run has turns."""
         share: float | None = self.result.metrics.get("prefix_drift")
         return share
+
+    @property
+    def teacher_kl(self) -> float | None:
+        """Mean of log π − log teacher over the tokens that a teacher scored, in nats; None where there is none."""
+        mean: float | None = self.result.metrics.get("teacher_kl")
+        return mean
 
     @property
     def skipped(self) -> str | None:
@@ -78,6 +99,9 @@ class StepRecord:
             "version": self.result.version,
             "reward": self.reward,
             "skipped": self.skipped,
+            "groups": {"sent": len(self.groups), "informative": self.informative, "replaced": self.replaced},
+            "explored": self.explored,
+            "hints": self.hints and asdict(self.hints),
             "seconds": self.seconds,
             "elapsed": self.elapsed,
             "baseline": self.baseline and self.baseline.summary(),
@@ -93,7 +117,12 @@ class StepRecord:
         head = f"step {self.step}: version {self.result.version}, {reward}"
         if (drift := self.prefix_drift) is not None:
             head += f", prefix drift {drift:.1%}"
-        parts = [head, self._held_out(), self.skipped, self.failures]
+        if self.groups:
+            head += f", {self.informative} of {len(self.groups)} groups informative"
+        if self.explored:
+            head += f", {self.explored} runs to explore"
+        hints = str(self.hints) if self.hints is not None and self.hints.failed else None
+        parts = [head, hints, self._held_out(), self.skipped, self.failures]
         parts.append("alarms: " + ", ".join(alarm.name for alarm in self.alarms) if self.alarms else None)
         parts.append(f"stopped: {self.stopped}" if self.stopped else None)
         line = "; ".join(filter(None, parts))

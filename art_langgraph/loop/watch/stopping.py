@@ -24,7 +24,12 @@ def reason_of(rule: StopRule, history: Sequence[StepRecord]) -> str | None:
 
 
 def check_rules(rules: Sequence[StopRule], *, held_out: bool) -> None:
-    """Raises ConfigError for a rule that can never end the run."""
+    """Raises ConfigError for what is no rule, and for a rule that can never end the run."""
+    if wrong := [rule for rule in rules if not callable(rule)]:
+        raise ConfigError(
+            f"stop_when={wrong[0]!r} is no rule: give TargetReached(0.9), Plateau(3), TimeBudget(minutes=30), "
+            "TokenBudget(10**6), a function of the records, or a list of these"
+        )
     if blind := [rule for rule in rules if getattr(rule, "needs_held_out", False) and not held_out]:
         raise ConfigError(
             f"stop_when={blind[0]} looks at held-out success: give held_out=…, scenarios to measure it on"

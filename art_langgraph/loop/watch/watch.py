@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -67,7 +68,7 @@ class Watch:
         first_step: int,
         last_step: int,
         *,
-        held_out: HeldOut | Sequence[ScenarioLike] | None,
+        held_out: HeldOut | Sequence[ScenarioLike] | str | Path | None,
         evaluate_every: int | None,
         stop_when: StopRule | Sequence[StopRule] | None,
         keep_best: bool,
@@ -78,11 +79,12 @@ class Watch:
         Raises:
             ConfigError: They cannot be met together.
         """
-        rules = [] if stop_when is None else [stop_when] if callable(stop_when) else list(stop_when)
+        given = stop_when if isinstance(stop_when, Sequence) else [] if stop_when is None else [stop_when]
+        rules = list(given)
         check_rules(rules, held_out=held_out is not None)
         if held_out is None and (evaluate_every is not None or keep_best):
-            given = "keep_best=True" if keep_best else f"evaluate_every={evaluate_every}"
-            raise ConfigError(f"{given} needs held_out=…: scenarios to measure versions on, which are not trained on")
+            wanted = "keep_best=True" if keep_best else f"evaluate_every={evaluate_every}"
+            raise ConfigError(f"{wanted} needs held_out=…: scenarios to measure versions on, which are not trained on")
         if evaluate_every is not None and evaluate_every < 1:
             raise ConfigError(f"evaluate_every={evaluate_every} must be at least 1 step")
         held = None if held_out is None else HeldOut.of(held_out)

@@ -65,11 +65,10 @@ async def test_a_rollout_inside_a_run_that_a_handler_hears_is_recorded_once(tmp_
     assert [asked(found) for found in store] == [OUTER]
 
 
-def test_the_newest_version_is_no_fixed_one() -> None:
-    newest = Scope(version={"agent": "latest"})
-    assert [newest.model(name) for name in ("agent", "agent@latest", "agent@1", "other")] == [
-        "agent@latest", "agent@latest", "agent@1", "other"
-    ]  # fmt: skip
-    assert [Scope(version=3).model(name) for name in ("agent", "agent@latest", "agent@1")] == [
-        "agent@3", "agent@3", "agent@1"
-    ]  # fmt: skip
+def test_a_rollout_may_ask_for_the_newest_version() -> None:
+    scope = Scope(version={"agent": "latest", "critic": 1}, temperature=0.5)
+    assert scope.headers == {
+        "X-ART-Rollout": scope.rollout_id,
+        "X-ART-Temperature": "0.5",
+        "X-ART-Version": "agent=latest,critic=1",
+    }

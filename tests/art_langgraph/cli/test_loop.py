@@ -40,7 +40,7 @@ async def test_the_loop_prints_held_out_success_and_promotes_the_best(
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "watched_agent.py").write_text(AGENT)
     (tmp_path / "train.jsonl").write_text('"one"\n"two"\n')
-    (tmp_path / "held.jsonl").write_text("".join(f'"held {at}"\n' for at in range(8)))
+    (tmp_path / "held.jsonl").write_text("".join(f'"question {at}"\n' for at in range(8)))
     words = [
         "train", "--policy", "cli-loop", "--scenarios", str(tmp_path / "train.jsonl"),
         "--graph-object", "watched_agent:graph", "--reward", "watched_agent:reward", "--groups-per-step", "1",
@@ -71,9 +71,31 @@ async def test_the_loop_prints_held_out_success_and_promotes_the_best(
     assert listed["cli-loop"]["promoted"] is None
 
 
+async def test_the_loop_ends_with_what_taught_nothing(
+    connected: TrainerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ART_HOME", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    never = "def reward(trajectory):\n    return float('one' in str(trajectory.scenario.input) and next(numbers) % 2)\n"
+    (tmp_path / "dead_agent.py").write_text(AGENT[: AGENT.index("def reward")].replace("cli-loop", "cli-dead") + never)
+    (tmp_path / "train.jsonl").write_text('"one"\n"two"\n')
+    try:
+        done = art(
+            "train", "--policy", "cli-dead", "--scenarios", str(tmp_path / "train.jsonl"), "--graph-object",
+            "dead_agent:graph", "--reward", "dead_agent:reward", "--groups-per-step", "2", "--n", "2", "--steps", "1",
+            "--sampler", "learnable", "--explore", "2",
+        )  # fmt: skip
+    finally:
+        sys.modules.pop("dead_agent", None)
+    assert "1 of 2 groups informative, 2 runs to explore" in done.output
+    assert "1 of 2 groups taught nothing; 1 of 2 scenarios never taught anything:\n- 1 × all runs failed" in done.output
+    assert "What to do: " in done.output
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--from-store", "--explore", "8"], "--explore cannot be used without --scenarios"),
         (["--from-store", "--keep-best"], "--keep-best cannot be used without --scenarios"),
         (["--scenarios", "x.jsonl", "--from-store"], "say where the runs come from"),
         (["--scenarios", "x.jsonl", "--since", "1d", "--again"], "--again, --since cannot be combined"),

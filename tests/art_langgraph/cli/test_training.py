@@ -68,6 +68,7 @@ async def test_a_step_that_learns_nothing_leaves_its_runs_free(store: Trajectory
     await record(store, "equal", [1.0, 1.0])
     done = step("equal").output
     assert "equal stays at version 0: every group has" in done
+    assert "1 of 1 groups taught nothing; 1 of 1 scenarios never taught anything:\n- 1 × all runs succeeded" in done
     assert store.trained("equal") == set()
     await record(store, "equal", [0.0])
     done = step("equal").output

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from art_langgraph import Scenario, Trajectory, TrajectoryStore
 from art_langgraph.cli.main import build
 from art_langgraph.trajectory import CompletionCall, NodeRun
+from tests.support.groups import group
 from tests.support.patience import PATIENCE
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
@@ -257,3 +258,21 @@ def test_show_needs_no_server(store: TrajectoryStore, monkeypatch: pytest.Monkey
         shown.replace("│", "").split()
     )
     assert "answered by" in shown
+
+
+def test_dead_groups_are_reported_with_their_cause_and_remedy(store: TrajectoryStore) -> None:
+    told = "Error: get_town is not a valid tool, try one of [city]."
+    for name, rewards in (("lost", (0.0, 0.0)), ("alive", (0.0, 1.0))):
+        for one in group(
+            Scenario(id=name, input=f"question of {name}"), *rewards, calls=[("get_town", told)]
+        ).trajectories:
+            store.add(one)
+    text = art("trajectories", "dead-groups").output
+    assert "1 of 2 groups taught nothing; 1 of 2 scenarios never taught anything:" in text
+    assert "called the tool 'get_town', which does not exist" in text
+    assert "What to do: tell the policy the names of the tools" in text
+    (only,) = json.loads(art("trajectories", "dead-groups", "--json").output)["scenarios"]
+    assert (only["id"], only["why"], only["runs"]) == ("lost", "failed", 2)
+    missing = art("trajectories", "dead-groups", "--policy", "other")
+    assert isinstance(missing.exception, ConfigError)
+    assert "has no run of 'other'" in str(missing.exception)

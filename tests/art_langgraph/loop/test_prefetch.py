@@ -1,23 +1,15 @@
-"""What steps learn from: rollouts in turn or ahead of training, and others for those that teach nothing."""
+"""What steps learn from: rollouts in turn, or ahead of training."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
-from art_langgraph import ChatART, GRPOConfig, Scenario, TrainerClient, Trajectory, TrajectoryGroup, train
-from art_langgraph.loop.prefetch import (
-    RolloutBatch,
-    add_informative,
-    informative,
-    pick,
-    prefetch_rollouts,
-    replacements,
-)
+from art_langgraph import ChatART, GRPOConfig, TrainerClient, Trajectory, train
+from art_langgraph.loop.prefetch import RolloutBatch, prefetch_rollouts
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
@@ -82,41 +74,6 @@ async def test_rollouts_that_fail_end_the_loop() -> None:
     assert (await anext(batches)).step == 0
     with pytest.raises(OSError, match="no graph"):
         await anext(batches)
-
-
-def rewarded(scenario: Any, *rewards: float | None) -> TrajectoryGroup:
-    given = Scenario.of(scenario)
-    return TrajectoryGroup(scenario=given, trajectories=[Trajectory(scenario=given, reward=one) for one in rewards])
-
-
-@pytest.mark.parametrize(
-    ("rewards", "teaches"),
-    [((1.0, 0.0), True), ((1.0, 1.0), False), ((1.0, None), False), ((1.0, None, 0.5), True), ((), False)],
-)
-def test_a_group_teaches_by_its_differences(rewards: tuple[float | None, ...], teaches: bool) -> None:
-    assert informative(rewarded("a", *rewards)) is teaches
-
-
-async def test_groups_that_teach_nothing_are_made_up_for() -> None:
-    asked: list[list[str]] = []
-
-    async def run(some: Sequence[Any]) -> list[TrajectoryGroup]:
-        asked.append(list(some))
-        return [rewarded(one, 1.0, 0.0 if "good" in one else 1.0) for one in some]
-
-    first = await run(["dull", "good 1"])
-    groups, replaced = await add_informative(run, first, ["dull 2", "good 2", "good 3"], 3)
-    assert asked == [["dull", "good 1"], ["dull 2"], ["good 2"]]
-    assert (len(groups), replaced) == (4, 2)
-    groups, replaced = await add_informative(run, await run(["dull"]), ["dull 2", "dull 3"], 1)
-    assert (len(groups), replaced) == (2, 1)
-
-
-def test_replacements_are_all_others() -> None:
-    scenarios = list("abcdef")
-    chosen = pick(scenarios, 2, 1, 7)
-    assert sorted([*chosen, *replacements(scenarios, chosen, 1, 7)]) == scenarios
-    assert replacements(scenarios, chosen, 1, 7) == replacements(scenarios, chosen, 1, 7)
 
 
 async def test_overlapping_steps_train_on_versions_no_older_than_asked(connected: TrainerServer) -> None:

@@ -76,12 +76,14 @@ async def test_a_server_in_and_a_version_with_a_report_out(connected: TrainerSer
     assert made.warm_start is not None
     assert made.warm_start["rows"] == 4
     assert list(made.seconds) == ["scenarios", "before", "warm start", "difficulty", "train", "after"]
-    assert made.notes == ["too few scenarios are solved sometimes: trained on all of them"]
+    assert made.notes == []
     assert any("0 of 4 are solved sometimes" in line for line in told)
+    assert [one.why for one in made.dead_groups.scenarios] == ["solved"] * 2
     for name in ("report.md", "report.html"):
         text = (tmp_path / "out" / name).read_text()
         assert "special@1" in text
         assert "1 of 2" in text
+        assert "2 of 2 groups taught nothing" in text
     assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").exists()
     kept = ScenarioSet.load(tmp_path / "out" / "scenarios.jsonl")
     assert [one.plan.measured for one in kept.train] == [1.0] * 4
@@ -178,7 +180,7 @@ async def test_the_report_escapes_what_a_server_says(connected: TrainerServer, t
 async def test_training_runs_have_the_time_limit_of_all_runs() -> None:
     async with TrainerClient("http://127.0.0.1:1", "key") as trainer:
         training, runs = TrainingSettings(steps=1), RunSettings(timeout=7.0)
-        begun: Any = _steps(breaking(0), scenarios().train, "p", trainer, training, None, runs, 0, False)
+        begun: Any = _steps(breaking(0), scenarios().train, [], "p", trainer, training, None, runs, 0, False)
         assert begun.ag_frame.f_locals["timeout"] == 7.0
         await begun.aclose()
 

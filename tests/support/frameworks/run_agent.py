@@ -27,7 +27,7 @@ QUIET = {
 
 
 async def run_agent(
-    framework: Framework, inputs: Sequence[str], url: str, key: str, *, n: int = 1, seconds: float = 120
+    framework: Framework, inputs: Sequence[str], url: str, key: str, *, n: int = 1, seconds: float = 600
 ) -> list[TrajectoryGroup]:
     """Runs a framework's agent on all inputs at once.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,19 @@ def layers_gathered(model: PolicyModel) -> int:
     return sum(not isinstance(layer.self_attn.q_proj.base_layer.weight, DTensor) for layer in layers)
 
 
+@contextmanager
+def other(model: PolicyModel) -> Iterator[str]:
+    """A teacher: other weights of the LoRA, the same on all ranks."""
+    generator = torch.Generator().manual_seed(7)
+    own = {name: weight.detach().clone() for name, weight in model.parameters()}
+    with torch.no_grad():
+        for _, weight in model.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator) * 0.1)
+        yield "other"
+        for name, weight in model.parameters():
+            weight.copy_(own[name])
+
+
 def main(model_path: str, out: Path, cases: dict[str, Any]) -> None:
     ranks = Ranks.join()
     torch.set_num_threads(1)
@@ -48,7 +62,9 @@ def main(model_path: str, out: Path, cases: dict[str, Any]) -> None:
         model.initialise(PolicySpec(name="p"))
         torch.manual_seed(0)
         optimizer = make_optimizer(model, config)
-        metrics = optimise(model, optimizer, batch, config, lambda version: nullcontext(version == 0), ranks)
+        metrics = optimise(
+            model, optimizer, batch, config, lambda version: nullcontext(version == 0), lambda: other(model), ranks
+        )
         whole = layers_gathered(model) if ranks.sharded else 0
         if ranks.first:
             moments = {weight: optimizer.state[one]["exp_avg"] for weight, one in model.parameters()}

@@ -95,7 +95,7 @@ def test_the_engine_sleeps_for_the_length_of_a_step_and_answers_wait(tmp_path: P
     with sharing(tmp_path / "home", base_model) as (server, http):
         engine = server.engine
         assert engine["naps"] == 0, "an untrained policy needs no turn"
-        under_way = threading.Thread(target=say, args=(http, "held say done"))
+        under_way = threading.Thread(target=say, args=(http, "when released say done"))
         pid = hold_trainer(server)
         try:
             under_way.start()
@@ -144,7 +144,7 @@ def test_an_adapter_that_is_asked_for_while_engines_go_to_sleep_one_after_anothe
         body = batch(http)
         say(http, "say x", "q")
         say(http, "say x", "r")
-        threads = [asking(said, http, "held say slow", model) for model in "qr"]  # one on each engine
+        threads = [asking(said, http, "when released say slow", model) for model in "qr"]  # one on each engine
         until(lambda: [one["requests"] for one in http.get("/api/engines").json()["engines"]] == [1, 1])
         job = send(http, body)
         until(lambda: [one["resting"] for one in http.get("/api/engines").json()["engines"]] == [True, False])
@@ -168,7 +168,7 @@ def test_a_request_that_stands_in_line_when_a_step_begins_waits_for_its_end(tmp_
         body = batch(http)
         say(http, "say x", "q")
         say(http, "say x", "r")
-        threads = [asking(said, http, "held say slow", model) for model in "qr"]
+        threads = [asking(said, http, "when released say slow", model) for model in "qr"]
         until(lambda: server.engine["under_way"] == 2)
         threads.append(asking(said, http, "say late"))
         until(lambda: server.app.state.server.slots.in_use(("p", 0)))  # both slots answer: it stands in line

@@ -52,6 +52,7 @@ def test_an_answer_that_ends_beyond_the_limit_is_left_out_and_earlier_ones_are_k
         ({"untrainable": "the engine sampled 2 tokens, and sent 1 token ids"}, "incomplete"),
         ({"finish_reason": "length"}, "truncated"),
         ({"finish_reason": "tool_calls", "sampling": Sampling(max_tokens=1)}, "truncated"),
+        ({"hint": "say it"}, "hinted"),
     ],
 )
 def test_completions_that_are_not_imitated(changes: dict[str, Any], reason: str) -> None:

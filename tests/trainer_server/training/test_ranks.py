@@ -27,6 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "several updates": {"num_iterations": 2, "num_minibatches": 2, "lr": 1e-5},
     "reference and entropy": {"beta": 0.1, "entropy_coef": 0.01, "top_entropy_quantile": 0.5},
     "small rows": {"token_budget": 8},
+    "teacher": {"distill": {"teacher": "other", "weight": 0.5}, "num_minibatches": 2, "lr": 1e-5},
     "by trajectory": {"loss_aggregation": "trajectory", "num_minibatches": 2, "lr": 1e-5},
 }
 

@@ -90,6 +90,8 @@ class VLLMClient:
         cpu: Whether it computes on the CPU.
         revision: The commit of a base model from the hub; None: not known.
         harmony: Whether it renders chat requests in Harmony's format (gpt-oss).
+        option: The option of `serve` that names it, for messages.
+        key: The environment variable that has its key, for messages.
     """
 
     def __init__(
@@ -101,8 +103,11 @@ class VLLMClient:
         cpu: bool,
         revision: str | None = None,
         harmony: bool = False,
+        option: str = "--engine-url",
+        key: str = "ART_ENGINE_API_KEY",
     ) -> None:
         self.url = url
+        self._option, self._key = option, key
         self._base, self._cpu, self._revision, self._harmony = base, cpu, revision, harmony
         path = url.removeprefix("unix:") if url.startswith("unix:") else None
         self.http = httpx.AsyncClient(
@@ -296,20 +301,50 @@ class VLLMClient:
         """See Engine.detokenize."""
         return str((await self._ask("/detokenize", {"tokens": list(tokens)}))["prompt"])
 
+    async def prompt_logprobs(self, tokens: Sequence[int], count: int) -> list[float | None]:
+        """How likely the base model finds the last tokens of a text, at temperature 1.
+
+        Args:
+            tokens: The text, as token ids.
+            count: Of how many of its last tokens.
+
+        Returns:
+            Log-probabilities in nats; None where vLLM gave none.
+
+        Raises:
+            RequestRefused: vLLM answered with an error; for example, the text is too long.
+        """
+        body = {"model": self._base, "prompt": list(tokens), "max_tokens": 1, "prompt_logprobs": 0}
+        async with self._generation("/v1/completions", body) as response:
+            (choice,) = (await VLLMReply(response, self.url).whole())["choices"]
+        by_token = choice.get("prompt_logprobs") or []
+        if len(by_token) != len(tokens):
+            return [None] * count
+        last = zip(tokens[-count:], by_token[-count:], strict=True)
+        return [((entry or {}).get(str(token)) or {}).get("logprob") for token, entry in last]
+
+    async def served(self) -> list[str]:
+        """Names of the models that it serves, without adapters.
+
+        Raises:
+            EngineError: vLLM's answer is no list of models.
+        """
+        return [str(model["id"]) for model in await self._models() if not model.get("parent")]
+
     async def _models(self) -> list[dict[str, Any]]:
         """The models that vLLM serves: base models, and adapters, which have a `parent`."""
         answer = await self._get("/v1/models")
         if answer.status_code in (401, 403):
             raise EngineError(
-                f"the engine at {self.url} refuses the key: set ART_ENGINE_API_KEY to what vLLM was given by "
-                "--api-key or VLLM_API_KEY, the same for all engines"
+                f"the engine at {self.url} refuses the key: set {self._key} to what vLLM was given by --api-key or "
+                f"VLLM_API_KEY, the same for all addresses of {self._option}"
             )
         try:
             return list(answer.json()["data"])
         except (ValueError, KeyError, TypeError):
             raise EngineError(
-                f"{self.url}/v1/models answered {answer.status_code} and no list of models: --engine-url must name the "
-                "root of a vLLM server"
+                f"{self.url}/v1/models answered {answer.status_code} and no list of models: {self._option} must name "
+                "the root of a vLLM server"
             ) from None
 
     async def _raise_refusal(self, status: int, body: bytes, model: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trainer_server.jobs.teaching import Teaching
 from trainer_server.training.grpo.advantage import advantages, zero_variance
 from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig, TrajectoryRef, prefix_drift
 
@@ -33,6 +34,11 @@ class Sample:
     """Id of its trajectory, as the request has it."""
     old_logprobs: Sequence[float] | None = None
     """By sampled token, under the version that sampled it; recomputed where the sampler's own are not the policy's."""
+    teacher_logprobs: Sequence[float] | None = None
+    """By sampled token, as a teacher that is another vLLM gave them; NaN where it gave none. None: there is no such
+    teacher, or the sample has a hinted prompt."""
+    hinted_prompt: Sequence[int] | None = None
+    """The prompt with a hint in it. The policy that reads it is the teacher of this sample. None: it has no hint."""
 
     @property
     def constrained(self) -> bool:
@@ -48,7 +54,8 @@ class Batch:
     have one. rewards_by_version: those of trajectories that one version of the policy sampled alone. *_skipped: what is
     not trained, by reason. lengths: sampled tokens of each of the policy's completions. truncated: how many of these
     were cut by the limit of tokens. continuations: of the completions in the ledger, how many continue an earlier turn
-    in which way. prefix_drift: of all of them.
+    in which way. prefix_drift: of all of them. tokens_unscored: sampled tokens that are left out because the teacher
+    gave them no score.
     """
 
     version: int = 0
@@ -64,10 +71,15 @@ class Batch:
     truncated: int = 0
     continuations: Counter[str] = field(default_factory=Counter)
     prefix_drift: float | None = None
+    tokens_unscored: int = 0
 
     def keeping(self, samples: list[Sample], skipped: Counter[str]) -> Batch:
         """The same batch with these samples only. skipped: the completions that this leaves out, by reason."""
         return dataclasses.replace(self, samples=samples, completions_skipped=self.completions_skipped + skipped)
+
+    def taught(self, config: GRPOConfig) -> bool:
+        """Whether a teacher scores any of the tokens."""
+        return bool(config.distill and config.distill.teacher) or any(s.hinted_prompt is not None for s in self.samples)
 
     def why_nothing(self) -> str:
         """Why there is nothing to train, in words."""
@@ -107,6 +119,7 @@ class Batch:
             "constrained": sum(sample.constrained for sample in self.samples),
             "prefix_drift": self.prefix_drift,
             "continuations": dict(self.continuations),
+            **({"teacher_tokens_missing": self.tokens_unscored} if self.tokens_unscored else {}),
         }
 
 
@@ -120,8 +133,12 @@ def gather_batch(
     base_model: str,
     tokenizer: str,
     server_id: str | None = None,
+    teaching: Teaching | None = None,
 ) -> Batch:
     """Looks every completion up, decides whether it is trained, and gives it its trajectory's advantage.
+
+    A group whose rewards are all the same teaches nothing by itself. Those of its trajectories that have a teacher are
+    trained nevertheless, with an advantage of 0.
 
     Args:
         groups: Of the request.
@@ -133,7 +150,10 @@ def gather_batch(
         tokenizer: Fingerprint; completions of others are skipped.
         server_id: Of the server; completions of others are skipped, since versions of theirs have the same numbers and
             other weights. None: of no server.
+        teaching: What a teacher that is another vLLM said, and the hinted prompts; None: nothing of either.
     """
+    teaching = teaching or Teaching()
+    teacher = config.distill.teacher if config.distill else None
     own = [one for one in completions.values() if one.policy == policy]
     batch = Batch(
         version,
@@ -147,7 +167,7 @@ def gather_batch(
         batch.groups += 1
         batch.trajectories += len(group.trajectories)
         scored = [trajectory for trajectory in group.trajectories if trajectory.reward is not None]
-        if missing := len(group.trajectories) - len(scored):
+        if config.rewards_count and (missing := len(group.trajectories) - len(scored)):
             batch.trajectories_skipped["no_reward"] += missing
         rewards = [trajectory.reward for trajectory in scored if trajectory.reward is not None]
         batch.rewards += rewards
@@ -155,19 +175,22 @@ def gather_batch(
             sampler = _sampler(trajectory, completions, policy, server_id)
             if sampler is not None and trajectory.reward is not None:
                 batch.rewards_by_version[sampler].append(trajectory.reward)
-        scored_by_group.append(scored)
-        rewards_by_group.append(rewards)
+        scored_by_group.append(scored if config.rewards_count else group.trajectories)
+        rewards_by_group.append(rewards if config.rewards_count else [0.0] * len(group.trajectories))
     baselines = [group.baseline for group in groups]
     values = advantages(rewards_by_group, config.scale_rewards, baselines, config.group_baseline)
     scored_groups = zip(scored_by_group, rewards_by_group, baselines, strict=True)
     places = itertools.count()
     place_of: dict[str, int] = {}
     for number, (scored, rewards, baseline) in enumerate(scored_groups):
-        if zero_variance(rewards, baseline):
+        dead = zero_variance(rewards, baseline) or not config.rewards_count
+        if dead and not any(teacher or trajectory.hint for trajectory in scored):
             alone = len(rewards) == 1 and baseline is None
             batch.groups_skipped["single_reward" if alone else "equal_rewards" if rewards else "no_reward"] += 1
             continue
         for trajectory, advantage in zip(scored, values[number], strict=True):
+            if dead and not (teacher or trajectory.hint):
+                continue
             place = next(places)
             if trajectory.run is not None:
                 place = place_of.setdefault(trajectory.run, place)
@@ -182,13 +205,40 @@ def gather_batch(
                     tokenizer=tokenizer,
                     server_id=server_id,
                 )
-                if reason:
-                    batch.completions_skipped[reason] += 1
-                elif completion is not None and any(trained := _trained(completion)):
-                    batch.samples.append(Sample(completion, advantage, trained, number, place, trajectory.id))
-                else:
+                if reason or completion is None:
+                    batch.completions_skipped[reason or "missing"] += 1
+                    continue
+                sample = Sample(completion, advantage, _trained(completion), number, place, trajectory.id)
+                if not any(sample.trained):
                     batch.completions_skipped["forced"] += 1
+                    continue
+                taught = _taught(sample, trajectory.hint, config, teaching)
+                batch.tokens_unscored += sum(sample.trained)
+                if isinstance(taught, Sample):
+                    batch.samples.append(taught)
+                    batch.tokens_unscored -= sum(taught.trained)
+                else:
+                    batch.completions_skipped[taught] += 1
     return batch
+
+
+def _taught(sample: Sample, hint: str | None, config: GRPOConfig, teaching: Teaching) -> Sample | str:
+    """A sample with what its teacher needs or said; or why it is skipped. Tokens that got no score are not trained."""
+    if hint is not None:
+        prompt = teaching.prompt(sample.completion.id, hint)
+        return "hint_not_rendered" if prompt is None else dataclasses.replace(sample, hinted_prompt=prompt)
+    if config.distill is None or config.distill.url is None:
+        return sample
+    if sample.completion.sampling.temperature != 1.0:
+        return "teacher_temperature"
+    scores = np.array(teaching.scores.get(sample.completion.id) or [None], dtype=np.float64)
+    if len(scores) != len(sample.trained):
+        return "teacher_missing"
+    scores[~np.isfinite(scores)] = np.nan
+    trained = tuple((np.array(sample.trained) & ~np.isnan(scores)).tolist())
+    if not any(trained):
+        return "teacher_missing"
+    return dataclasses.replace(sample, trained=trained, teacher_logprobs=scores.tolist())
 
 
 def minibatches(
@@ -260,6 +310,8 @@ def _why_skipped(
         return str(completion.status)
     if completion.untrainable:
         return "incomplete"
+    if completion.hint is not None:
+        return "hinted"
     if completion.greedy:
         return "greedy"
     if not completion.token_ids:

@@ -59,6 +59,8 @@ class StepMetrics:
         }
         if result.kl_R is not None:
             values["kl"] = result.kl_R
+        if result.teacher_gap_R is not None:
+            values["teacher_gap"] = result.teacher_gap_R[~result.teacher_gap_R.isnan()]
         for name, value_R in values.items():
             self._values[name].append(value_R.detach().float())
         if not self._compared:
@@ -99,6 +101,7 @@ class StepMetrics:
             "importance_weight_mean": mean["importance_weight"],
             "masked_fraction": float((values["importance_weight"] == 0).float().mean()),
             **({"kl": mean["kl"]} if "kl" in mean else {}),
+            **({"teacher_kl": mean["teacher_gap"]} if "teacher_gap" in mean else {}),
         }
 
     def _add_drift(self, drift: torch.Tensor) -> None:

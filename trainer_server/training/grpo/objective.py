@@ -26,6 +26,7 @@ class Readouts:
     active_R: 1, or 0 where the policy gradient is left out (`top_entropy_quantile`); None: 1 everywhere.
     entropy_scale: 1 / active tokens of the update: the entropy term is a mean over them.
     reference_logp_R: of the reference version, when beta > 0.
+    teacher_logp_R: of the teacher, NaN where a read-out has none; None: there is no teacher.
     """
 
     old_logp_R: torch.Tensor
@@ -36,6 +37,7 @@ class Readouts:
     active_R: torch.Tensor | None = None
     entropy_scale: float = 0.0
     reference_logp_R: torch.Tensor | None = None
+    teacher_logp_R: torch.Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -43,7 +45,7 @@ class LossResult:
     """loss: scalar, to be summed over micro-batches. The rest is for metrics, detached.
 
     low_R, high_R: 1 where a lower or an upper bound of the ratio is active. importance_weight_R: 0 where a mask leaves
-    the read-out out.
+    the read-out out. teacher_gap_R: log π − log teacher; NaN where a read-out has no teacher.
     """
 
     loss: torch.Tensor
@@ -52,6 +54,7 @@ class LossResult:
     high_R: torch.Tensor
     importance_weight_R: torch.Tensor
     kl_R: torch.Tensor | None
+    teacher_gap_R: torch.Tensor | None
 
 
 def grpo_loss(
@@ -61,6 +64,10 @@ def grpo_loss(
 
     With beta > 0, plus beta times the k3 estimate of KL(policy ‖ reference), exp(d) − d − 1 with d = reference_logp −
     logp (http://joschu.net/blog/kl-approx.html). With `entropy_coef`, less that times the mean entropy.
+
+    A teacher changes the advantage of each token: less `weight` · (logp − teacher_logp), without a gradient. The
+    current log-probs count, not the old ones: at every update the gradient is that of KL(policy ‖ teacher), and a
+    policy that has reached its teacher stays there.
 
     Args:
         logp_R: Log-probabilities of the sampled tokens under the current weights, with a gradient.
@@ -73,7 +80,12 @@ def grpo_loss(
     if config.importance_sampling_level == "sequence":
         log_ratio_R = _by_completion(log_ratio_R, given.completion_R, mean=True)
     ratio_R = log_ratio_R.exp()
-    gain = loss_named(config.loss_type).gain(ratio_R, logp_R, given.advantage_R, config)
+    advantage_R, teacher_gap_R = given.advantage_R, None
+    if given.teacher_logp_R is not None:
+        teacher_gap_R = logp_R.detach() - given.teacher_logp_R
+        weight = 1.0 if config.distill is None else config.distill.weight
+        advantage_R = advantage_R - weight * teacher_gap_R.masked_fill(teacher_gap_R.isnan(), 0.0)
+    gain = loss_named(config.loss_type).gain(ratio_R, logp_R, advantage_R, config)
     importance_weight_R = _importance_weight(logp_R.detach(), old_R, given, config)
     token_loss_R = -gain.gain_R * importance_weight_R
     if given.active_R is not None:
@@ -99,6 +111,7 @@ def grpo_loss(
         high_R=(nowhere_R if gain.high_R is None else gain.high_R).float(),
         importance_weight_R=importance_weight_R,
         kl_R=None if kl_R is None else kl_R.detach(),
+        teacher_gap_R=teacher_gap_R,
     )
 
 

@@ -32,16 +32,17 @@ def trainable_samples(
 ) -> tuple[list[Sample], Counter[str]]:
     """The samples of a batch that can be trained, and how many cannot, by reason.
 
-    Left out are samples that are longer than `token_budget` ("too_long"), and samples whose old log-probs have to be
-    recomputed under a version that is gone ("version_gone"). Samples of older versions that were sampled under a
-    constraint come with recomputed `old_logprobs`.
+    Left out are samples that are longer than `token_budget`, with their hint ("too_long"), and samples whose old
+    log-probs have to be recomputed under a version that is gone ("version_gone"). Samples of older versions that were
+    sampled under a constraint come with recomputed `old_logprobs`.
     """
     kept: list[Sample] = []
     skipped: Counter[str] = Counter()
     constrained: dict[int, list[Sample]] = {}
     for sample in batch.samples:
         completion = sample.completion
-        if len(completion.prompt_token_ids) + len(completion.token_ids) - 1 > config.token_budget:
+        longest = max(len(completion.prompt_token_ids), len(sample.hinted_prompt or ()))
+        if longest + len(completion.token_ids) - 1 > config.token_budget:
             skipped["too_long"] += 1
         elif sample.constrained and completion.version != batch.version:
             constrained.setdefault(completion.version or 0, []).append(sample)
@@ -50,7 +51,7 @@ def trainable_samples(
     for version, samples in constrained.items():
         with with_version(version) as available:
             if available:
-                kept += _recomputed(model, samples, config, ranks)
+                kept += recomputed(model, samples, config, ranks)
             else:
                 skipped["version_gone"] += len(samples)
     return kept, skipped
@@ -72,7 +73,7 @@ def compared_with_sampler(
                 return torch.cat(
                     [
                         torch.tensor(sample.old_logprobs) - torch.tensor(sample.completion.logprobs)
-                        for sample in _recomputed(model, chosen, config, ranks)
+                        for sample in recomputed(model, chosen, config, ranks)
                     ]
                 )
     return torch.empty(0)
@@ -115,7 +116,7 @@ def old_logprobs(
     return logp_F, entropy_F
 
 
-def _recomputed(model: PolicyModel, samples: Sequence[Sample], config: GRPOConfig, ranks: Ranks) -> list[Sample]:
+def recomputed(model: PolicyModel, samples: Sequence[Sample], config: GRPOConfig, ranks: Ranks) -> list[Sample]:
     """Samples with the log-probs of their tokens under the weights that are in place."""
     rows = packed(samples, config.token_budget, share=model.share, ranks=ranks.count).rows
     logp_F, _ = old_logprobs(model, rows, Tokens.of(samples, -1), ranks)

@@ -30,6 +30,7 @@ from trainer_server.training.grpo.old_logprobs import (
     trainable_samples,
 )
 from trainer_server.training.grpo.schedule import learning_rate
+from trainer_server.training.grpo.teacher import WithTeacher, teacher_logprobs
 from trainer_server.training.grpo.tokens import Tokens
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.ranks import ALONE, Ranks
@@ -42,6 +43,7 @@ def optimise(
     batch: Batch,
     config: GRPOConfig,
     with_version: WithVersion,
+    with_teacher: WithTeacher,
     ranks: Ranks = ALONE,
 ) -> dict[str, Any]:
     """Trains the weights of `batch.version` in place, by `num_iterations` × `num_minibatches` updates.
@@ -81,6 +83,9 @@ def optimise(
     if config.beta > 0:
         reference_logp_F = reference_logprobs(model, rows, tokens, config, with_version, ranks)
         tokens = replace(tokens, reference_logp_F=reference_logp_F)
+    if batch.taught(config):
+        teacher_logp_F, said = teacher_logprobs(model, batch.samples, rows, tokens, config, with_teacher, ranks)
+        tokens, metrics = replace(tokens, teacher_logp_F=teacher_logp_F), {**metrics, **said}
     looked_up = time.monotonic()
 
     losses, norms = [], []

@@ -29,6 +29,7 @@ class Tokens:
     expected_logp_F: what the sampler said where the version that is trained should say the same; NaN elsewhere.
     active_F: 1, or 0 for tokens whose policy gradient is left out (`top_entropy_quantile`).
     reference_logp_F: under the reference version; with a KL penalty only.
+    teacher_logp_F: under the teacher, NaN where a token has none; with a teacher only.
     """
 
     start_S: torch.Tensor
@@ -41,6 +42,7 @@ class Tokens:
     expected_logp_F: torch.Tensor
     active_F: torch.Tensor
     reference_logp_F: torch.Tensor | None = None
+    teacher_logp_F: torch.Tensor | None = None
 
     @classmethod
     def of(cls, samples: Sequence[Sample], version: int) -> Tokens:
@@ -105,4 +107,5 @@ class Tokens:
             active_R=self.active_F[index],
             entropy_scale=entropy_scale,
             reference_logp_R=None if self.reference_logp_F is None else self.reference_logp_F[index],
+            teacher_logp_R=None if self.teacher_logp_F is None else self.teacher_logp_F[index],
         )

@@ -119,10 +119,12 @@ class PolicyModel:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def select(self, spec: PolicySpec) -> None:
-        """Makes room for a LoRA of this shape and removes those of other shapes. Policies of one shape take turns."""
+    def select(self, spec: PolicySpec, *, beside: bool = False) -> None:
+        """Makes room for a LoRA of this shape and removes those of other shapes. Policies of one shape take turns.
+
+        beside: Leave a LoRA of another shape where it is: its weights are there again when it is selected."""
         shape = f"r{spec.rank}-a{spec.alpha:g}-{zlib.crc32('-'.join(spec.targets).encode()):x}".replace(".", "_")
-        others = set() if self._peft is None else set(self._peft.peft_config) - {shape}
+        others = set() if self._peft is None or beside else set(self._peft.peft_config) - {shape}
         if self._peft is None:
             self._peft = get_peft_model(self._base, lora_config(self._base, spec), adapter_name=shape)
         elif shape not in self._peft.peft_config:
@@ -149,9 +151,11 @@ class PolicyModel:
                 else:
                     weight.zero_()
 
-    def load(self, spec: PolicySpec, directory: Path) -> None:
-        """Puts a version's weights in place. Raises TrainingError when they do not fit the base model."""
-        self.select(spec)
+    def load(self, spec: PolicySpec, directory: Path, *, beside: bool = False) -> None:
+        """Puts a version's weights in place. Raises TrainingError when they do not fit the base model.
+
+        beside: As that of `select`."""
+        self.select(spec, beside=beside)
         assert self._peft is not None
         state = load_file(directory / "adapter_model.safetensors")
         result: Any = set_peft_model_state_dict(self._peft, state, adapter_name=self._adapter)

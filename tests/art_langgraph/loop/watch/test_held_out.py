@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from art_langgraph import HeldOut, Scenario
@@ -38,6 +40,14 @@ def test_an_input_that_many_tasks_share_tells_none_of_them() -> None:
     with pytest.raises(ConfigError, match="2 of 3"):
         HeldOut(games[2:5]).checked(games[:4])
     assert HeldOut(games[1:]).checked(games[:1]) == games[1:], "the held-out games alone tell it, too"
+
+
+def test_a_path_is_a_file_of_scenarios(tmp_path: Path) -> None:
+    (tmp_path / "held.jsonl").write_text('"4 + 4"\n{"id": "x", "input": "5 + 5"}\n')
+    for path in (tmp_path / "held.jsonl", str(tmp_path / "held.jsonl")):
+        assert [scenario.input for scenario in HeldOut.of(path).checked(TRAINING)] == ["4 + 4", "5 + 5"]
+    with pytest.raises(ConfigError, match=r"none\.jsonl"):
+        HeldOut("none.jsonl").checked(TRAINING)
 
 
 def test_many_shared_scenarios_are_counted() -> None:

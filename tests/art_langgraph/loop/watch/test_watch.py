@@ -31,7 +31,7 @@ from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 SKILL = {0: 2, 1: 7, 2: 9, 3: 9, 4: 3, 5: 9}
-HELD = [Scenario(input=f"held out {at}", metadata={"at": at}) for at in range(12)]
+HELD = [Scenario(input=f"question {at}", metadata={"at": at}) for at in range(12)]
 TRAINING = [f"train {at}" for at in range(4)]
 
 
@@ -182,6 +182,7 @@ async def test_a_measurement_that_fails_costs_no_training(
         ({"held_out": None, "keep_best": True}, "keep_best=True needs held_out"),
         ({"held_out": None, "evaluate_every": 2}, "evaluate_every=2 needs held_out"),
         ({"held_out": None, "stop_when": TargetReached(0.5)}, "give held_out"),
+        ({"stop_when": 0.9}, "stop_when=0.9 is no rule: give TargetReached"),
         ({"evaluate_every": 0}, "evaluate_every=0"),
         ({"held_out": TRAINING[:1]}, "1 of 1 held-out scenarios are trained on"),
         ({"reward": None, "group_reward": lambda group: group}, "held_out needs a reward for single runs"),

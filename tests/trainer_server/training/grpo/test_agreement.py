@@ -39,7 +39,9 @@ def distribution(worker: Worker, tokens: list[int], temperature: float) -> torch
     return logp_R[torch.from_numpy(row.source_R).argsort()]
 
 
-def sample(worker: Worker, version: int, said: dict[str, Any], temperature: float, prompt: list[int]) -> None:
+def sample(
+    worker: Worker, version: int, said: dict[str, Any], temperature: float, prompt: list[int], start: int = 100
+) -> None:
     """Completions c100, … as an engine with this version would give them; `said` is what the ledger has of them."""
     worker.model.load(PolicySpec(name="p"), worker.store.directory("p", version))
     generator = torch.Generator().manual_seed(0)
@@ -52,7 +54,7 @@ def sample(worker: Worker, version: int, said: dict[str, Any], temperature: floa
             token = int(torch.multinomial(logp_V.exp(), 1, generator=generator))
             tokens.append(token)
             logps.append(float(logp_V[token]))
-        found.append(completion(f"c{100 + at}", tokens, logprobs=logps, prompt_token_ids=PROMPT, **said))
+        found.append(completion(f"c{start + at}", tokens, logprobs=logps, prompt_token_ids=PROMPT, **said))
     ledger = SQLiteLedger(worker.home.ledger)
     asyncio.run(ledger.add(*found))
     ledger.close()
@@ -90,6 +92,20 @@ def test_a_jump_raises_an_alarm_and_fails_the_step_when_gross(worker: Worker, na
     failed = told(worker, max_logp_gap=metrics["logp_gap"] / 2)
     assert "nats per token on completions of the same version" in failed.error
     assert worker.store.versions("p") == before
+
+
+@pytest.mark.parametrize("version", [2, 1], ids=["of the newest version", "of an older one"])
+def test_a_group_at_several_temperatures_is_computed_at_that_of_each_completion(worker: Worker, version: int) -> None:
+    """As an exploration samples it: the completions share the rows of one prefix tree."""
+    for start, temperature in ((100, 1.0), (100 + COUNT, 1.3), (100 + 2 * COUNT, 0.7)):
+        said = {"version": version, "sampling": Sampling(temperature=temperature)}
+        sample(worker, version=version, said=said, temperature=temperature, prompt=PROMPT, start=start)
+    refs = groups(*(float(at % 2) for at in range(3 * COUNT)), start=100)
+    metrics = step(worker, refs, importance_sampling_cap=None).result.metrics
+    assert (metrics["completions"], metrics["rows"]) == (3 * COUNT, 1)
+    assert metrics["logp_gap"] == pytest.approx(0.0, abs=1e-4)
+    assert metrics["sampler_ratio_percentiles"]["p01"] == pytest.approx(1.0, abs=1e-3)
+    assert metrics["sampler_ratio_percentiles"]["p99"] == pytest.approx(1.0, abs=1e-3)
 
 
 def test_constrained_completions_of_an_older_version_are_held_to_its_own_log_probs(

@@ -1,0 +1,177 @@
+"""Runs the scenarios of which all runs failed once more, with a hint in the policy's prompts."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from art_langgraph.client.client import TrainerClient
+from art_langgraph.rewards import GroupReward, score_group
+from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
+from trainer_server.wire import ConfigError
+
+log = logging.getLogger("art_langgraph")
+
+HintFunction = Callable[[Scenario, list[Trajectory]], "str | Awaitable[str | None] | None"]
+"""Makes a hint of a scenario and of its runs, which have all failed. None: it has none for them."""
+HintedRun = Callable[[Scenario, str], Awaitable[Trajectory]]
+"""Runs a scenario with a hint in the policy's prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """When `train` gives hints, and how often it tries them.
+
+    Args:
+        function: Makes the hints.
+        success: A run with at least this reward has succeeded. A scenario gets a hint if no run of it has.
+        runs: Hinted runs of such a scenario.
+
+    Raises:
+        ConfigError: `runs` is below 1.
+    """
+
+    function: HintFunction
+    success: float = 0.5
+    runs: int = 1
+
+    def __post_init__(self) -> None:
+        if self.runs < 1:
+            raise ConfigError(f"Hints(runs={self.runs}): at least one run must try a hint")
+
+    @classmethod
+    def of(cls, given: HintFunction | Hints) -> Hints:
+        """The settings, from themselves or from a function."""
+        return given if isinstance(given, Hints) else cls(given)
+
+    def failed(self, group: TrajectoryGroup) -> bool:
+        """Whether all scored runs of a scenario have failed, and there is one."""
+        rewards = [reward for reward in group.rewards if reward is not None]
+        return bool(rewards) and max(rewards) < self.success
+
+
+@dataclass(slots=True)
+class HintCounts:
+    """What hints did in a step.
+
+    Args:
+        failed: Scenarios of which all runs failed.
+        hinted: Those of them that got a hint.
+        runs: Runs with a hint.
+        successes: Those of them that succeeded.
+        rescued: Scenarios with such a success: the policy learns from itself with the hint.
+        ignored: Runs in which the policy was not asked with the hint; they count as no success.
+    """
+
+    failed: int = 0
+    hinted: int = 0
+    runs: int = 0
+    successes: int = 0
+    rescued: int = 0
+    ignored: int = 0
+
+    def __str__(self) -> str:
+        words = f"hints: {self.failed} scenarios failed, {self.hinted} hinted, {self.rescued} rescued"
+        return f"{words} ({self.successes} of {self.runs} runs)"
+
+
+@dataclass(slots=True)
+class Rescue:
+    """What came of the hints of a step.
+
+    Args:
+        counts: How many.
+        hints: By id of a run that failed: the hint with which its scenario was solved.
+        runs: The runs with a hint. No step trains them.
+    """
+
+    counts: HintCounts = field(default_factory=HintCounts)
+    hints: dict[str, str] = field(default_factory=dict)
+    runs: list[Trajectory] = field(default_factory=list)
+
+
+async def rescue(
+    groups: Sequence[TrajectoryGroup],
+    hints: Hints,
+    run: HintedRun,
+    *,
+    policy: str,
+    client: TrainerClient,
+    max_concurrency: int,
+    group_reward: GroupReward | None = None,
+) -> Rescue:
+    """Runs each scenario of which all runs failed with a hint.
+
+    A hint function that raises gives no hint, and a warning says so: a step is not lost by it.
+
+    Args:
+        groups: The runs of a step, scored.
+        hints: The settings.
+        run: Runs a scenario with a hint, and scores the run.
+        policy: That is trained.
+        client: Its server, whose ledger says which answers had a hint.
+        max_concurrency: Runs at once.
+        group_reward: Scores hinted runs beside those that failed; None: they have their rewards.
+    """
+    limit = asyncio.Semaphore(max_concurrency)
+    found = Rescue()
+
+    async def limited(scenario: Scenario, hint: str) -> Trajectory:
+        async with limit:
+            return await run(scenario, hint)
+
+    async def rescue_group(group: TrajectoryGroup) -> None:
+        if (hint := await _hint(hints, group)) is None:
+            return
+        found.counts.hinted += 1
+        runs = list(await asyncio.gather(*(limited(group.scenario, hint) for _ in range(hints.runs))))
+        if group_reward is not None:
+            failed = [trajectory.model_copy(deep=True) for trajectory in group.trajectories]
+            beside = TrajectoryGroup(scenario=group.scenario, trajectories=[*runs, *failed])
+            runs = (await score_group(beside, group_reward)).trajectories[: len(runs)]
+        found.runs += runs
+        found.counts.runs += len(runs)
+        read = [await _read_hint(trajectory, policy, hint, client) for trajectory in runs]
+        found.counts.ignored += read.count(False)
+        successes = [
+            trajectory
+            for trajectory, had_hint in zip(runs, read, strict=True)
+            if had_hint and trajectory.reward is not None and trajectory.reward >= hints.success
+        ]
+        found.counts.successes += len(successes)
+        if successes:
+            found.counts.rescued += 1
+            scored = [trajectory for trajectory in group.trajectories if trajectory.reward is not None]
+            found.hints |= {trajectory.id: hint for trajectory in scored}
+
+    failed = [group for group in groups if hints.failed(group)]
+    found.counts.failed = len(failed)
+    await asyncio.gather(*map(rescue_group, failed))
+    if found.counts.ignored:
+        log.warning(
+            "%d of %d hinted runs never read their hint, since the trainer server could not tell that their requests "
+            "belong to the run: let the graph ask the policy by ChatART, or by LangChain's ChatOpenAI",
+            found.counts.ignored,
+            found.counts.runs,
+        )
+    return found
+
+
+async def _hint(hints: Hints, group: TrajectoryGroup) -> str | None:
+    try:
+        hint = hints.function(group.scenario, list(group.trajectories))
+        hint = await hint if inspect.isawaitable(hint) else hint
+    except Exception as error:  # the user's function: its scenario gets no hint
+        log.warning("no hint for scenario %s: %s: %s", group.scenario.id, type(error).__name__, error)
+        return None
+    return hint or None
+
+
+async def _read_hint(run: Trajectory, policy: str, hint: str, client: TrainerClient) -> bool:
+    """Whether the policy's answers in a run were given with the hint in the prompt, by the ledger."""
+    ids = [call.id for call in run.completions if call.id is not None and call.policy == policy and not call.cached]
+    rows = await client.completions(ids) if ids else {}
+    return bool(rows) and all(row.hint == hint for row in rows.values())
