@@ -43,10 +43,7 @@ def writes_and_judges(judged: str | Fault | None = None) -> Any:
 
 
 async def test_a_policy_is_trained_from_a_description() -> None:
-    """What the graph says does not depend on the version: the comparison may say no more than the runs do.
-
-    That a policy gets better is in tests/full, where a model answers.
-    """
+    """What the graph says does not depend on the version: the comparison may say no more than the runs do."""
     stages: list[str] = []
     graph = counting("auto", numbers=random.Random(7).sample(range(1, 100), 60))
     async with TrainerClient() as client:
