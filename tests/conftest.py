@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from art_langgraph.client import servers
 from testbed.tiny_model import tiny_base
 from tests.support.schedule import BySchedule, place
 from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
@@ -45,6 +46,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 tables[name].append(value)
     for header, rows in tables.items():
         terminalreporter.write_line("\n" + "\n".join([header, *map(str, rows)]))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgotten_servers() -> Iterator[None]:
+    """Servers that the tests of a file met have ended when another file begins."""
+    before = dict(servers._met)
+    yield
+    servers._met.clear()
+    servers._met.update(before)
 
 
 @pytest.fixture(scope="session")
