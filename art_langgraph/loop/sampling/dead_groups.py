@@ -182,13 +182,13 @@ def groups_by_version(runs: Iterable[Trajectory], policy: str) -> list[Trajector
     """Stored runs as the groups that steps compared: the runs of a scenario that one version sampled, oldest first.
 
     Args:
-        runs: Runs in any order. Those that evaluate a version, that were imported, or in which `policy` did not answer,
-            are left out.
+        runs: Runs in any order. Those that no step trains (evaluations, runs with hints, imported ones), or in which
+            `policy` did not answer, are left out.
         policy: Name of the policy.
     """
     grouped: dict[tuple[int, str], TrajectoryGroup] = {}
     for run in sorted(runs, key=lambda run: run.started):
-        if (versions := run.versions.get(policy)) and not run.evaluation and not run.imported:
+        if (versions := run.versions.get(policy)) and not run.untrained:
             key = versions[-1], run.scenario.id
             grouped.setdefault(key, TrajectoryGroup(scenario=run.scenario)).trajectories.append(run)
     return list(grouped.values())

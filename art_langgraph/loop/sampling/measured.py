@@ -13,7 +13,7 @@ log = logging.getLogger("art_langgraph")
 
 
 def at_temperature(groups: Sequence[TrajectoryGroup], temperature: float | None) -> list[TrajectoryGroup]:
-    """The runs at a temperature, by scenario. Runs at another one say little of what the next runs will come to.
+    """The runs at a temperature, by scenario. Runs at another one, or with hints, say little of what the next come to.
 
     Args:
         groups: Runs by scenario.
@@ -21,7 +21,7 @@ def at_temperature(groups: Sequence[TrajectoryGroup], temperature: float | None)
     """
     found = []
     for group in groups:
-        runs = [run for run in group.trajectories if run.temperature == temperature]
+        runs = [run for run in group.trajectories if run.temperature == temperature and not run.hints]
         if runs:
             found.append(group.model_copy(update={"trajectories": runs}))
     return found
@@ -73,7 +73,7 @@ def ready_groups(
     known = {scenario.id for scenario in scenarios}
 
     def fits(run: Trajectory) -> bool:
-        return run.versions.get(policy) == [version] and not run.evaluation and not run.imported
+        return run.versions.get(policy) == [version] and not run.untrained
 
     return [
         group

@@ -46,4 +46,6 @@ def test_the_store_gives_runs_of_the_policy_at_the_temperature_of_training(tmp_p
 def test_groups_without_a_run_at_the_temperature_are_left_out() -> None:
     mixed = group(A, 0.0, 1.0)
     mixed.trajectories[0].temperature = 1.3
+    hinted = group(B, 1.0, hints={"agent": "It is 42."})
+    assert at_temperature([hinted], 1.0) == []
     assert [len(one.trajectories) for one in at_temperature([mixed, group(B, 1.0, temperature=None)], 1.0)] == [1]
