@@ -28,7 +28,7 @@ from art_mcp import connect
 from trainer_server.wire import Connection
 
 POLICY = "cities"
-LEARNING_RATE = 6e-4
+LEARNING_RATE = 1e-3
 MAX_TOKENS = 40
 """Maximum number of tokens in each answer of the model."""
 CONCURRENCY = 48

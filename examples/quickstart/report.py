@@ -173,7 +173,7 @@ def draw_curve(directory: Path, steps: Sequence[Mapping[str, Any]], evaluations:
 
 def _show_run(console: Console, name: str, run: Trajectory, succeeded: bool) -> None:
     """Shows the messages of a run without the prompt. name: heading of the run."""
-    console.rule(f"{name}: {'success' if succeeded else 'failure'} (reward {run.reward})", align="left")
+    console.rule(f"{name}: {'success' if succeeded else 'failure'} (reward {_number(run.reward)})", align="left")
     last = run.completions[-1] if run.completions else None
     for message in [*last.messages[len(PROMPT) :], last.message or {}] if last else []:
         calls = [call["function"] for call in message.get("tool_calls") or []]

@@ -28,9 +28,10 @@ class AlarmRules:
         reward_errors: `reward_up_held_out_down`: the mean training reward rose by more than this many standard errors,
             while held-out success fell below its best beyond the interval of paired scenarios. A reward that is
             optimised parts from the goal it stands for (Gao et al. 2022, arXiv:2210.10760).
-        entropy_share: `entropy_collapse`: entropy per token is below this share of that of the first steps. Without
-            entropy there is nothing left to explore, and success stops rising (Cui et al. 2025, arXiv:2505.22617; Yu
-            et al. 2025, DAPO, arXiv:2503.14476).
+        entropy_share: `entropy_collapse`: entropy per token is below this share of that of the first steps, and the mean
+            training reward of the last steps is not above that of the steps before. Without entropy there is nothing
+            left to explore, and success stops rising (Cui et al. 2025, arXiv:2505.22617; Yu et al. 2025, DAPO,
+            arXiv:2503.14476).
         solved: No entropy alarm from this held-out success on: an agent that is always right may be sure of itself.
         length_ratio: `length_growth`: completions are longer than those of the first steps by more than this factor,
             and held-out success has not risen beyond its interval. Averaging a loss over each completion favours long
@@ -102,13 +103,19 @@ class AlarmRules:
         if (ends := self._ends(known)) is None or self._is_solved(signals):
             return
         first, last = (statistics.fmean(one.entropy or 0.0 for one in part) for part in ends)
-        if last < self.entropy_share * first:
+        if last < self.entropy_share * first and not self._reward_rises(signals):
             yield (
                 "entropy_collapse",
                 f"{last:.4f} nats per token ({_steps(ends[1])}), {first:.4f} in the beginning ({_steps(ends[0])})",
                 "The policy explores no more: go on from an earlier version (`art-langgraph fork`) with a higher "
                 "epsilon_high, a lower lr or entropy_coef > 0, and see that temperature is 1",
             )
+
+    def _reward_rises(self, signals: Sequence[Signals]) -> bool:
+        """Whether the mean reward of the last steps is above that of as many steps before them."""
+        rewarded = [one for one in signals if one.reward is not None]
+        now, before = rewarded[-self.window :], rewarded[-2 * self.window : -self.window]
+        return bool(before) and _mean_reward(now) > _mean_reward(before)
 
     def _length(self, signals: Sequence[Signals]) -> Iterator[_Finding]:
         known = [one for one in signals if one.length is not None]

@@ -43,6 +43,10 @@ def test_entropy_that_is_gone() -> None:
     falling = series(entropy=[1.0, 0.9, 0.5, 0.12, 0.1])
     assert names(*falling) == ["entropy_collapse"]
     assert names(*falling[:4]) == [], "0.31 of the beginning"
+    rising = series(entropy=[1.0, 0.9, 0.5, 0.12, 0.1], reward=[0.1, 0.2, 0.3, 0.5, 0.6])
+    assert names(*rising) == [], "it becomes sure of what is right"
+    still = series(entropy=[1.0, 0.9, 0.5, 0.12, 0.1], reward=[0.1, 0.4, 0.5, 0.45, 0.45])
+    assert names(*still) == ["entropy_collapse"]
     solved = {"evaluation": evaluation(range(60), 60)}
     assert names(*falling[:-1], {**falling[-1], **solved}) == [], "who is always right may be sure of it"
 
