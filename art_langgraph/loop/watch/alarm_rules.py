@@ -28,10 +28,10 @@ class AlarmRules:
         reward_errors: `reward_up_held_out_down`: the mean training reward rose by more than this many standard errors,
             while held-out success fell below its best beyond the interval of paired scenarios. A reward that is
             optimised parts from the goal it stands for (Gao et al. 2022, arXiv:2210.10760).
-        entropy_share: `entropy_collapse`: entropy per token is below this share of that of the first steps, and the mean
-            training reward of the last steps is not above that of the steps before. Without entropy there is nothing
-            left to explore, and success stops rising (Cui et al. 2025, arXiv:2505.22617; Yu et al. 2025, DAPO,
-            arXiv:2503.14476).
+        entropy_share: `entropy_collapse`: entropy per token is below this share of that of the first steps, and the
+            mean training reward of the last steps is not above that of the steps before. Without entropy there is
+            nothing left to explore, and success stops rising (Cui et al. 2025, arXiv:2505.22617; Yu et al. 2025,
+            DAPO, arXiv:2503.14476).
         solved: No entropy alarm from this held-out success on: an agent that is always right may be sure of itself.
         length_ratio: `length_growth`: completions are longer than those of the first steps by more than this factor,
             and held-out success has not risen beyond its interval. Averaging a loss over each completion favours long

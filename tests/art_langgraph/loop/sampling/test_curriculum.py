@@ -146,11 +146,11 @@ async def test_dead_groups_are_explored_at_a_higher_temperature_and_trained(conn
 
 async def test_the_first_step_learns_from_what_was_measured(connected: TrainerServer) -> None:
     async with TrainerClient() as client:
-        await client.create_policy("measured")
-        graph = agent("measured")
+        await client.create_policy("measured-before")
+        graph = agent("measured-before")
         measured = await gather(graph, SCENARIOS, 4, Reward(), temperature=1.0, progress=False)
-        sampler = LearnableSampler("measured", n=2, exploration=0.0)
-        records = await steps(client, "measured", measured=measured, sampler=sampler, steps=2)
+        sampler = LearnableSampler("measured-before", n=2, exploration=0.0)
+        records = await steps(client, "measured-before", measured=measured, sampler=sampler, steps=2)
         assert (records[0].measured, records[0].result.version) == (4, 1)
         assert sorted(taken(records)[0]) == [f"alive {at}" for at in range(4)]
         known = {run.id for one in measured for run in one.trajectories}
