@@ -86,6 +86,11 @@ class Scope:
         return False
 
     @property
+    def pinned(self) -> bool:
+        """Whether something holds for the rollout's requests that they do not say themselves."""
+        return self.version is not None or self.temperature is not None or bool(self.hints)
+
+    @property
     def headers(self) -> dict[str, str]:
         """What a request to a trainer server says of the rollout that it is made in."""
         headers = {ROLLOUT: self.rollout_id}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -194,9 +194,9 @@ def train_command(
         "--run": run,
         "--metrics": metrics,
     }
-    if scenarios is None and (wrong := [name for name, value in of_the_loop.items() if value]):
-        raise ConfigError(f"{', '.join(wrong)} cannot be used without --scenarios: a single step has no loop to watch")
-    if scenarios is not None:
+    if scenarios is None:
+        _refuse(of_the_loop, "cannot be used without --scenarios: a single step has no loop to watch")
+    else:
         of_recorded = {
             "--replay": replay,
             "--again": again,
@@ -205,8 +205,7 @@ def train_command(
             "--since": since,
             "--error": error is not None,
         }
-        if wrong := [name for name, value in of_recorded.items() if value]:
-            raise ConfigError(f"{', '.join(wrong)} cannot be combined with --scenarios: it is for recorded runs")
+        _refuse(of_recorded, "cannot be combined with --scenarios: it is for recorded runs")
         if graph_object is None:
             raise ConfigError("--scenarios needs --graph-object module:graph: the graph that runs them")
         run_loop(
@@ -243,8 +242,7 @@ def train_command(
             "--thread": thread,
             "--error": error is not None,
         }
-        if wrong := [name for name, value in given.items() if value]:
-            raise ConfigError(f"{', '.join(wrong)} cannot be combined with --from-ledger: it is for --from-store")
+        _refuse(given, "cannot be combined with --from-ledger: it is for --from-store")
         asyncio.run(
             _from_ledger(
                 policy,
@@ -276,6 +274,12 @@ def train_command(
             await _train(trainer, policy, target, runs, recorded, config, node)
 
     asyncio.run(step())
+
+
+def _refuse(options: Mapping[str, object], why: str) -> None:
+    """Raises ConfigError where any of these options was given, with their names."""
+    if wrong := [name for name, value in options.items() if value]:
+        raise ConfigError(f"{', '.join(wrong)} {why}")
 
 
 async def _from_ledger(

@@ -105,8 +105,7 @@ async def register(run: Run, *, evaluation: bool, metadata: Mapping[str, Any], c
     """
     if run.server is None:
         return
-    pinned = run.scope.version is not None or run.scope.temperature is not None or bool(run.scope.hints)
-    ledger = LedgerClient(run.server, retry_seconds() if certain and pinned else _BRIEFLY)
+    ledger = LedgerClient(run.server, retry_seconds() if certain and run.scope.pinned else _BRIEFLY)
     body = _registration(run, evaluation=evaluation, metadata=metadata)
     try:
         _registered(run, await ledger.ask("PUT", run.rollout_id, body))
@@ -118,8 +117,7 @@ def register_now(run: Run, *, evaluation: bool, metadata: Mapping[str, Any]) -> 
     """The same, without an event loop."""
     if run.server is None:
         return
-    pinned = run.scope.version is not None or run.scope.temperature is not None or bool(run.scope.hints)
-    ledger = LedgerClient(run.server, retry_seconds() if pinned else _BRIEFLY)
+    ledger = LedgerClient(run.server, retry_seconds() if run.scope.pinned else _BRIEFLY)
     try:
         _registered(
             run, ledger.ask_now("PUT", run.rollout_id, _registration(run, evaluation=evaluation, metadata=metadata))

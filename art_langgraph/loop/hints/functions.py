@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -76,9 +77,6 @@ def first_hint(*functions: HintFunction) -> HintFunction:
 
 def _lines(head: str, said: Iterable[str]) -> str | None:
     """A list of different texts, the most frequent first."""
-    counts: dict[str, int] = {}
-    for text in said:
-        line = " ".join(text.split())[:_LENGTH]
-        counts[line] = counts.get(line, 0) + 1
-    lines = sorted(counts, key=lambda line: -counts[line])[:_MOST]
+    counts = Counter(" ".join(text.split())[:_LENGTH] for text in said)
+    lines = [line for line, _ in counts.most_common(_MOST)]
     return "\n".join([head, *(f"- {line}" for line in lines)]) if lines else None

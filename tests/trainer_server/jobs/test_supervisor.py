@@ -165,18 +165,21 @@ async def test_a_trainer_that_ends_before_it_is_ready_says_why(tmp_path: Path, m
         await trainer.stop()
 
 
+def sleeping_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainerProcess:
+    """A trainer, not started yet, whose process does nothing."""
+    monkeypatch.setattr(supervisor, "command", lambda _: ["sleep", "600"])
+    home = Home(tmp_path)
+    return TrainerProcess(settings(tmp_path), board=JobBoard(home.jobs), store=AdapterStore(home.policies), open_ids=[])
+
+
 async def test_a_trainer_whose_log_cannot_be_read_or_written_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "command", lambda _: ["sleep", "600"])
-    home = Home(tmp_path)
-    trainer = TrainerProcess(
-        settings(tmp_path), board=JobBoard(home.jobs), store=AdapterStore(home.policies), open_ids=[]
-    )
+    trainer = sleeping_trainer(tmp_path, monkeypatch)
     trainer._watch._pause = 0.02
     await trainer.start()
     try:
-        log = home.logs / "trainer.log"
+        log = Home(tmp_path).logs / "trainer.log"
         log.unlink()
         log.mkdir()
         assert trainer.pid
@@ -194,11 +197,7 @@ async def test_a_trainer_whose_log_cannot_be_read_or_written_is_started_again(
 async def test_where_trainer_and_engine_share_cores_answers_come_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "command", lambda _: ["sleep", "600"])
-    home = Home(tmp_path)
-    trainer = TrainerProcess(
-        settings(tmp_path), board=JobBoard(home.jobs), store=AdapterStore(home.policies), open_ids=[]
-    )
+    trainer = sleeping_trainer(tmp_path, monkeypatch)
     await trainer.start()
     try:
         async with asyncio.timeout(PATIENCE):
