@@ -30,7 +30,7 @@ from langchain_core.runnables import Runnable
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, train
-from art_langgraph.loop.train import StepRecord
+from art_langgraph.loop.watch.record import StepRecord
 from trainer_server.wire import Connection
 
 SCENARIOS = [f"Tell me something about the number {number}." for number in range(64)]

@@ -14,7 +14,8 @@ from art_langgraph.loop.comparison import VersionComparison, compare_versions
 from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.loop.rollout import Graph, ScenarioLike
 from art_langgraph.loop.sampling.dead_groups import DeadGroups, dead_groups
-from art_langgraph.loop.train import StepRecord, train
+from art_langgraph.loop.train import train
+from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.progress import Stages
 from art_langgraph.trajectory import Scenario, TrajectoryGroup
 from trainer_server.wire import ConfigError, GRPOConfig

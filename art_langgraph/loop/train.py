@@ -32,7 +32,7 @@ from art_langgraph.loop.sampling.uniform import UniformSampler
 from art_langgraph.loop.step_check import StepCheck, wait_until_ready
 from art_langgraph.loop.watch.alarm_rules import AlarmRules
 from art_langgraph.loop.watch.held_out import HeldOut
-from art_langgraph.loop.watch.record import StepRecord as StepRecord
+from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.loop.watch.stopping import StopRule
 from art_langgraph.loop.watch.watch import Watch
 from art_langgraph.rewards import GroupReward, RewardFunction

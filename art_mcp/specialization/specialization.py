@@ -9,7 +9,7 @@ from typing import Any
 from art_langgraph.llm.llm import Usage, total_cost
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.sampling.dead_groups import DeadGroups, dead_groups
-from art_langgraph.loop.train import StepRecord
+from art_langgraph.loop.watch.record import StepRecord
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.verify import solved
 

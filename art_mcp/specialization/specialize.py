@@ -18,8 +18,9 @@ from art_langgraph.llm.llm import LLM
 from art_langgraph.loop.evaluate import Evaluation, evaluate
 from art_langgraph.loop.failures import RolloutsFailed, check_rewards, runs_of
 from art_langgraph.loop.rollout import Graph, gather
-from art_langgraph.loop.train import StepRecord, train
+from art_langgraph.loop.train import train
 from art_langgraph.loop.watch.held_out import HeldOut
+from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.loop.watch.stopping import Plateau
 from art_langgraph.progress import Stages
 from art_langgraph.rewards import group_sum

@@ -12,7 +12,7 @@ from typing import Any
 from art_examples.quickstart.reward import success
 
 from art_langgraph import Evaluation
-from art_langgraph.loop.train import StepRecord
+from art_langgraph.loop.watch.record import StepRecord
 from trainer_server.process.files import write_atomic
 from trainer_server.wire import ConfigError
 from trainer_server.wire.jsonl import append_jsonl, read_jsonl

@@ -10,7 +10,7 @@ from art_examples.quickstart import report
 from art_examples.quickstart.run_directory import Options, RunDirectory
 
 from art_langgraph import Evaluation, Scenario, StepResult, Trajectory, TrajectoryGroup
-from art_langgraph.loop.train import StepRecord
+from art_langgraph.loop.watch.record import StepRecord
 from trainer_server.wire import ConfigError
 
 

@@ -29,7 +29,7 @@ from art_langgraph import (
 )
 from art_langgraph.loop.sampling.curriculum import Curriculum
 from art_langgraph.loop.sampling.dead_groups import groups_by_version
-from art_langgraph.loop.train import StepRecord
+from art_langgraph.loop.watch.record import StepRecord
 from tests.support import killed_training
 from tests.support.groups import group
 from tests.support.trainer_server import TrainerServer
