@@ -56,6 +56,8 @@ class Scope:
         remote: Calls of remote graphs, in their order.
         records: Records of the runs that answered these calls.
         unrecorded: Whether a call of a remote graph has no record, or not all of it.
+        metadata: What those say of the run that keep something for it until its end, such as a world. The trajectory's
+            `metadata` gets it.
         call: Id of the remote call that this rollout of another process made; None: the rollout is of this process, or
             says nothing of a call.
     """
@@ -73,6 +75,7 @@ class Scope:
     remote: list[RemoteCall] = field(default_factory=list)
     records: list[Trajectory] = field(default_factory=list)
     unrecorded: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict)
     call: str | None = None
 
     def beyond_routes(self, namespace: str) -> bool:

@@ -251,6 +251,7 @@ async def _run(
     trajectory.completions = recorder.completions
     trajectory.tool_calls = recorder.tool_calls
     trajectory.nodes = recorder.nodes
+    trajectory.metadata |= scope.metadata
     if scope.outside or (run.registered and source.kind == "function"):
         try:
             await add_ledger(run, trajectory)

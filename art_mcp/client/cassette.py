@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from art_mcp.canonical import canonical
+from art_mcp.client.live import Source, ending_rollout
 from art_mcp.client.sdk import Progress
-from art_mcp.client.session import Source, ending_rollout
 from trainer_server.wire import ConfigError, MCPError
 from trainer_server.wire.jsonl import append_jsonl, read_jsonl, to_json
 
@@ -154,6 +154,9 @@ class _Taped:
             raise MCPError(error["message"], code=error.get("code"))
         result: dict[str, Any] = outcome["result"]
         return result
+
+    async def changes(self) -> None:
+        return None
 
     async def close(self) -> None:
         await self._live.close()

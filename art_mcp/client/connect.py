@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from langchain_core.tools import BaseTool
 
+from art_langgraph.capture.scope import Scope
 from art_mcp.client.capture import Record
 from art_mcp.client.cassette import Cassette
+from art_mcp.client.in_world import InWorld, Pool, check_target
+from art_mcp.client.live import Isolation, Live, Source
+from art_mcp.client.reset import AfterReset, Reset, Turns
 from art_mcp.client.result import MAX_RESULT, CallResult
 from art_mcp.client.sdk import Http, Stdio, Target
-from art_mcp.client.session import Isolation, Live, Source
+from art_mcp.client.session import Reopening
 from art_mcp.client.tools import as_langchain_tool
+from art_mcp.worlds.change import Change
+from art_mcp.worlds.observers.observer import Observer
+from art_mcp.worlds.place import Worlds
+from art_mcp.worlds.world import World
 from trainer_server.wire import ConfigError, MCPError
 
 TIMEOUT = 30.0
@@ -34,16 +43,28 @@ class Server:
     """A connected MCP server. Many rollouts may use it at the same time.
 
     `name`, `version`, `instructions` and `capabilities` are as the server gave them in its answer to `initialize`. A
-    server without a name is called "unknown".
+    server without a name is called "unknown". `world` is what each rollout gets a copy of, or None. `serial` says
+    whether rollouts use the server one after another, because it is reset before each.
 
     Args:
         source: Answers the requests: sessions with the server, or a cassette.
         info: The answer to `initialize`.
         max_result: Maximum number of characters of a result that are kept; the result says what was left out.
+        world: The world of the server.
+        serial: Whether it is reset before each rollout.
     """
 
-    def __init__(self, source: Source, info: Mapping[str, Any], max_result: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        info: Mapping[str, Any],
+        max_result: int,
+        world: World | None = None,
+        serial: bool = False,
+    ) -> None:
         self._source = source
+        self.world = world
+        self.serial = serial
         self._max_result = max_result
         self._changed = False
         server_info = info.get("serverInfo") or {}
@@ -72,6 +93,15 @@ class Server:
                 result = CallResult.failed(error, self.name)
             record.end(result)
             return result
+
+    @property
+    def disposable(self) -> bool:
+        """Whether what a rollout changes is gone after it, so that every tool may be called."""
+        return self.world is not None or self.serial
+
+    async def changes(self) -> list[Change] | None:
+        """What the current rollout has changed in its world so far. None: there is no world."""
+        return await self._source.changes()
 
     async def tools(self) -> list[BaseTool]:
         """Lists the server's tools as LangChain tools, with their complete input schemas.
@@ -155,6 +185,9 @@ async def connect(
     isolation: Isolation = "shared",
     cassette: Cassette | None = None,
     max_result: int = MAX_RESULT,
+    worlds: Worlds | None = None,
+    reset: Reset | None = None,
+    observers: Sequence[Observer] = (),
 ) -> AsyncIterator[Server]:
     """Connects to an MCP server. Its sessions and their processes end when the block is left.
 
@@ -173,28 +206,54 @@ async def connect(
         cassette: Records the answers, or gives recorded ones. A replay needs no server.
         max_result: Maximum number of characters of a result that are kept. A longer result is cut, and its last line
             says so. It is no error.
+        worlds: Paths of what a command works on: directories, files, SQLite databases, Git repositories. Each rollout
+            gets a copy of them, with a server of its own that is started there; the calls outside of rollouts share
+            another one. The originals are never written. `{world}` or `{world:NAME}` in the command, in `env` and `cwd`
+            is the path of the copy, and so is the path of an original. Models see and say `/world/NAME`.
+        reset: Resets the server before each rollout, for servers whose world cannot be copied: a command, a URL that is
+            sent a POST, or a function. Rollouts then use the server one after another.
+        observers: Observers of your own for files of the world.
 
     Yields:
         The connected server.
 
     Raises:
-        ConfigError: An option does not apply to this kind of server, or the command is empty or has an open quotation.
+        ConfigError: An option does not apply to this kind of server, the command is empty or has an open quotation, or
+            a world cannot be copied.
         MCPError: The server cannot be started or reached.
     """
     target = target_of(server, env, cwd, headers, auth)
+    if cassette and (worlds or reset):
+        raise ConfigError(
+            "a cassette changes nothing and needs no server: leave out worlds= and reset=, or the cassette"
+        )
     connected: Server | None = None
+    turns = Turns(reset) if reset else None
 
     def tools_changed() -> None:
         if connected is not None:  # before that nobody has listed them
             connected.tools_changed()
 
-    live = Live(target, (start_timeout, timeout), isolation, tools_changed)
-    source: Source = cassette.over(live) if cassette else live
-    try:
-        connected = Server(source, await source.request("initialize", {}), max_result)
+    async with AsyncExitStack() as stack:
+        timeouts = start_timeout, timeout
+        world = pool = None
+        if worlds is not None:
+            world = World(worlds, observers)
+            pool = Pool(world, check_target(target), timeouts, tools_changed)
+            await asyncio.to_thread(world.open)
+            stack.push_async_callback(asyncio.to_thread, world.close)
+            stack.push_async_callback(pool.close)
+
+        def connection(rollout: Scope | None) -> Source:
+            own = InWorld(pool, rollout) if pool else Reopening(target, timeouts, tools_changed)
+            return AfterReset(own, turns) if turns and rollout else own
+
+        live = Live(connection, "session" if world or turns else isolation)
+        source: Source = cassette.over(live) if cassette else live
+        stack.push_async_callback(source.close)
+        info = await source.request("initialize", {})
+        connected = Server(source, info, max_result, world, serial=turns is not None)
         yield connected
-    finally:
-        await source.close()
 
 
 def target_of(

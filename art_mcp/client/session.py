@@ -1,4 +1,4 @@
-"""Sessions with an MCP server: a single one for all rollouts, or one for each. Each session runs in its own task."""
+"""A session with an MCP server. It runs in a task of its own."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import Context
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from dataclasses import replace
+from typing import Any
 
-from art_langgraph.capture.scope import Scope, current
 from art_mcp.client import sdk
 from art_mcp.client.sdk import Channel, Progress, Stdio, Target
 from art_mcp.client.stderr import Stderr, read_stderr
@@ -22,21 +21,6 @@ log = logging.getLogger("art_mcp")
 
 CLOSING = 12.0
 """Seconds to wait for a session to close. The SDK needs up to about half of it to end a process by TERM and KILL."""
-
-Isolation = Literal["shared", "session"]
-"""See `connect`."""
-
-
-class Source(Protocol):
-    """Answers requests: a live server, or a cassette. Every wait has a timeout."""
-
-    async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
-        """Answers a request as `Channel.request` does. Raises MCPError."""
-        ...
-
-    async def close(self) -> None:
-        """Ends what the source has opened."""
-        ...
 
 
 class Session:
@@ -149,83 +133,55 @@ class Session:
         return f" (it wrote: {line})" if line else ""
 
 
-@dataclass(slots=True)
-class _Slot:
-    """The session of a rollout, or the shared session.
-
-    Args:
-        session: The session. None: it was not opened yet.
-        ended: Whether the rollout, or the whole connection, is over.
-        lock: Held while the session is opened, so that only one caller opens it.
-    """
-
-    session: Session | None = None
-    ended: bool = False
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-
-class Live:
-    """A live server with its sessions. If a session has ended, the next request opens a new one.
+class Reopening:
+    """A session that the first request opens, and that a later one opens again if it has ended.
 
     Args:
         target: The server.
         timeouts: Seconds to wait for the start, and seconds to wait for each answer.
-        isolation: See `connect`.
         on_change: Called when the server says that its tools have changed.
+        opened: A session that is open already. None: there is none.
     """
 
     def __init__(
-        self, target: Target, timeouts: tuple[float, float], isolation: Isolation, on_change: Callable[[], None]
+        self,
+        target: Target,
+        timeouts: tuple[float, float],
+        on_change: Callable[[], None],
+        opened: Session | None = None,
     ) -> None:
         self._target = target
         self._timeouts = timeouts
-        self._isolation = isolation
         self._on_change = on_change
-        self._slots: dict[str, _Slot] = {}
+        self._session = opened
         self._closed = False
+        self._lock = asyncio.Lock()  # only one caller opens a session
 
     async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
-        """Sends a request to the session of the current rollout, or to the shared one. Raises MCPError."""
-        session = await self._session()
+        """Sends a request, as `Session.request` does. Raises MCPError, also if the session cannot be opened."""
+        session = await self._opened()
         return await session.request(method, params, progress)
 
     async def close(self) -> None:
-        """Ends all sessions."""
+        """Ends the session. A request that is just opening one fails."""
         self._closed = True
-        await asyncio.gather(*map(self._end, list(self._slots)))
+        if self._session:
+            await self._session.close()
 
-    async def _session(self) -> Session:
-        """The open session for the current rollout, or the shared one. Raises MCPError."""
-        if self._closed:
-            raise MCPError("its connection has been left", failure="closed")
-        rollout = ending_rollout() if self._isolation == "session" else None
-        key = rollout.rollout_id if rollout else ""
-        if key not in self._slots:
-            self._slots[key] = _Slot()
-            if rollout and rollout.exits:
-                rollout.exits.push_async_callback(self._end, key)
-        slot = self._slots[key]
-        async with slot.lock:
-            if slot.session is None or slot.session.ended:
+    async def changes(self) -> None:
+        """Nobody knows what was changed."""
+        return None
+
+    async def _opened(self) -> Session:
+        async with self._lock:
+            if self._session is None or self._session.ended:
                 session = Session(self._target, self._timeouts, self._on_change)
                 await session.open()
-                slot.session = session
-                if slot.ended:  # the rollout ended while the session was opened
-                    await session.close()
-                    raise MCPError("the rollout that called it is over", failure="closed")
-            return slot.session
-
-    async def _end(self, key: str) -> None:
-        if slot := self._slots.pop(key, None):
-            slot.ended = True
-            if slot.session:
-                await slot.session.close()
-
-
-def ending_rollout() -> Scope | None:
-    """The current rollout, if it closes resources at its end. None: there is none, or it does not."""
-    scope = current()
-    return scope if scope and scope.exits else None
+                self._session = session
+            if self._closed:  # also while it was opened
+                await self._session.close()
+                raise MCPError("the rollout that called it is over", failure="closed")
+            return self._session
 
 
 def _guarded(target: Stdio) -> Stdio:

@@ -1,0 +1,233 @@
+"""A server that is started in a copy of a world, for each rollout. Copies with a running server are made ahead."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextvars import Context
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from art_langgraph.capture.scope import Scope
+from art_mcp.client.sdk import Progress, Stdio
+from art_mcp.client.session import Reopening, Session
+from art_mcp.worlds.change import Change
+from art_mcp.worlds.world import Copy, World
+from trainer_server.wire import ConfigError, MCPError
+
+WORLD_KEY = "world"
+"""Key of a trajectory's metadata. Its value has `changes`, what the run changed in its world."""
+
+AHEAD = 2
+"""Copies with a running server that are kept ready, once a rollout has taken one. A start takes about half a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A copy with a server that runs in it.
+
+    Args:
+        copy: The copy.
+        target: The server, with the paths of the copy.
+        session: The open session with it.
+    """
+
+    copy: Copy
+    target: Stdio
+    session: Session
+
+
+class Pool:
+    """Makes copies with running servers, some ahead, and as many at once as there are cores.
+
+    Args:
+        world: The open world.
+        target: The server. Placeholders in its command, environment and working directory name a copy.
+        timeouts: Seconds to wait for the start, and seconds to wait for each answer.
+        on_change: Called when a server says that its tools have changed.
+
+    Raises:
+        ConfigError: A placeholder names no place of the world.
+    """
+
+    def __init__(
+        self, world: World, target: Stdio, timeouts: tuple[float, float], on_change: Callable[[], None]
+    ) -> None:
+        for text in (*target.command, *target.env.values(), target.cwd or ""):
+            world.aliases.text(text)
+        self.world = world
+        self.timeouts = timeouts
+        self.on_change = on_change
+        self._target = target
+        self._ahead: deque[asyncio.Task[Ready]] = deque()
+        self._starts = asyncio.Semaphore(os.cpu_count() or 1)
+
+    async def take(self, *, refill: bool = True) -> Ready:
+        """A copy with a running server, for one rollout.
+
+        Args:
+            refill: Whether others are made meanwhile: the next rollouts will want them.
+
+        Raises:
+            MCPError: The copy cannot be made, or the server cannot be started in it.
+        """
+        ready = self._ahead.popleft() if self._ahead else None
+        try:
+            while refill and len(self._ahead) < AHEAD:
+                making = self._make()
+                self._ahead.append(asyncio.create_task(making, name="mcp world", context=Context()))
+            return await (ready or self._make())
+        except asyncio.CancelledError:
+            if ready:
+                self._ahead.append(ready)
+            raise
+
+    async def close(self) -> None:
+        """Removes what was made ahead and was not taken."""
+        while self._ahead:
+            making = self._ahead.popleft()
+            making.cancel()
+            [ready] = await asyncio.gather(making, return_exceptions=True)
+            if isinstance(ready, Ready):
+                await ready.session.close()
+                await asyncio.to_thread(self.world.remove, ready.copy)
+
+    async def _make(self) -> Ready:
+        async with self._starts:
+            copy = await self._copy()
+            try:
+                target = placed(self._target, copy)
+                session = Session(target, self.timeouts, self.on_change)
+                await session.open()
+                try:
+                    await asyncio.to_thread(copy.begin)
+                except BaseException:
+                    await session.close()
+                    raise
+            except BaseException as error:
+                await asyncio.to_thread(self.world.remove, copy)
+                if isinstance(error, MCPError):
+                    raise MCPError(_explained(copy, error), failure=error.failure, code=error.code) from None
+                raise
+            return Ready(copy, target, session)
+
+    async def _copy(self) -> Copy:
+        """A copy. A thread cannot be cancelled: what it made for nobody is removed."""
+        copying = asyncio.ensure_future(asyncio.to_thread(self.world.copy))
+        try:
+            return await asyncio.shield(copying)
+        except OSError as error:
+            raise MCPError(f"the world cannot be copied: {error}", failure="closed") from None
+        except asyncio.CancelledError:
+            [copy] = await asyncio.gather(copying, return_exceptions=True)
+            if isinstance(copy, Copy):
+                await asyncio.to_thread(self.world.remove, copy)
+            raise
+
+
+class InWorld:
+    """The connection of one rollout: a server in a copy of its own.
+
+    The rollout sees aliases instead of the copy's paths, in arguments and in answers. At its end, what it changed goes
+    to its metadata, and the copy is removed. A server that ends is started again in the same copy.
+
+    Args:
+        pool: Makes the copy.
+        rollout: The rollout. None: the calls outside of rollouts.
+    """
+
+    def __init__(self, pool: Pool, rollout: Scope | None) -> None:
+        self._pool = pool
+        self._rollout = rollout
+        self._copy: Copy | None = None
+        self._server: Reopening | None = None
+        self._closed = False
+        self._lock = asyncio.Lock()
+
+    async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
+        """Sends a request to the server in the copy. Raises MCPError."""
+        copy, server = await self._entered()
+
+        async def aliased(done: float, total: float | None, message: str | None) -> None:
+            if progress:
+                await progress(done, total, copy.from_copy(message))
+
+        try:
+            answer = await server.request(method, copy.to_copy(dict(params)), progress and aliased)
+        except MCPError as error:
+            raise MCPError(copy.from_copy(str(error)), failure=error.failure, code=error.code) from error
+        aliases: dict[str, Any] = copy.from_copy(answer)
+        return aliases
+
+    async def changes(self) -> list[Change]:
+        """What was changed in the copy so far."""
+        return await asyncio.to_thread(self._copy.changes) if self._copy else []
+
+    async def close(self) -> None:
+        """Ends the server, notes what the rollout changed, and removes the copy."""
+        self._closed = True
+        if not (self._copy and self._server):
+            return
+        copy, self._copy = self._copy, None
+        try:
+            await self._server.close()  # what it writes at its end counts
+            if self._rollout:
+                made = await asyncio.to_thread(copy.changes)
+                self._rollout.metadata[WORLD_KEY] = {"changes": [change.model_dump(mode="json") for change in made]}
+        finally:
+            await asyncio.to_thread(self._pool.world.remove, copy)
+
+    async def _entered(self) -> tuple[Copy, Reopening]:
+        async with self._lock:
+            if not (self._copy and self._server):
+                if self._closed:
+                    raise MCPError("the rollout that called it is over", failure="closed")
+                ready = await self._pool.take(refill=self._rollout is not None)
+                self._copy = ready.copy
+                self._server = Reopening(ready.target, self._pool.timeouts, self._pool.on_change, ready.session)
+                if self._closed:  # the rollout ended while the copy was made
+                    await self.close()
+                    raise MCPError("the rollout that called it is over", failure="closed")
+            return self._copy, self._server
+
+
+def placed(target: Stdio, copy: Copy) -> Stdio:
+    """The server with the paths of a copy instead of placeholders and originals, started in the copy.
+
+    Its working directory is the first place of the world, so that a relative path leads into the copy too. Relative
+    paths of files in the command are made absolute first: they are meant from here.
+    """
+    command = tuple(copy.path(_absolute(word)) for word in target.command)
+    env = {name: copy.path(value) for name, value in target.env.items()}
+    env.setdefault("GIT_CEILING_DIRECTORIES", str(copy.directory))  # no repository around the copies is found
+    return replace(target, command=command, env=env, cwd=copy.path(target.cwd) if target.cwd else str(copy.home))
+
+
+def _absolute(word: str) -> str:
+    """A word of a command, or the value in `--option=VALUE`, as an absolute path if it is a relative one that is there.
+    A word without a slash or a dot is a name."""
+    option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
+    if ("/" in value or "." in value) and "{" not in value and Path(value).exists():
+        return f"{option}{equals}{Path(value).absolute()}"
+    return word
+
+
+def _explained(copy: Copy, error: MCPError) -> str:
+    """The error of a start, with what is special about it."""
+    return (
+        f"{copy.from_copy(str(error))}. It was started in a copy of the world, in {copy.from_copy(str(copy.home))}: "
+        "name the other files that it needs by absolute paths"
+    )
+
+
+def check_target(target: object) -> Stdio:
+    """The target as a command. Raises ConfigError for a URL, whose server cannot be started in a copy."""
+    if not isinstance(target, Stdio):
+        raise ConfigError(
+            f"worlds are for commands, which are started in a copy; {target} is a URL. Instead reset its server before "
+            "each run: --reset CMD|URL (reset=…)"
+        )
+    return target

@@ -1,0 +1,116 @@
+"""The path by which a model knows a world, the same in every run, and its translation to the path of a copy."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from art_mcp.worlds.place import Place
+from trainer_server.wire import ConfigError
+
+WORLD = "/world"
+"""The directory of all places, as the model knows it. A place is `/world/NAME`."""
+
+_PLACEHOLDER = re.compile(r"\{world(?::([^{}]*))?\}")
+
+_BEFORE = r"(?:(?<![\w.~/\\-])|(?<=file://))"
+"""What may not stand before an absolute path in a text: otherwise it is the end of another path, or of a URL."""
+_AFTER = r"(?![\w-])(?!\.\w)"
+"""What may not follow a path: otherwise it is the beginning of another name."""
+
+
+def alias(place: Place) -> str:
+    """The path by which the model knows a place."""
+    return f"{WORLD}/{place.name}"
+
+
+class Aliases:
+    """Replaces what names a place by its alias: the placeholders `{world}` and `{world:NAME}`, and the original's path.
+
+    Args:
+        places: The places of the world.
+    """
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self._names = {place.name: alias(place) for place in places}
+        self._originals = [
+            (re.compile(_BEFORE + re.escape(str(place.original)) + _AFTER), alias(place)) for place in places
+        ]
+
+    def text(self, text: str) -> str:
+        """The text with aliases.
+
+        Raises:
+            ConfigError: A placeholder names no place, or `{world}` stands for several.
+        """
+        text = _PLACEHOLDER.sub(lambda match: self._alias(match[0], match[1]), text)
+        for original, name in self._originals:
+            text = original.sub(name, text)
+        return text
+
+    def value(self, value: Any) -> Any:
+        """A JSON value with aliases in all its texts. Raises ConfigError as `text`."""
+        return replaced(value, self.text)
+
+    def _alias(self, placeholder: str, name: str | None) -> str:
+        if name is None and len(self._names) == 1:
+            return next(iter(self._names.values()))
+        if name in self._names:
+            return self._names[name]
+        listed = ", ".join(f"{{world:{name}}}" for name in self._names)
+        raise ConfigError(f"{placeholder} names no single place of the world; there is {listed}")
+
+
+class Translation:
+    """Translates between aliases and the paths of one copy, which has the place NAME at `ROOT/world/NAME`.
+
+    So the path of a copy is its root and the alias. To the copy, the root is put before each alias; from the copy, the
+    root is taken away wherever it stands. The root is a name that occurs nowhere else, so that this direction cannot
+    err. It is also found as JSON and as URLs write it.
+
+    Args:
+        root: The root of the copy, an absolute path.
+        aliases: Replaces placeholders and originals, which a model may know from a task.
+    """
+
+    def __init__(self, root: str, aliases: Aliases) -> None:
+        self._root = root
+        self._aliases = aliases
+        written = {root, json.dumps(root)[1:-1], quote(root), root.replace("/", "\\/")}
+        self._written = re.compile("|".join(re.escape(text) for text in sorted(written, key=len, reverse=True)))
+        self._alias = re.compile(f"{_BEFORE}(?=(\\\\?)/)\\\\?/world{_AFTER}")
+
+    def to_copy(self, value: Any) -> Any:
+        """A JSON value with the copy's paths in all its texts. Placeholders that name nothing stay."""
+        return replaced(value, self.path)
+
+    def path(self, text: str) -> str:
+        """A text with the copy's paths."""
+        try:
+            text = self._aliases.text(text)
+        except ConfigError:  # it is the model's text, and may be of templates
+            pass
+        root, escaped = self._root, self._root.replace("/", "\\/")
+        return self._alias.sub(lambda match: (escaped if match[1] else root) + match[0], text)
+
+    def from_copy(self, value: Any) -> Any:
+        """A JSON value with aliases in all its texts."""
+        return replaced(value, self.text)
+
+    def text(self, text: str) -> str:
+        """A text with aliases. The root alone becomes `/`."""
+        return self._written.sub(lambda match: "" if text[match.end() : match.end() + 1] in ("/", "\\") else "/", text)
+
+
+def replaced(value: Any, text: Callable[[str], str]) -> Any:
+    """A JSON value with all its texts changed, the keys of objects included."""
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, dict):
+        return {text(key): replaced(item, text) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [replaced(item, text) for item in value]
+    return value

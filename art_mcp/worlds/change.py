@@ -1,0 +1,105 @@
+"""A change of a world: what was there before a run, and what after it. Comparison of the changes of two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+SHOWN = 8
+"""Differences that are put into words at most; the rest is counted."""
+
+
+class Change(BaseModel):
+    """Something in a world that a run made, changed or removed.
+
+    Args:
+        where: The file or directory, as the model knows it: `/world/repo`.
+        what: What of it: `content`, `branch main`, `users[id=3].name`.
+        before: Its value before the run. None: it was not there.
+        after: Its value after the run. None: it is not there.
+        varies: Whether the value after the run was another one each time, such as a time: only that it changes can be
+            expected.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    where: str
+    what: str
+    before: str | None = None
+    after: str | None = None
+    varies: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What was changed."""
+        return self.where, self.what
+
+    def __str__(self) -> str:
+        if self.before is None:
+            return f"{self.where}: {self.what} is new: {self.after}"
+        if self.after is None:
+            return f"{self.where}: {self.what} is gone; it was {self.before}"
+        return f"{self.where}: {self.what} was {self.before} and is now {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a run changed, beside what it should have changed.
+
+    Args:
+        degree: Number of changes that are as expected, divided by the number of changes that were expected or made.
+            1.0: all that should have changed did, and nothing else.
+        differences: Each difference in a sentence.
+    """
+
+    degree: float
+    differences: list[str]
+
+
+def compare(expected: Sequence[Change], made: Sequence[Change]) -> Comparison:
+    """Compares the changes of a run with those of the reference. Without any changes the degree is 1.0."""
+    wanted = {change.key: change for change in expected}
+    found = {change.key: change for change in made}
+    differences = []
+    right = 0
+    for key in [*wanted, *(key for key in found if key not in wanted)]:
+        want, got = wanted.get(key), found.get(key)
+        if want and got and (want.after == got.after or (want.varies and None not in (want.after, got.after))):
+            right += 1
+        elif want is None:
+            differences.append(f"should not have changed: {got}")
+        elif got is None:
+            differences.append(f"should have changed and did not: {want}")
+        else:
+            differences.append(f"{want.where}: {want.what} should now be {_named(want)}, but is {_named(got)}")
+    if len(differences) > SHOWN:
+        differences = [*differences[:SHOWN], f"and {len(differences) - SHOWN} more differences"]
+    whole = len(wanted.keys() | found.keys())
+    return Comparison(right / whole if whole else 1.0, differences)
+
+
+def agreed(first: Sequence[Change], second: Sequence[Change]) -> list[Change] | None:
+    """The changes of two executions of the same calls. Values that differ are marked as varying.
+
+    Returns:
+        The changes. None: the executions changed different things, so that nothing can be expected of a third one.
+    """
+    others = {change.key: change for change in second}
+    if others.keys() != {change.key for change in first}:
+        return None
+    changes = []
+    for change in first:
+        other = others[change.key]
+        if change.after == other.after:
+            changes.append(change)
+        elif None in (change.after, other.after):
+            return None
+        else:
+            changes.append(change.model_copy(update={"varies": True}))
+    return changes
+
+
+def _named(change: Change) -> str:
+    return "gone" if change.after is None else change.after

@@ -1,0 +1,83 @@
+"""SQLite databases: recognised by their first bytes, copied consistently while others write to them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+MAGIC = b"SQLite format 3\0"
+
+SIDECARS = ("-wal", "-shm", "-journal")
+"""Suffixes of the files that SQLite keeps beside a database."""
+
+_SUFFIXES = {".db", ".db3", ".sqlite", ".sqlite3"}
+_BUSY = 10.0
+"""Seconds to wait for a writer."""
+
+
+def is_database(path: Path) -> bool:
+    """Whether a file is a SQLite database. SQLite takes an empty file for an empty database: its suffix decides."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(len(MAGIC))
+    except OSError:
+        return False
+    return head == MAGIC or (not head and path.suffix in _SUFFIXES)
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copies a database as of one moment, with what is still in its write-ahead log, by SQLite's backup API.
+
+    The source is only read: no file of it changes, and none is made beside it. (Every reader of a database in WAL mode
+    that is in use takes part in the locks in its `-shm` file, which are no content.)
+
+    Args:
+        source: The database. Other processes may be writing to it.
+        target: The file to make.
+
+    Raises:
+        sqlite3.Error: The file cannot be read as a database, or a writer did not let go of it.
+    """
+    wal, shm = (source.with_name(source.name + suffix) for suffix in SIDECARS[:2])
+    if _in_wal_mode(source) and not shm.exists():
+        if not wal.exists():
+            # Nobody has it open. SQLite would make -wal and -shm beside it, unless it is told that nobody will.
+            _backup(source, target, "mode=ro&immutable=1")
+        else:  # a process died and left its log: recovering it writes, so that is done in a copy
+            with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+                for path in (source, wal):
+                    shutil.copyfile(path, Path(scratch) / path.name)
+                _backup(Path(scratch) / source.name, target, "mode=rw")
+    else:
+        _backup(source, target, "mode=ro")
+    shutil.copystat(source, target)
+
+
+def read_only(path: Path) -> sqlite3.Connection:
+    """Opens a database for reading. Texts that are no UTF-8 are read with replacement characters."""
+    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_BUSY)
+    connection.text_factory = lambda data: data.decode(errors="replace")
+    return connection
+
+
+def _backup(source: Path, target: Path, mode: str) -> None:
+    with (
+        closing(sqlite3.connect(f"file:{quote(str(source))}?{mode}", uri=True, timeout=_BUSY)) as reading,
+        closing(sqlite3.connect(target)) as writing,
+    ):
+        reading.backup(writing)
+    if not target.exists():  # a database without a page
+        target.touch()
+    for suffix in SIDECARS:
+        assert not os.path.exists(f"{target}{suffix}"), f"the copy of {source} is not complete"
+
+
+def _in_wal_mode(path: Path) -> bool:
+    """Whether the header says that the database has a write-ahead log (the file format's versions at byte 18)."""
+    with open(path, "rb") as file:
+        return file.read(20)[18:20] == b"\x02\x02"

@@ -1,0 +1,95 @@
+"""A place: an original of a world, with the name by which commands, tasks and models know it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from art_mcp.worlds import database, repository
+from trainer_server.wire import ConfigError
+
+Kind = Literal["directory", "repository", "database", "file"]
+
+Worlds = str | Path | Sequence[str | Path]
+"""Paths of originals: `PATH`, or `NAME=PATH`, which also gives the name."""
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An original of a world.
+
+    Args:
+        name: Its name in the world: `/world/NAME` to the model, and `{world:NAME}` in commands.
+        original: Its absolute path, without symbolic links.
+        kind: What it is.
+    """
+
+    name: str
+    original: Path
+    kind: Kind
+
+
+def places_of(worlds: Worlds) -> list[Place]:
+    """Makes places of paths.
+
+    A name is that of the file or directory. Characters other than ASCII letters, digits, `.`, `_` and `-` become `-`,
+    so that no encoding of a path changes it. The second place of the same name gets `-2`.
+
+    Args:
+        worlds: The paths.
+
+    Raises:
+        ConfigError: There is no such file or directory, a name is invalid or given twice, or a place is in another.
+    """
+    places: list[Place] = []
+    for given in [worlds] if isinstance(worlds, str | Path) else worlds:
+        name, path = _named(given)
+        try:
+            original = path.expanduser().resolve(strict=True)
+        except OSError as error:
+            raise ConfigError(
+                f"the world {str(given)!r} cannot be copied: {error.strerror}. It must be there, if only empty"
+            ) from None
+        if not (original.is_dir() or original.is_file()):
+            raise ConfigError(f"the world {str(given)!r} is neither a directory nor a file")
+        for other in places:
+            if original.is_relative_to(other.original) or other.original.is_relative_to(original):
+                raise ConfigError(f"the worlds {original} and {other.original} overlap: name the outer one only")
+        taken = {place.name for place in places}
+        if name is None:
+            name = _free(re.sub(r"[^A-Za-z0-9._-]+", "-", original.name).lstrip(".-_") or "data", taken)
+        elif not _NAME.fullmatch(name) or name in taken:
+            raise ConfigError(f"the world {str(given)!r}: {name!r} is no name of its own of letters, digits, . _ and -")
+        places.append(Place(name, original, kind_of(original)))
+    if not places:
+        raise ConfigError("a world needs at least one path")
+    return places
+
+
+def kind_of(path: Path) -> Kind:
+    """What a file or directory is. An empty file is a database if its suffix says so."""
+    if path.is_dir():
+        return "repository" if repository.is_repository(path) else "directory"
+    return "database" if database.is_database(path) else "file"
+
+
+def _named(given: str | Path) -> tuple[str | None, Path]:
+    """The name that is given with a path, or None, and the path. A path that is there is never divided at its `=`."""
+    name, equals, path = str(given).partition("=")
+    if isinstance(given, Path) or not equals or Path(given).expanduser().exists():
+        return None, Path(given)
+    return name, Path(path)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or the first of NAME-2, NAME-3 … that is free."""
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name}-{number}"
+    return free

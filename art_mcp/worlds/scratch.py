@@ -1,0 +1,81 @@
+"""The directory in which a process keeps its copies. Those of processes that died are removed by the next one."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from art_mcp.worlds.copying import remove_tree
+from trainer_server.wire import Home
+
+log = logging.getLogger("art_mcp")
+
+_LOCK = "lock"
+
+
+class Scratch:
+    """A directory below `worlds` in the cache (`ART_CACHE`), which only its owner may read.
+
+    The process holds a lock of the directory. The system gives the lock back however the process ends, so that a
+    directory whose lock is free belongs to nobody: the next `Scratch` of any process removes it.
+
+    Args:
+        base: The directory of all processes. None takes that in the cache.
+
+    Raises:
+        OSError: The directory cannot be made.
+    """
+
+    def __init__(self, base: Path | None = None) -> None:
+        base = base or Home.find().cache / "worlds"
+        base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _held(base / _LOCK):  # no process may remove a directory between its making and its locking
+            self.removed = _remove_leftovers(base)
+            self.path = Path(tempfile.mkdtemp(prefix="w", dir=base)).resolve()
+            self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        if self.removed:
+            log.info("removed the worlds of %d processes that had died", self.removed)
+
+    def close(self) -> None:
+        """Removes the directory."""
+        remove_tree(self.path)
+        os.close(self._lock)
+
+
+def _remove_leftovers(base: Path) -> int:
+    """Removes the directories that no living process holds, and returns how many these were."""
+    removed = 0
+    for left in base.iterdir():
+        if not left.is_dir():
+            continue
+        try:
+            lock = os.open(left / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:  # its process removes it now
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        else:
+            remove_tree(left)
+            removed += 1
+        finally:
+            os.close(lock)
+    return removed
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Holds the lock of a file."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,125 @@
+"""The snapshot of a world: one consistent copy of the originals, of which all other copies are made."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from art_mcp.worlds.copying import Copier, copy_link, remove_tree
+from art_mcp.worlds.database import SIDECARS, copy_database, is_database
+from art_mcp.worlds.place import Place
+from art_mcp.worlds.repository import copy_git, is_git_directory
+from trainer_server.wire import ConfigError
+
+log = logging.getLogger("art_mcp")
+
+_TRIES = 3
+"""Files may vanish while a tree is copied, such as when git packs its objects. Then the copy begins again."""
+
+
+def take(places: Sequence[Place], target: Path) -> tuple[Copier, list[str]]:
+    """Copies the originals. They are only read.
+
+    Databases are copied as of one moment, and repositories with all objects that their references name. Files beside
+    them are copied one after another, as `cp` does: files of one program that writes meanwhile may not fit together.
+    Absolute symbolic links into an original become relative ones, into the copy.
+
+    Args:
+        places: The originals.
+        target: The directory in which each gets its name.
+
+    Returns:
+        The counts, and remarks about what is not in the copy.
+
+    Raises:
+        ConfigError: An original cannot be copied.
+    """
+    for attempt in range(_TRIES):
+        copier = Copier()
+        notes: list[str] = []
+        try:
+            for place in places:
+                _Snapshot(place, places, target, copier, notes).take()
+        except FileNotFoundError as error:
+            if attempt + 1 < _TRIES:
+                for place in places:
+                    remove_tree(target / place.name)
+                continue
+            raise ConfigError(f"the world cannot be copied, as its files change meanwhile: {error}") from None
+        except OSError as error:
+            raise ConfigError(f"the world cannot be copied: {error}") from None
+        notes += [f"{path} is no file: it is not in the copies" for path in copier.skipped]
+        return copier, notes
+    raise AssertionError  # the last attempt returns or raises
+
+
+class _Snapshot:
+    """The snapshot of one place."""
+
+    def __init__(self, place: Place, places: Sequence[Place], target: Path, copier: Copier, notes: list[str]) -> None:
+        self._place = place
+        self._places = places
+        self._target = target
+        self._copier = copier
+        self._notes = notes
+
+    def take(self) -> None:
+        original, to = self._place.original, self._target / self._place.name
+        self._copier.special = self._special
+        if original.is_dir() and is_git_directory(original):
+            copy_git(original, to, original, self._copier)
+        elif original.is_file() and is_database(original):
+            self._database(original, to)
+        else:
+            self._copier.tree(original, to)
+
+    def _special(self, entry: os.DirEntry[str], to: Path) -> bool:
+        """Copies links, repositories and databases."""
+        path = Path(entry.path)
+        if entry.is_symlink():
+            copy_link(entry.path, to, self._link(path, to))
+        elif entry.name == ".git" or (entry.is_dir() and is_git_directory(path)):
+            copy_git(path, to, self._place.original, self._copier)
+        elif entry.name.endswith(SIDECARS) and _is_sidecar(path):
+            pass  # what it has is in the copy of its database
+        elif entry.is_file() and is_database(path):
+            self._database(path, to)
+        else:
+            return False
+        return True
+
+    def _database(self, path: Path, to: Path) -> None:
+        """Copies a database; as bytes, with a remark, if it only looks like one."""
+        try:
+            copy_database(path, to)
+        except sqlite3.Error as error:
+            remove_tree(to)
+            self._copier.file(str(path), str(to))
+            self._notes.append(f"{path} is no database that SQLite can read ({error}): it is copied as any file")
+        else:
+            self._copier.files += 1
+            self._copier.bytes += to.stat().st_size
+
+    def _link(self, path: Path, to: Path) -> str:
+        """The target of a symbolic link in the copy."""
+        link = os.readlink(path)
+        leads = Path(os.path.normpath(path.parent / link))
+        for place in self._places:
+            if leads.is_relative_to(place.original):
+                inside = self._target / place.name / leads.relative_to(place.original)
+                return os.path.relpath(inside, to.parent) if os.path.isabs(link) or place != self._place else link
+        self._notes.append(
+            f"the link {path} leads to {leads}, out of the world: what is written there is in no copy; "
+            "--world with that path copies it too"
+        )
+        return str(leads)
+
+
+def _is_sidecar(path: Path) -> bool:
+    return any(
+        path.name.endswith(suffix) and is_database(path.with_name(path.name.removesuffix(suffix)))
+        for suffix in SIDECARS
+    )

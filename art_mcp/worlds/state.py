@@ -1,0 +1,122 @@
+"""The observed state of a world: files and directories, each with the values that its observer gives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from art_mcp.worlds.alias import WORLD
+from art_mcp.worlds.change import Change
+from art_mcp.worlds.observers.observer import Observer, Show
+
+Stamp = tuple[tuple[str, int, int, int, int, int], ...]
+"""Path, inode, mode, size, and times of modification and of change of the files that an observation depends on. Whoever
+writes a file changes its stamp: no program can set the time of change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of a file or directory.
+
+    Args:
+        values: By the names that the observer gives.
+        stamp: Of the files on which the values depend.
+        observer: Who observed it. None: it is a directory like any other, or a symbolic link.
+    """
+
+    values: Mapping[str, str]
+    stamp: Stamp = ()
+    observer: Observer | None = None
+
+
+State = dict[str, Seen]
+"""Files and directories by their path below the directory of all places: `repo/notes.txt`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Observes the directory of all places of a copy.
+
+    Args:
+        root: The directory.
+        before: The same directory as it was before any run; `root` itself for the first observation.
+        observers: Asked in this order who observes a file or directory.
+        show: Makes values.
+    """
+
+    root: Path
+    before: Path
+    observers: Sequence[Observer]
+    show: Show
+
+    def state(self, known: State | None = None) -> State:
+        """Observes everything.
+
+        Args:
+            known: An earlier state of the same directory. What was not written since is taken from it.
+
+        Returns:
+            The state. A file that its observer cannot read has the value `unreadable` with the reason.
+        """
+        return dict(self._below(self.root, known or {}))
+
+    def restamped(self, state: State) -> State:
+        """The state of this directory right after it was copied: the values of its source, with its own stamps."""
+        return {
+            name: Seen(seen.values, self._stamp(name, seen.observer), seen.observer) for name, seen in state.items()
+        }
+
+    def _below(self, directory: Path, known: State) -> Iterator[tuple[str, Seen]]:
+        with os.scandir(directory) as entries:
+            ordered = sorted(entries, key=lambda entry: entry.name)
+        for entry in ordered:
+            path, name = Path(entry.path), os.path.relpath(entry.path, self.root)
+            if entry.is_symlink():
+                yield name, Seen({"link": self.show(os.readlink(path))})
+                continue
+            earlier = known.get(name)
+            if earlier and earlier.observer and earlier.stamp == self._stamp(name, earlier.observer):
+                yield name, earlier
+                continue
+            observer = next((one for one in self.observers if one.claims(path)), None)
+            if observer:
+                stamp = self._stamp(name, observer)  # before the reading: a later write is seen the next time
+                yield name, Seen(self._values(name, observer), stamp, observer)
+            elif entry.is_dir():
+                yield name, Seen({"directory": "there"})
+                yield from self._below(path, known)
+
+    def _values(self, name: str, observer: Observer) -> Mapping[str, str]:
+        try:
+            return observer.observe(self.root / name, self.before / name, self.show)
+        except OSError as error:
+            return {"unreadable": self.show(str(error))}
+
+    def _stamp(self, name: str, observer: Observer | None) -> Stamp:
+        """The stamp of what an observer reads. Files that are missing are left out, so that their coming is seen."""
+        stamps = []
+        for path in observer.files(self.root / name) if observer else ():
+            try:
+                status = os.lstat(path)
+            except OSError:
+                continue
+            times = status.st_mtime_ns, status.st_ctime_ns
+            stamps.append((os.path.relpath(path, self.root), status.st_ino, status.st_mode, status.st_size, *times))
+        return tuple(stamps)
+
+
+def changes(before: State, after: State) -> list[Change]:
+    """What differs between two states of one directory, in the order of the paths."""
+    found = []
+    for name in sorted(before.keys() | after.keys()):
+        old = before[name].values if name in before else {}
+        new = after[name].values if name in after else {}
+        if old is not new:
+            found += [
+                Change(where=f"{WORLD}/{name}", what=what, before=old.get(what), after=new.get(what))
+                for what in dict.fromkeys([*old, *new])
+                if old.get(what) != new.get(what)
+            ]
+    return found

@@ -1,0 +1,193 @@
+"""A world: originals that are never written, and copies of them, one for each run."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from art_mcp.worlds.alias import WORLD, Aliases, Translation
+from art_mcp.worlds.change import Change
+from art_mcp.worlds.copying import Copier, remove_tree
+from art_mcp.worlds.observers.observer import Observer, shown
+from art_mcp.worlds.observers.registry import observers_with
+from art_mcp.worlds.place import Worlds, places_of
+from art_mcp.worlds.repository import is_object
+from art_mcp.worlds.scratch import Scratch
+from art_mcp.worlds.snapshot import take
+from art_mcp.worlds.state import Observation, State, changes
+
+log = logging.getLogger("art_mcp")
+
+SLOW = 1.0
+"""Seconds that a copy may take without a remark."""
+
+
+class World:
+    """Directories, files, SQLite databases and Git repositories that a server works on.
+
+    `open` takes a snapshot. Copies are made of the snapshot, so that all runs begin alike, whatever happens to the
+    originals meanwhile. Threads may make and remove copies at the same time.
+
+    `places` has the originals. `made` and `removed` count copies. `notes` has remarks for a person, such as links that
+    lead out of the world.
+
+    Args:
+        paths: The originals: `PATH`, or `NAME=PATH`.
+        observers: Observers of your own, which come before those that are included.
+        scratch: Directory of the copies of all processes. None takes the cache.
+
+    Raises:
+        ConfigError: A path or a name is invalid.
+    """
+
+    def __init__(self, paths: Worlds, observers: Sequence[Observer] = (), scratch: Path | None = None) -> None:
+        self.places = places_of(paths)
+        self.aliases = Aliases(self.places)
+        self.notes: list[str] = []
+        self.made = self.removed = 0
+        self._observers = observers_with(observers)
+        self._base = scratch
+        self._scratch: Scratch | None = None
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._counts = Copier()
+        self._reflinks: bool | None = None
+        self._state: State = {}
+        self._seconds = 0.0
+
+    def open(self) -> None:
+        """Takes the snapshot.
+
+        Raises:
+            ConfigError: An original cannot be copied.
+            OSError: The directory of copies cannot be made.
+        """
+        self._scratch = Scratch(self._base)
+        try:
+            directory = self._snapshot.with_name("0") / WORLD[1:]
+            directory.mkdir(parents=True)
+            self._counts, self.notes = take(self.places, directory)
+            show = Copy(self, self._snapshot, {}).show
+            self._state = Observation(directory, directory, self._observers, show).state()
+            started = time.monotonic()
+            self.remove(self.copy())
+            self._seconds = time.monotonic() - started
+        except BaseException:
+            self.close()
+            raise
+        self.made = self.removed = 0
+        if self._seconds > SLOW:
+            self.notes.append(f"a copy of the world takes {self._seconds:.1f} s: {self}")
+        for note in self.notes:
+            log.warning("%s", note)
+
+    def close(self) -> None:
+        """Removes the snapshot and all copies."""
+        if self._scratch:
+            self._scratch.close()
+            self._scratch = None
+
+    def copy(self) -> Copy:
+        """Makes a copy.
+
+        Raises:
+            OSError: The disk is full, or the world was closed.
+        """
+        root = self._snapshot.with_name(str(next(self._numbers)))
+        copier = Copier(linkable=is_object, reflinks=self._reflinks)
+        root.mkdir()
+        copier.tree(self._snapshot / WORLD[1:], root / WORLD[1:])
+        with self._lock:
+            self.made += 1
+            self._reflinks = copier.reflinks
+        copy = Copy(self, root, {})
+        copy.begin(copy.observation.restamped(self._state))
+        return copy
+
+    def remove(self, copy: Copy) -> None:
+        """Removes a copy. The processes that work on it must have ended."""
+        remove_tree(copy.root)
+        with self._lock:
+            self.removed += 1
+
+    @property
+    def in_use(self) -> int:
+        """Number of copies that are there."""
+        return self.made - self.removed
+
+    def observation(self, copy: Copy) -> Observation:
+        """Observes a copy."""
+        return Observation(copy.directory, self._snapshot / WORLD[1:], self._observers, copy.show)
+
+    @property
+    def _snapshot(self) -> Path:
+        """The root of the snapshot, which is the first copy. Raises OSError if the world is not open."""
+        if self._scratch is None:
+            raise FileNotFoundError("the world is not open")
+        return self._scratch.path / "0"
+
+    def __str__(self) -> str:
+        places = ", ".join(f"{WORLD}/{place.name} ({place.kind} {place.original})" for place in self.places)
+        return f"{places}; {self._counts.files:,} files, {self._counts.bytes / 1e6:,.1f} MB"
+
+
+class Copy:
+    """A copy of a world, for one run.
+
+    Args:
+        world: The world.
+        root: Its root. The place NAME is at `ROOT/world/NAME`.
+        state: What it has.
+    """
+
+    def __init__(self, world: World, root: Path, state: State) -> None:
+        self.root = root
+        self.directory = root / WORLD[1:]
+        self.translation = Translation(str(root), world.aliases)
+        self._state = state
+        self._world = world
+
+    @property
+    def observation(self) -> Observation:
+        """Observes the copy."""
+        return self._world.observation(self)
+
+    def begin(self, state: State | None = None) -> None:
+        """Notes the state from which `changes` counts. None observes it: what a server did when it started is then no
+        change of the run."""
+        self._state = self.observation.state(self._state) if state is None else state
+
+    def changes(self) -> list[Change]:
+        """What differs from the state that `begin` noted."""
+        return changes(self._state, self.observation.state(self._state))
+
+    @property
+    def home(self) -> Path:
+        """The working directory for a server: the first place, or where it is if it is a file."""
+        first = self.directory / self._world.places[0].name
+        return first if first.is_dir() else self.directory
+
+    def show(self, data: str | bytes) -> str:
+        """Makes a value of a text or bytes, with aliases instead of this copy's paths."""
+        return shown(data, self.translation.text)
+
+    def path(self, text: str) -> str:
+        """A word of a command, with the copy's paths for placeholders, aliases and originals.
+
+        Raises:
+            ConfigError: A placeholder names no place.
+        """
+        return self.translation.path(self._world.aliases.text(text))
+
+    def to_copy(self, value: Any) -> Any:
+        """A JSON value with this copy's paths for aliases."""
+        return self.translation.to_copy(value)
+
+    def from_copy(self, value: Any) -> Any:
+        """A JSON value with aliases for this copy's paths."""
+        return self.translation.from_copy(value)

@@ -1,0 +1,48 @@
+"""What a run changed, beside what it should have changed."""
+
+from __future__ import annotations
+
+from art_mcp.worlds.change import Change, agreed, compare
+
+MADE = Change(where="/world/repo", what="branch x", after="abc")
+MOVED = Change(where="/world/repo", what="HEAD", before="main", after="x")
+GONE = Change(where="/world/a.txt", what="content", before="a")
+
+
+def test_the_same_changes_agree_whatever_their_order() -> None:
+    same = compare([MADE, MOVED], [MOVED, MADE])
+    assert (same.degree, same.differences) == (1.0, [])
+    assert compare([], []).degree == 1.0
+
+
+def test_each_difference_is_said() -> None:
+    found = compare([MADE, MOVED], [MOVED.model_copy(update={"after": "y"}), GONE])
+    assert found.degree == 0.0
+    assert found.differences == [
+        "should have changed and did not: /world/repo: branch x is new: abc",
+        "/world/repo: HEAD should now be x, but is y",
+        "should not have changed: /world/a.txt: content is gone; it was a",
+    ]
+    assert compare([MADE], [MADE, GONE]).degree == 0.5
+    assert compare([], [GONE]).degree == 0.0
+    many = [Change(where="/world/a", what=str(n), after="x") for n in range(20)]
+    assert compare([], many).differences[-1] == "and 12 more differences"
+
+
+def test_what_varies_must_change_and_may_be_anything() -> None:
+    time = Change(where="/world/shop.db", what="users[id=3].made", after="10:00")
+    later = time.model_copy(update={"after": "10:01"})
+    both = agreed([MADE, time], [MADE, later])
+    assert both is not None
+    assert [change.varies for change in both] == [False, True]
+    assert compare(both, [MADE, time.model_copy(update={"after": "12:00"})]).degree == 1.0
+    assert compare(both, [MADE]).degree == 0.5
+    gone = Change(where=time.where, what=time.what, before="1", after=None)
+    assert compare([time.model_copy(update={"varies": True})], [gone]).degree == 0.0
+
+
+def test_executions_that_change_different_things_agree_on_nothing() -> None:
+    assert agreed([MADE], [MOVED]) is None
+    assert agreed([MADE], []) is None
+    assert agreed([GONE], [GONE.model_copy(update={"after": "b"})]) is None
+    assert agreed([], []) == []

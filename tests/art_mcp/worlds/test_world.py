@@ -1,0 +1,239 @@
+"""A world and its copies: alike, apart, observed, removed; the originals stay as they are."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from art_mcp.worlds.change import Change
+from art_mcp.worlds.copying import Copier
+from art_mcp.worlds.observers.observer import Show
+from art_mcp.worlds.world import Copy, World
+from tests.support.mcp.originals import digest, git, make_database, make_repository
+from trainer_server.wire import ConfigError
+
+
+@contextmanager
+def opened(world: World) -> Iterator[World]:
+    world.open()
+    try:
+        yield world
+    finally:
+        world.close()
+
+
+def texts(copy: Copy) -> list[str]:
+    return [str(change) for change in copy.changes()]
+
+
+def test_copies_are_alike_and_apart_and_the_originals_stay_as_they_are(tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.txt").write_text("a")
+    with closing(make_database(tmp_path / "files" / "shop.db")):
+        before = digest(tmp_path)
+        with opened(World([repository, tmp_path / "files"], scratch=tmp_path.with_name("w"))) as world:
+            first, second = world.copy(), world.copy()
+            (first.directory / "files" / "a.txt").write_text("b")
+            with closing(sqlite3.connect(first.directory / "files" / "shop.db", isolation_level=None)) as database:
+                assert database.execute("select name from users").fetchall() == [("Ada",), ("Bob",)]
+                database.execute("update users set name = 'Eve' where id = 2")
+            git(first.directory / "repo", "checkout", "-q", "-f", "-b", "new")
+            assert texts(first) == [
+                "/world/files/a.txt: content was a and is now b",
+                '/world/files/shop.db: users[id=2].name was "Bob" and is now "Eve"',
+                *[line for line in texts(first) if line.startswith("/world/repo")],
+            ]
+            assert second.changes() == []
+            assert world.in_use == 2
+            world.remove(first)
+            assert (world.made, world.removed, world.in_use) == (2, 1, 1)
+            assert not first.root.exists()
+        assert not second.root.exists()
+        assert digest(tmp_path) == before
+
+
+def test_a_command_gets_the_paths_of_a_copy(tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo")
+    with opened(World(repository, scratch=tmp_path / "w")) as world:
+        copy = world.copy()
+        assert copy.home == copy.directory / "repo"
+        assert copy.path("--repository={world}") == f"--repository={copy.home}"
+        assert copy.path(f"{repository}/notes.txt") == f"{copy.home}/notes.txt"
+        assert copy.from_copy({"text": [f"{copy.home}/notes.txt"]}) == {"text": ["/world/repo/notes.txt"]}
+        with pytest.raises(ConfigError, match="world:other"):
+            copy.path("{world:other}")
+
+
+def test_links_into_an_original_lead_into_the_copy_and_others_are_named(tmp_path: Path) -> None:
+    for name in ("one", "two", "out"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f").write_text(name)
+    (tmp_path / "one" / "own").symlink_to(tmp_path / "one" / "f")
+    (tmp_path / "one" / "other").symlink_to(tmp_path / "two" / "f")
+    (tmp_path / "one" / "near").symlink_to("f")
+    (tmp_path / "one" / "far").symlink_to("../out/f")
+    before = digest(tmp_path / "two")
+    with opened(World([tmp_path / "one", tmp_path / "two"], scratch=tmp_path / "w")) as world:
+        one = world.copy().directory / "one"
+        for name in ("own", "other", "near"):
+            (one / name).write_text("written")
+        assert (one / "far").read_text() == "out"
+        (note,) = world.notes
+        assert "far leads to" in note
+        assert "out of the world" in note
+    assert digest(tmp_path / "two") == before
+    assert (tmp_path / "one" / "f").read_text() == "one"
+
+
+def test_what_a_server_does_when_it_starts_is_no_change_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
+        copy = world.copy()
+        (copy.home / "log").write_text("started")
+        copy.begin()
+        assert copy.changes() == []
+        (copy.home / "log").write_text("started\ncalled")
+        (copy.home / "new").mkdir()
+        assert texts(copy) == [
+            "/world/data/log: content was started and is now started\ncalled",
+            "/world/data/new: directory is new: there",
+        ]
+
+
+def test_a_path_in_what_was_written_is_the_same_in_every_copy(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
+        values = []
+        for copy in (world.copy(), world.copy()):
+            (copy.home / "a").write_text(f"see {copy.home}/b")
+            values.append(copy.changes())
+        assert values[0] == values[1] == [Change(where="/world/data/a", what="content", after="see /world/data/b")]
+
+
+def test_what_was_not_written_is_not_read_again(tmp_path: Path) -> None:
+    read = []
+
+    class Lines:
+        """Observes text files by their lines."""
+
+        def claims(self, path: Path) -> bool:
+            return path.suffix == ".txt"
+
+        def files(self, path: Path) -> list[Path]:
+            return [path]
+
+        def observe(self, path: Path, before: Path, show: Show) -> Mapping[str, str]:
+            read.append(path.name)
+            return {f"line {number}": show(line) for number, line in enumerate(path.read_text().splitlines(), 1)}
+
+    (tmp_path / "data").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "data" / name).write_text("x\ny\n")
+    with opened(World(tmp_path / "data", observers=[Lines()], scratch=tmp_path / "w")) as world:
+        read.clear()
+        copy = world.copy()
+        (copy.home / "a.txt").write_text("x\nz\n")
+        assert texts(copy) == ["/world/data/a.txt: line 2 was y and is now z"]
+        assert read == ["a.txt"]
+
+
+def test_what_a_run_broke_is_a_change(tmp_path: Path) -> None:
+    make_database(tmp_path / "shop.db").close()
+    repository = make_repository(tmp_path / "repo")
+    with opened(World([tmp_path / "shop.db", repository], scratch=tmp_path / "w")) as world:
+        copy = world.copy()
+        with (copy.directory / "shop.db").open("r+b") as file:
+            file.seek(100)
+            file.write(b"\xff" * 4000)
+        (copy.directory / "repo" / ".git" / "HEAD").write_text("nothing")
+        found = {change.where: change for change in copy.changes() if change.what == "unreadable"}
+        assert set(found) == {"/world/shop.db", "/world/repo/.git"}
+
+
+def test_objects_of_a_repository_are_shared_and_a_run_cannot_reach_another_by_them(tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo")
+    with opened(World(repository, scratch=tmp_path / "w")) as world:
+        first, second = world.copy(), world.copy()
+        shared = [path for path in (first.home / ".git" / "objects").rglob("*") if path.is_file()]
+        assert shared
+        assert all(path.stat().st_nlink == 3 for path in shared), "the snapshot and two copies"
+        assert all(path.stat().st_nlink == 1 for path in (repository / ".git" / "objects").rglob("*") if path.is_file())
+        before = digest(second.root)
+        git(first.home, "commit", "-q", "-a", "-m", "more")
+        git(first.home, "gc", "-q", "--prune=now", "--aggressive")
+        git(first.home, "branch", "-D", "feature")
+        assert digest(second.root) == before
+        assert git(second.home, "fsck", "--strict") == ""
+        assert world.copy().changes() == []
+
+
+@pytest.mark.parametrize("how", ["worktree", "submodule", "bare", "configured"])
+def test_nothing_in_a_copy_of_a_repository_leads_back(how: str, tmp_path: Path) -> None:
+    main = make_repository(tmp_path / "main")
+    original = main
+    if how == "worktree":
+        git(main, "worktree", "add", "-q", str(tmp_path / "linked"), "feature")
+        original = tmp_path / "linked"
+    elif how == "submodule":
+        original = make_repository(tmp_path / "outer")
+        git(original, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(main), "inner")
+    elif how == "bare":
+        git(tmp_path, "clone", "-q", "--bare", str(main), "bare")
+        original = tmp_path / "bare"
+    else:
+        git(main, "config", "core.worktree", str(main))
+        git(main, "worktree", "add", "-q", str(tmp_path / "linked"), "feature")
+    before = digest(tmp_path)
+    with opened(World(original, scratch=tmp_path.with_name("scratch"))) as world:
+        for copy in (world.copy(), world.copy()):
+            assert git(copy.home, "for-each-ref") == git(original, "for-each-ref")
+            at = copy.home / "inner" if how == "submodule" else copy.home
+            if how != "bare":
+                (at / "notes.txt").write_text("in the copy\n")
+                git(at, "add", ".")
+                git(at, "commit", "-q", "-m", "in the copy")
+                git(at, "worktree", "prune")
+            git(at, "branch", "made")
+            git(at, "tag", "marked")
+            assert {"branch made", "tag marked"} <= {change.what for change in copy.changes()}
+    assert digest(tmp_path) == before
+
+
+def test_a_repository_that_git_works_on_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = make_repository(tmp_path / "repo")
+    monkeypatch.setattr("art_mcp.worlds.repository.LOCKED", 0.1)
+    (repository / ".git" / "index.lock").touch()
+    with pytest.raises(ConfigError, match=r"index\.lock is there: wait for the git process"):
+        World(repository, scratch=tmp_path / "w").open()
+    assert list((tmp_path / "w").iterdir()) == [tmp_path / "w" / "lock"]
+
+
+def test_a_slow_copy_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a").write_text("a")
+    file = Copier.file
+
+    def slow(self: Copier, source: str, target: str) -> None:
+        time.sleep(0.01)
+        file(self, source, target)
+
+    monkeypatch.setattr(Copier, "file", slow)
+    monkeypatch.setattr("art_mcp.worlds.world.SLOW", 0.005)
+    with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
+        (note,) = world.notes
+        assert note.startswith("a copy of the world takes 0.0 s: /world/data (directory ")
+        assert note.endswith("1 files, 0.0 MB")
+
+
+def test_the_copies_are_in_the_cache_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "data").mkdir()
+    with opened(World(tmp_path / "data")) as world:
+        assert world.copy().root.is_relative_to(os.path.realpath(tmp_path / "cache" / "worlds"))
