@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from art_mcp.specialization.specialization import Specialization
     from art_mcp.specialization.specialize import specialize
     from art_mcp.specialization.verify import verify
+    from art_mcp.worlds.change import Change
+    from art_mcp.worlds.observers.observer import Observer
+    from art_mcp.worlds.world import World
     from trainer_server.wire import MCPError
 
 _MODULES = {
@@ -42,6 +45,9 @@ _MODULES = {
     "art_mcp.specialization.specialization": ("Specialization",),
     "art_mcp.specialization.specialize": ("specialize",),
     "art_mcp.specialization.verify": ("verify",),
+    "art_mcp.worlds.change": ("Change",),
+    "art_mcp.worlds.observers.observer": ("Observer",),
+    "art_mcp.worlds.world": ("World",),
     "trainer_server.wire": ("MCPError",),
 }
 """Where each public name is defined: the imports above, for the interpreter."""
@@ -52,15 +58,18 @@ __all__ = [
     "CaptureInterceptor",
     "Cassette",
     "Catalog",
+    "Change",
     "GenerationSettings",
     "MCPError",
     "MCPScenario",
+    "Observer",
     "RunSettings",
     "ScenarioSet",
     "Server",
     "Specialization",
     "TrainingSettings",
     "WarmStart",
+    "World",
     "build_agent",
     "capture",
     "connect",

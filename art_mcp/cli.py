@@ -36,7 +36,30 @@ ResourceOption = Annotated[
     typer.Option("--resource", help="Values for arguments: PARAMETER.txt or PARAMETER=FILE, one per line; or JSON."),
 ]
 DestructiveOption = Annotated[
-    bool, typer.Option("--allow-destructive", help="Also call tools that may change or destroy something.")
+    bool,
+    typer.Option(
+        "--allow-destructive",
+        help="Call tools that change or destroy something although the change stays. Not needed with --world or "
+        "--reset.",
+    ),
+]
+WorldOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--world",
+        metavar="[NAME=]PATH",
+        help="Directory, file, SQLite database or Git repository that the server works on; repeatable. Each run gets a "
+        "copy, in which the server is started. {world} or {world:NAME} in SERVER and --env is the path of the copy; "
+        "the model sees /world/NAME. The original is only read.",
+    ),
+]
+ResetOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CMD|URL",
+        help="Resets the server before each run: a command, or a URL that is sent a POST. Runs are then one after "
+        "another. For a server whose data cannot be copied.",
+    ),
 ]
 InstructionsOption = Annotated[str | None, typer.Option(help="Additional instructions for --model.")]
 DifficultyOption = Annotated[tuple[int, int], typer.Option(help="Least and greatest difficulty, 1 to 5.")]
@@ -71,6 +94,8 @@ def scenarios_command(
     difficulty: DifficultyOption = (1, 5),
     header: HeaderOption = None,
     env: EnvOption = None,
+    world: WorldOption = None,
+    reset: ResetOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Generate tasks for an MCP server, do each of them once, and write those that work as JSONL, to read and edit."""
@@ -80,7 +105,7 @@ def scenarios_command(
         from art_mcp.client.connect import connect
         from art_mcp.scenarios.generate import generate_scenarios
 
-        async with connect(server, env=variables, headers=headers) as live:
+        async with connect(server, env=variables, headers=headers, worlds=world or None, reset=reset) as live:
             return await generate_scenarios(
                 live,
                 n,
@@ -115,6 +140,8 @@ def specialize_command(
     difficulty: DifficultyOption = (1, 5),
     header: HeaderOption = None,
     env: EnvOption = None,
+    world: WorldOption = None,
+    reset: ResetOption = None,
     isolation: Annotated[
         str, typer.Option(help="`session`: a session for each run, for servers with a state.")
     ] = "shared",
@@ -167,7 +194,12 @@ def specialize_command(
         sft = SFTConfig(lr=sft_lr, num_train_epochs=sft_epochs, seed=seed)
         conversations = None if warm_start == "reference" else warm_start
         async with connect(
-            server, env=variables, isolation="session" if isolation == "session" else "shared", headers=headers
+            server,
+            env=variables,
+            isolation="session" if isolation == "session" else "shared",
+            headers=headers,
+            worlds=world or None,
+            reset=reset,
         ) as connected:
             return await specialize(
                 connected,

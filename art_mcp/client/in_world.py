@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from art_langgraph.capture.scope import Scope
+from art_mcp.client.effects import readers
 from art_mcp.client.sdk import Progress, Stdio
-from art_mcp.client.session import Reopening, Session
+from art_mcp.client.session import Session
 from art_mcp.worlds.change import Change
 from art_mcp.worlds.world import Copy, World
 from trainer_server.wire import ConfigError, MCPError
@@ -22,7 +23,10 @@ WORLD_KEY = "world"
 """Key of a trajectory's metadata. Its value has `changes`, what the run changed in its world."""
 
 AHEAD = 2
-"""Copies with a running server that are kept ready, once a rollout has taken one. A start takes about half a second."""
+"""Copies with a running server that are made ahead, once a rollout has taken one. A start takes about half a second."""
+
+KEPT = 16
+"""Copies with a running server that are kept for the next rollouts at most, after rollouts that only read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +63,11 @@ class Pool:
         for text in (*target.command, *target.env.values(), target.cwd or ""):
             world.aliases.text(text)
         self.world = world
-        self.timeouts = timeouts
-        self.on_change = on_change
+        self._timeouts = timeouts
+        self._on_change = on_change
         self._target = target
+        self.readers: set[str] = set()
+        self._kept: deque[Ready] = deque()
         self._ahead: deque[asyncio.Task[Ready]] = deque()
         self._starts = asyncio.Semaphore(os.cpu_count() or 1)
 
@@ -74,6 +80,11 @@ class Pool:
         Raises:
             MCPError: The copy cannot be made, or the server cannot be started in it.
         """
+        while self._kept:
+            kept = self._kept.pop()
+            if not kept.session.ended:
+                return kept
+            await self.remove(kept)
         ready = self._ahead.popleft() if self._ahead else None
         try:
             while refill and len(self._ahead) < AHEAD:
@@ -85,23 +96,58 @@ class Pool:
                 self._ahead.append(ready)
             raise
 
+    async def give_back(self, ready: Ready, as_new: bool) -> list[Change]:
+        """Takes back what a rollout had.
+
+        Args:
+            ready: The copy with its server.
+            as_new: Whether the server is as it was. If nothing was changed in the copy either, nothing tells both from
+                new ones, and the next rollout gets them. Otherwise they are removed.
+
+        Returns:
+            What the rollout has changed. What a server writes at its end counts.
+        """
+        try:
+            if as_new and not ready.session.ended and len(self._kept) < KEPT:
+                made = await asyncio.to_thread(ready.copy.changes)
+                if not made:
+                    self._kept.append(ready)
+                    return made
+            await ready.session.close()
+            made = await asyncio.to_thread(ready.copy.changes)
+        except BaseException:
+            await self.remove(ready)
+            raise
+        await self.remove(ready)
+        return made
+
+    async def remove(self, ready: Ready) -> None:
+        """Ends the server and removes the copy."""
+        try:
+            await ready.session.close()
+        finally:
+            await asyncio.to_thread(self.world.remove, ready.copy)
+
+    def learn(self, tools: list[dict[str, Any]]) -> None:
+        """Notes which tools only read, from an answer to `tools/list`."""
+        self.readers |= readers(tools)
+
     async def close(self) -> None:
-        """Removes what was made ahead and was not taken."""
-        while self._ahead:
-            making = self._ahead.popleft()
-            making.cancel()
-            [ready] = await asyncio.gather(making, return_exceptions=True)
-            if isinstance(ready, Ready):
-                await ready.session.close()
-                await asyncio.to_thread(self.world.remove, ready.copy)
+        """Removes what no rollout has."""
+        making, kept = list(self._ahead), list(self._kept)
+        self._ahead.clear()
+        self._kept.clear()
+        for task in making:
+            task.cancel()
+        made = await asyncio.gather(*making, return_exceptions=True)
+        await asyncio.gather(*map(self.remove, kept), *(self.remove(one) for one in made if isinstance(one, Ready)))
 
     async def _make(self) -> Ready:
         async with self._starts:
             copy = await self._copy()
             try:
                 target = placed(self._target, copy)
-                session = Session(target, self.timeouts, self.on_change)
-                await session.open()
+                session = await self.started(target)
                 try:
                     await asyncio.to_thread(copy.begin)
                 except BaseException:
@@ -113,6 +159,12 @@ class Pool:
                     raise MCPError(_explained(copy, error), failure=error.failure, code=error.code) from None
                 raise
             return Ready(copy, target, session)
+
+    async def started(self, target: Stdio) -> Session:
+        """Starts a server. Raises MCPError."""
+        session = Session(target, self._timeouts, self._on_change)
+        await session.open()
+        return session
 
     async def _copy(self) -> Copy:
         """A copy. A thread cannot be cancelled: what it made for nobody is removed."""
@@ -132,7 +184,8 @@ class InWorld:
     """The connection of one rollout: a server in a copy of its own.
 
     The rollout sees aliases instead of the copy's paths, in arguments and in answers. At its end, what it changed goes
-    to its metadata, and the copy is removed. A server that ends is started again in the same copy.
+    to its metadata. A server that ends is started again in the same copy. A rollout that called only tools that only
+    read, and changed nothing, leaves its copy and its server to the next one.
 
     Args:
         pool: Makes the copy.
@@ -142,56 +195,59 @@ class InWorld:
     def __init__(self, pool: Pool, rollout: Scope | None) -> None:
         self._pool = pool
         self._rollout = rollout
-        self._copy: Copy | None = None
-        self._server: Reopening | None = None
+        self._ready: Ready | None = None
+        self._as_new = True
         self._closed = False
         self._lock = asyncio.Lock()
 
     async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
         """Sends a request to the server in the copy. Raises MCPError."""
-        copy, server = await self._entered()
+        ready = await self._entered()
+        copy = ready.copy
 
         async def aliased(done: float, total: float | None, message: str | None) -> None:
             if progress:
                 await progress(done, total, copy.from_copy(message))
 
+        if method == "tools/call" and params["name"] not in self._pool.readers:
+            self._as_new = False
         try:
-            answer = await server.request(method, copy.to_copy(dict(params)), progress and aliased)
+            answer = await ready.session.request(method, copy.to_copy(dict(params)), progress and aliased)
+        except asyncio.CancelledError:
+            self._as_new = False
+            raise
         except MCPError as error:
+            self._as_new &= error.failure == "protocol"  # otherwise it may be at work still
             raise MCPError(copy.from_copy(str(error)), failure=error.failure, code=error.code) from error
+        if method == "tools/list":
+            self._pool.learn(answer.get("tools", []))
         aliases: dict[str, Any] = copy.from_copy(answer)
         return aliases
 
     async def changes(self) -> list[Change]:
         """What was changed in the copy so far."""
-        return await asyncio.to_thread(self._copy.changes) if self._copy else []
+        return await asyncio.to_thread(self._ready.copy.changes) if self._ready else []
 
     async def close(self) -> None:
-        """Ends the server, notes what the rollout changed, and removes the copy."""
+        """Notes what the rollout changed, and gives the copy back."""
         self._closed = True
-        if not (self._copy and self._server):
-            return
-        copy, self._copy = self._copy, None
-        try:
-            await self._server.close()  # what it writes at its end counts
+        if self._ready:
+            ready, self._ready = self._ready, None
+            made = await self._pool.give_back(ready, self._as_new)
             if self._rollout:
-                made = await asyncio.to_thread(copy.changes)
                 self._rollout.metadata[WORLD_KEY] = {"changes": [change.model_dump(mode="json") for change in made]}
-        finally:
-            await asyncio.to_thread(self._pool.world.remove, copy)
 
-    async def _entered(self) -> tuple[Copy, Reopening]:
+    async def _entered(self) -> Ready:
+        """The copy with an open session."""
         async with self._lock:
-            if not (self._copy and self._server):
-                if self._closed:
-                    raise MCPError("the rollout that called it is over", failure="closed")
-                ready = await self._pool.take(refill=self._rollout is not None)
-                self._copy = ready.copy
-                self._server = Reopening(ready.target, self._pool.timeouts, self._pool.on_change, ready.session)
-                if self._closed:  # the rollout ended while the copy was made
-                    await self.close()
-                    raise MCPError("the rollout that called it is over", failure="closed")
-            return self._copy, self._server
+            if self._ready is None and not self._closed:
+                self._ready = await self._pool.take(refill=self._rollout is not None)
+            elif self._ready and self._ready.session.ended:
+                self._ready = replace(self._ready, session=await self._pool.started(self._ready.target))
+            if self._ready is None or self._closed:  # also while it was made
+                await self.close()
+                raise MCPError("the rollout that called it is over", failure="closed")
+            return self._ready
 
 
 def placed(target: Stdio, copy: Copy) -> Stdio:

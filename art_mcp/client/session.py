@@ -140,20 +140,13 @@ class Reopening:
         target: The server.
         timeouts: Seconds to wait for the start, and seconds to wait for each answer.
         on_change: Called when the server says that its tools have changed.
-        opened: A session that is open already. None: there is none.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        timeouts: tuple[float, float],
-        on_change: Callable[[], None],
-        opened: Session | None = None,
-    ) -> None:
+    def __init__(self, target: Target, timeouts: tuple[float, float], on_change: Callable[[], None]) -> None:
         self._target = target
         self._timeouts = timeouts
         self._on_change = on_change
-        self._session = opened
+        self._session: Session | None = None
         self._closed = False
         self._lock = asyncio.Lock()  # only one caller opens a session
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -10,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from art_mcp.client.connect import Server, connect
+from art_mcp.client.effects import why_changing, words
 from art_mcp.client.sdk import wire
 from trainer_server.wire import ConfigError, MCPError
 
@@ -18,35 +18,6 @@ SAMPLED = 20
 
 SAMPLE = 2_000
 """Maximum number of characters of a resource that are kept."""
-
-
-def words(name: str) -> list[str]:
-    """The words and numbers in a name, in lower case: `getUser_id` → get, user, id; `getURLText` → get, url, text."""
-    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})", " ", name)
-    return re.findall(r"[a-z]+|\d+", apart.lower())
-
-
-READING_VERBS = frozenset(
-    words(
-        "analyze analyse calculate check compare compute convert count describe detect diff echo estimate explain "
-        "fetch find get has help inspect is list lookup parse ping preview read retrieve search show "
-        "summarize summarise translate validate verify view"
-    )
-)
-"""First words in the names of tools that only read. They decide for tools without annotations."""
-
-CHANGING_VERBS = frozenset(
-    words(
-        "add append apply cancel clear create delete deploy destroy disable drop edit enable erase exec "
-        "execute expunge flush insert install kill modify move overwrite prune publish purge put reboot "
-        "remove rename replace reset restart restore revert revoke rm rollback send shutdown stop submit "
-        "terminate truncate uninstall unlink update upload upsert wipe write"
-    )
-)
-"""Words that say, anywhere in a name, that a tool without annotations does more than read: `get_or_create_user`."""
-
-_CHANGING_PHRASES = frozenset({("check", "in"), ("check", "off"), ("check", "out")})
-"""First words that say something else together than the first of them."""
 
 
 class _Part(BaseModel):
@@ -80,45 +51,27 @@ class CatalogTool(_Part):
         return words(self.name)
 
     @property
-    def destructive(self) -> bool:
-        """Whether a call may destroy or change data. See `why_destructive`."""
-        return self.why_destructive is not None
-
-    @property
-    def why_destructive(self) -> str | None:
-        """Why a call may destroy or change data. None: it does not.
-
-        `readOnlyHint: true` and `destructiveHint: false` say that it does not. `destructiveHint: true` says that it
-        does, and so does `readOnlyHint: false` alone, as in the MCP specification. Without these hints only a tool
-        whose name says that it reads is harmless.
-        """
-        read_only, destructive = self.annotations.get("readOnlyHint"), self.annotations.get("destructiveHint")
-        if read_only or destructive is False or (self.reads and not destructive):
-            return None
-        if read_only is False or destructive:
-            return "its annotations say so"
-        return f"it has no annotations, and its name does not say that it only reads: {self._changing()}"
-
-    @property
     def reads(self) -> bool:
-        """Whether the tool only reads, as `readOnlyHint` or, without it, its name says."""
-        return bool(self.annotations.get("readOnlyHint", self._changing() is None))
+        """Whether the tool only reads, as its annotations or else its name and description say."""
+        return self.why_changing is None
 
-    def _changing(self) -> str | None:
-        """What in the name speaks against a tool that only reads. None: nothing does."""
-        named = self.words
-        if tuple(named[:2]) in _CHANGING_PHRASES:
-            return f"{' '.join(named[:2])!r} changes something"
-        if not named or named[0] not in READING_VERBS:
-            return f"{named[0] if named else self.name!r} is no reading verb"
-        changing = next((word for word in named if word in CHANGING_VERBS), None)
-        return changing and f"it has the word {changing!r}"
+    @property
+    def why_changing(self) -> str | None:
+        """Why a call may change or destroy something. None: the tool only reads. See `effects.why_changing`."""
+        return why_changing(self.name, self.description, self.annotations)
 
 
 def withheld(tools: Iterable[CatalogTool]) -> str:
-    """Which of some tools may destroy something, and why, in words. Empty: none."""
-    reasons = [f"{tool.name} ({tool.why_destructive})" for tool in tools if tool.destructive]
-    return f"not called, as they may destroy something: {', '.join(reasons)}" if reasons else ""
+    """Which of some tools may change something, and why, in words. Empty: none."""
+    reasons = [f"{tool.name} ({tool.why_changing})" for tool in tools if not tool.reads]
+    return f"not called, as they may change something: {', '.join(reasons)}" if reasons else ""
+
+
+REMEDY = (
+    "--world PATH (worlds=) gives each run a copy of what the server works on, --reset (reset=) makes it anew before "
+    "each run, and then all tools are called; --allow-destructive (allow_destructive=True) calls them as it is"
+)
+"""What to do about tools that are withheld."""
 
 
 class CatalogResource(_Part):

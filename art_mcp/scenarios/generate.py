@@ -6,6 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 from itertools import islice
 from typing import Any
 
@@ -14,8 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from art_langgraph.llm.llm import LLM, Model
 from art_langgraph.progress import progress_bar
 from art_mcp.client.connect import Server, connect
-from art_mcp.scenarios.catalog import Catalog, read_catalog, withheld
-from art_mcp.scenarios.execute import StepFailed, execute, perform
+from art_mcp.client.reset import Reset
+from art_mcp.scenarios.catalog import REMEDY, Catalog, read_catalog, withheld
+from art_mcp.scenarios.execute import StepFailed, execute, performed_step, rollout_of_its_own
 from art_mcp.scenarios.observe import parsed
 from art_mcp.scenarios.plan import MCPScenario, Step
 from art_mcp.scenarios.scenario_set import Dropped, ScenarioSet, balanced, drop
@@ -23,6 +25,7 @@ from art_mcp.scenarios.tables import Resources, tables_of
 from art_mcp.scenarios.templates import Templates, signature
 from art_mcp.scenarios.values import NoValue, Values
 from art_mcp.scenarios.writer import Writer
+from art_mcp.worlds.place import Worlds
 from trainer_server.wire import ConfigError, LLMError
 from trainer_server.wire.jsonl import to_json
 
@@ -57,6 +60,8 @@ async def generate_scenarios(
     rounds: int = 4,
     budget: float | None = None,
     progress: bool = True,
+    worlds: Worlds | None = None,
+    reset: Reset | None = None,
 ) -> ScenarioSet:
     """Generates tasks for a server, executes a reference solution of each, and keeps those that work.
 
@@ -73,11 +78,14 @@ async def generate_scenarios(
         seed: Seed of the drafts and of the split.
         instructions: Additional instructions for the model. None adds nothing to the catalog.
         resources: Values by the name of a parameter, or files of them (`load_tables`).
-        allow_destructive: Whether to call tools that may destroy something (`CatalogTool.destructive`).
+        allow_destructive: Whether to call tools that may change something (`CatalogTool.why_changing`) also where the
+            change would stay: without worlds and reset.
         validation: Share of the scenarios to hold out from training, from 0 to 1.
         rounds: Maximum number of rounds in which the model is asked.
         budget: USD that the model may cost. None sets no limit.
         progress: Whether to show progress bars on a terminal.
+        worlds: What the server works on, as `connect` takes it: each execution gets a copy. A connected server has it.
+        reset: Resets the server before each execution, as `connect` takes it. A connected server has it.
 
     Returns:
         The scenarios, split into training and validation, and the dropped tasks with the reasons.
@@ -88,7 +96,7 @@ async def generate_scenarios(
         LLMError: The model failed before any scenario was kept.
     """
     if isinstance(server, str) or not isinstance(server, Server | Catalog):
-        async with connect(server) as connected:
+        async with connect(server, worlds=worlds, reset=reset) as connected:
             return await generate_scenarios(
                 connected,
                 n,
@@ -103,26 +111,34 @@ async def generate_scenarios(
                 budget=budget,
                 progress=progress,
             )
+    if worlds is not None or reset is not None:
+        raise ConfigError("worlds= and reset= are for a server to connect to: give them to `connect`")
     low, high = difficulty
     if n < 1 or not 1 <= low <= high <= 5 or not 0 <= validation < 1:
         raise ConfigError(f"n={n}, difficulty={difficulty}, validation={validation}: n ≥ 1, 1 ≤ low ≤ high ≤ 5, 0 to 1")
     catalog = server if isinstance(server, Catalog) else await read_catalog(server)
     live = server if isinstance(server, Server) else None
     rng = random.Random(f"scenarios-{seed}")
-    tables = tables_of(resources)
+    world = live.world if live else None
+    tables = {name: world.aliases.value(given) if world else given for name, given in tables_of(resources).items()}
     values = Values(catalog, tables, rng)
-    tools = [tool for tool in catalog.tools if allow_destructive or not tool.destructive]
+    if world:
+        values.learn_places(world.places)
+    allowed = allow_destructive or bool(live and live.disposable)
+    tools = [tool for tool in catalog.tools if allowed or tool.reads]
     templates = Templates(catalog, tools, values, rng)
     useless = await _look_around(live, catalog, templates, values, progress) if live else {}
-    options: dict[str, Any] = {"allow_destructive": allow_destructive, "progress": progress}
+    options: dict[str, Any] = {"allow_destructive": allowed, "progress": progress}
     if model is None or not tools:
         drafts = islice(templates.drafts(low, high), DRAFTS * n) if tools else iter(())
         scenarios = await finish(live, catalog, drafts, n, **options)
     else:
         writer = Writer(LLM.of(model), catalog, tools, difficulty, seed, instructions, templates.observed, tables)
         scenarios = await _written(writer, live, n, rounds, budget, **options)
-    if not allow_destructive and (left_out := withheld(catalog.tools)):
-        scenarios.notes.append(f"{left_out}. --allow-destructive (allow_destructive=True) calls them")
+    if not allowed and (left_out := withheld(catalog.tools)):
+        scenarios.notes.append(f"{left_out}. {REMEDY}")
+    if world:
+        scenarios.notes += [f"each execution had a copy of {world}", *world.notes]
     if useless:
         listed = "; ".join(f"{tool}: {reason}" for tool, reason in useless.items())
         scenarios.notes.append(f"gave nothing usable when they were tried out: {listed}")
@@ -192,7 +208,7 @@ async def finish(
         catalog: What the server offers.
         drafts: Scenarios that were not executed yet.
         n: Maximum number of scenarios to keep.
-        allow_destructive: Whether to call tools that may destroy something.
+        allow_destructive: Whether to call tools that may change something.
         progress: Whether to show a progress bar on a terminal.
 
     Returns:
@@ -252,9 +268,11 @@ def distinct(drafts: Iterable[MCPScenario]) -> tuple[list[MCPScenario], list[Dro
 async def _look_around(
     server: Server, catalog: Catalog, templates: Templates, values: Values, progress: bool
 ) -> dict[str, str]:
-    """Calls tools that only read, with known values as arguments, to learn values for other tools.
+    """Calls tools with known values as arguments, to learn values for other tools.
 
-    The results go to `values` and to `templates.observed`. Calls that fail are skipped.
+    Without a world only tools that only read are called. With one, all are: the calls share a copy until one of them
+    changes something there; the next call gets a new copy. The results go to `values` and to `templates.observed`.
+    Calls that fail are skipped.
 
     Returns:
         Why a call failed, by the name of the tool, for tools of which every call failed.
@@ -262,30 +280,33 @@ async def _look_around(
     called: set[str] = set()
     failures: dict[str, str] = {}
     slow: set[str] = set()
-    readers = [
-        tool for tool in catalog.tools if not (tool.destructive or tool.annotations.get("readOnlyHint") is False)
-    ]
-    with progress_bar(*_COLUMNS, shown=progress) as bar:
-        for tool in bar.track(readers * ROUNDS, description="looking around"):
-            for _ in range(LOOKS):
-                try:
-                    step = Step(tool=tool.name, arguments=values.arguments(tool, guess=False))
-                except NoValue:
-                    break
-                if (key := to_json(step)) in called or tool.name in slow:
-                    continue
-                called.add(key)
-                started = time.monotonic()
-                try:
-                    [result] = await perform(server, [step])
-                except StepFailed as failed:
-                    log.debug("looking around: %s", failed)
-                    failures.setdefault(tool.name, str(failed))
-                    continue
-                finally:
-                    if time.monotonic() - started > SLOW:
-                        slow.add(tool.name)
-                value = parsed(result.text, result.structured)
-                values.learn(tool.name, value)
-                templates.observed.setdefault(tool.name, []).append((step.arguments, value))
+    looked = [tool for tool in catalog.tools if tool.reads or server.world]
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(rollout_of_its_own())
+        with progress_bar(*_COLUMNS, shown=progress) as bar:
+            for tool in bar.track(looked * ROUNDS, description="looking around"):
+                for _ in range(LOOKS):
+                    try:
+                        step = Step(tool=tool.name, arguments=values.arguments(tool, guess=False))
+                    except NoValue:
+                        break
+                    if (key := to_json(step)) in called or tool.name in slow:
+                        continue
+                    called.add(key)
+                    started = time.monotonic()
+                    try:
+                        result = await performed_step(server, step, [])
+                    except StepFailed as failed:
+                        log.debug("looking around: %s", failed)
+                        failures.setdefault(tool.name, str(failed))
+                        continue
+                    finally:
+                        if time.monotonic() - started > SLOW:
+                            slow.add(tool.name)
+                        if await server.changes():
+                            await stack.aclose()
+                            await stack.enter_async_context(rollout_of_its_own())
+                    value = parsed(result.text, result.structured)
+                    values.learn(tool.name, value)
+                    templates.observed.setdefault(tool.name, []).append((step.arguments, value))
     return {tool: reason for tool, reason in failures.items() if tool not in templates.observed}

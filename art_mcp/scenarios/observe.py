@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from art_mcp.canonical import canonical
-from art_mcp.scenarios.catalog import words
+from art_mcp.client.effects import words
 
 Path = tuple[str | int, ...]
 

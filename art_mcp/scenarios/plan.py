@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from art_langgraph.trajectory import Scenario, scenario_id
+from art_mcp.worlds.change import Change
 from trainer_server.wire import ConfigError
 
 Split = Literal["train", "validation"]
@@ -23,7 +24,8 @@ class Step(BaseModel):
             `{"$step": 0, "path": ["items", 0, "id"]}`. The path leads through the structured content, or through the
             text if that is JSON. An empty path stands for the whole text.
         defaults: Defaults in the schema, by the name of the argument.
-        reads: Whether the tool only reads, so that the call is made for its result.
+        reads: Whether the call only reads, so that it is made for its result. In a world, that is whether it changed
+            nothing there; otherwise the tool says so.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -63,6 +65,8 @@ class Plan(BaseModel):
         observations: The result of each call. Empty: the reference was not executed.
         facts: Values that the answer must mention; both executions of the reference gave them. Empty: no value was
             stable. The answer is then checked against the results of the run's own calls.
+        changes: What the reference changed in its world; both executions changed it. Empty: nothing. None: the server
+            had no world.
         measured: Share of a policy's rollouts that solved the scenario. None: not measured.
         split: Whether the scenario is trained on or held out.
         origin: The model that wrote the scenario, or "schema".
@@ -75,6 +79,7 @@ class Plan(BaseModel):
     reference: list[Step] = Field(min_length=1)
     observations: list[Observation] = Field(default_factory=list)
     facts: list[str] = Field(default_factory=list)
+    changes: list[Change] | None = None
     measured: float | None = None
     split: Split = "train"
     origin: str = "schema"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from art_langgraph.trajectory import Scenario
+from art_langgraph.trajectory import Scenario, scenario_id
 from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.worlds.alias import Aliases
 from trainer_server.wire import ConfigError
 from trainer_server.wire.jsonl import read_jsonl, write_jsonl
 
@@ -38,7 +39,7 @@ class Dropped(BaseModel):
 
     task: str
     tools: list[str]
-    kind: Literal["destructive", "error", "empty", "duplicate", "surplus", "invalid", "unlearnable"]
+    kind: Literal["destructive", "error", "empty", "duplicate", "surplus", "invalid", "unlearnable", "unstable"]
     reason: str
 
 
@@ -127,6 +128,20 @@ class ScenarioSet:
                 dropped.append(drop(scenario, "unlearnable", f"the policy solves it in {rate:.0%} of its rollouts"))
         return ScenarioSet(kept, dropped, self.offered, self.notes)
 
+    def with_aliases(self, aliases: Aliases) -> ScenarioSet:
+        """Replaces placeholders such as `{world:repo}`, and paths of originals, by what the model sees: `/world/repo`.
+
+        Args:
+            aliases: Those of the server's world.
+
+        Returns:
+            A new set. The ids of scenarios whose task is changed are those of the changed task.
+
+        Raises:
+            ConfigError: A placeholder names no place of the world.
+        """
+        return replace(self, scenarios=[_with_aliases(scenario, aliases) for scenario in self.scenarios])
+
     def save(self, path: str | Path) -> None:
         """Writes one scenario per line. People can edit the file, and `load` reads it.
 
@@ -167,10 +182,13 @@ class ScenarioSet:
         by_difficulty = Counter(scenario.plan.difficulty for scenario in self.scenarios)
         reasons = Counter(dropped.kind for dropped in self.dropped)
         errors = Counter(dropped.reason for dropped in self.dropped if dropped.kind == "error")
-        checked = sum(bool(scenario.plan.facts) for scenario in self.scenarios)
+        plans = [scenario.plan for scenario in self.scenarios]
+        acting = sum(bool(plan.changes) for plan in plans)
+        checked = sum(bool(plan.facts) for plan in plans)
+        alone = sum(not plan.facts and not plan.changes for plan in plans)
         lines = [
             f"{len(self.scenarios)} scenarios: {len(self.train)} to train on, {len(self.validation)} held out; "
-            f"{checked} check the answer's facts, {len(self.scenarios) - checked} the calls alone",
+            f"{checked} check the answer's facts, {acting} the state of the world, {alone} the calls alone",
             "by difficulty: " + (", ".join(f"{level}: {n}" for level, n in sorted(by_difficulty.items())) or "none"),
             "by tool: " + ", ".join(f"{tool}: {count}" for tool, count in self.coverage.items()),
             f"dropped: {len(self.dropped)}" + "".join(f", {kind}: {count}" for kind, count in reasons.most_common()),
@@ -254,6 +272,12 @@ def drop(scenario: MCPScenario, kind: Any, reason: str) -> Dropped:
         reason: The reason as a sentence.
     """
     return Dropped(task=scenario.task, tools=list(scenario.tools), kind=kind, reason=reason)
+
+
+def _with_aliases(scenario: MCPScenario, aliases: Aliases) -> MCPScenario:
+    given, metadata = aliases.value(scenario.input), aliases.value(scenario.metadata)
+    own_id = scenario.id if given == scenario.input else scenario_id(given)
+    return scenario.model_copy(update={"id": own_id, "input": given, "metadata": metadata})
 
 
 def _dropped_file(path: str | Path) -> Path:

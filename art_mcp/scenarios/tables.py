@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from art_mcp.scenarios.catalog import words
+from art_mcp.client.effects import words
 from trainer_server.wire import ConfigError
 
 Tables = Mapping[str, Sequence[Any]]

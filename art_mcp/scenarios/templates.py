@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from art_mcp.canonical import canonical
-from art_mcp.scenarios.catalog import Catalog, CatalogTool, words
+from art_mcp.client.effects import words
+from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.observe import singular
 from art_mcp.scenarios.plan import MCPScenario, Plan, Step, is_reference
 from art_mcp.scenarios.values import NoValue, Values

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any
 
-from art_mcp.scenarios.catalog import Catalog, CatalogTool, words
+from art_mcp.client.effects import words
+from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.observe import Finding, findings, meanings, singular
 from art_mcp.scenarios.tables import Tables, fits_table
+from art_mcp.worlds.alias import alias
+from art_mcp.worlds.place import Place
 from trainer_server.wire import ConfigError
 
 WORDS = ("harbour", "lantern", "orchard", "granite", "meadow", "compass", "willow", "ember", "sparrow", "cobalt")
@@ -29,6 +32,18 @@ _SHORT = {"duration", "seconds", "delay", "timeout", "wait", "sleep", "interval"
 _EXAMPLES = re.compile(
     r"(?:e\.g\.|example|such as|like|\bor\b|,|\()[^'\"`]{0,12}(['\"`])([^'\"`]{1,60})\1", re.IGNORECASE
 )
+
+
+_PLACES = "{world}"
+"""Stands for a tool that gave the paths of places. No tool has such a name."""
+
+_KINDS = {
+    "repository": ("repository", "repo", "git", "directory", "root", "project", "workspace"),
+    "directory": ("directory", "root", "project", "workspace"),
+    "database": ("database", "db", "sqlite", "file"),
+    "file": ("file",),
+}
+"""Words, as `meanings` gives them, that parameters have which take the path of such a place."""
 
 
 class NoValue(LookupError):
@@ -70,6 +85,14 @@ class Values:
         for finding in findings(tool, value):
             if finding not in known and len(known) < KNOWN:
                 known.append(finding)
+
+    def learn_places(self, places: Iterable[Place]) -> None:
+        """Keeps the paths of a world's places, for parameters such as `repo_path`, `database` or `directory`."""
+        self._takes[_PLACES] = set()
+        self._findings[_PLACES] = [
+            Finding(None, (), frozenset({"path", *words(place.name), *_KINDS[place.kind]}), alias(place))
+            for place in places
+        ]
 
     def sources(self, tool: str, name: str, value: Any) -> list[Finding]:
         """The values in a result that fit a parameter of another tool and have a path.

@@ -72,7 +72,7 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
 def _answer(scenario: MCPScenario, last: Observation) -> str:
     """A sentence with the facts of the plan, or with a value of the last result if the plan has no facts."""
     facts = scenario.plan.facts
-    if not facts:
+    if not facts and not (scenario.plan.changes and not scenario.plan.asks):
         values = [leaf for _, leaf in leaves(parsed(last.text, last.structured)) if not isinstance(leaf, bool)]
         texts = [value if isinstance(value, str) else canonical(value) for value in values]
         facts = [text for text in texts if 1 < len(text) <= _TELLING and not mentions(scenario.task, text)][:1]

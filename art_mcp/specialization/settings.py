@@ -22,8 +22,8 @@ class GenerationSettings:
         difficulty: Least and greatest difficulty, from 1 to 5.
         instructions: Additional instructions for the model. None adds nothing to the catalog.
         resources: Values of arguments by the name of the parameter, or files of them. None gives no values.
-        allow_destructive: Whether to call tools that may destroy something (`CatalogTool.why_destructive`). Without it
-            the agent of `specialize` does not get these tools either.
+        allow_destructive: Whether to call tools that may change something (`CatalogTool.why_changing`) also where the
+            change would stay: without worlds and reset. Otherwise the agent of `specialize` does not get them either.
         validation: Share of the scenarios to hold out from training, from 0 to 1.
     """
 

@@ -26,7 +26,8 @@ from art_langgraph.progress import Stages
 from art_langgraph.rewards import group_sum
 from art_langgraph.trajectory import TrajectoryGroup
 from art_mcp.client.connect import Server, connect
-from art_mcp.scenarios.catalog import CatalogTool, withheld
+from art_mcp.client.reset import Reset
+from art_mcp.scenarios.catalog import REMEDY, CatalogTool, withheld
 from art_mcp.scenarios.generate import generate_scenarios
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import ScenarioSet
@@ -37,6 +38,7 @@ from art_mcp.specialization.report import write_report
 from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings, WarmStart
 from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.verify import solved, verify
+from art_mcp.worlds.place import Worlds
 from trainer_server.wire import ConfigError, Conversation, Policy, SFTConfig
 
 TEMPERATURE = 1.0
@@ -60,6 +62,8 @@ async def specialize(
     output: str | Path | None = None,
     progress: bool = True,
     on_stage: Callable[[str], None] = lambda stage: None,
+    worlds: Worlds | None = None,
+    reset: Reset | None = None,
 ) -> Specialization:
     """Trains a policy to use an MCP server, and measures it before and after on held-out scenarios.
 
@@ -79,6 +83,9 @@ async def specialize(
         output: Directory for the report, the scenarios and the adapter. None writes nothing.
         progress: Whether to show progress bars on a terminal.
         on_stage: Called with a line of text when a stage begins, and with its results.
+        worlds: What the server works on, as `connect` takes it: each run gets a copy, all tools may be called, and the
+            reward compares what a run changed with what it should have changed. A connected server has it.
+        reset: Resets the server before each run, as `connect` takes it. A connected server has it.
 
     Returns:
         The scenarios, the measurements and the records of training.
@@ -95,10 +102,22 @@ async def specialize(
     """
     async with AsyncExitStack() as stack:
         trainer = client if client is not None else await stack.enter_async_context(TrainerClient())
-        live = server if isinstance(server, Server) else await stack.enter_async_context(connect(server))
+        if isinstance(server, Server):
+            if worlds is not None or reset is not None:
+                raise ConfigError(
+                    "worlds= and reset= are for a server that is not connected yet: give them to `connect`"
+                )
+            live = server
+        else:
+            live = await stack.enter_async_context(connect(server, worlds=worlds, reset=reset))
         writer = None if generation.model is None else LLM.of(generation.model)
         ruler = Ruler(training.judge, seed=seed) if training.judge is not None else None
         stages = Stages(on_stage)
+        if live.world:
+            stages.tell(f"each run gets a copy of {live.world}")
+        if live.serial:
+            runs = replace(runs, max_concurrency=1)
+            stages.tell("the server is reset before each run, so that runs are one after another")
         with stages.stage("scenarios", f"inventing tasks for {live.name} {live.version}"):
             divided = await _scenarios(live, scenarios, replace(generation, model=writer), seed, progress)
             stages.tell(divided.report())
@@ -162,10 +181,9 @@ async def _scenarios(
     server: Server, scenarios: int | ScenarioSet | str | Path, generation: GenerationSettings, seed: int, progress: bool
 ) -> ScenarioSet:
     """The given set, the set in a file, or a set of as many generated scenarios as the number says."""
-    if isinstance(scenarios, ScenarioSet):
-        return scenarios
     if not isinstance(scenarios, int):
-        return ScenarioSet.load(scenarios)
+        given = scenarios if isinstance(scenarios, ScenarioSet) else ScenarioSet.load(scenarios)
+        return given.with_aliases(server.world.aliases) if server.world else given
     return await generate_scenarios(
         server,
         scenarios,
@@ -197,17 +215,19 @@ async def _tools(server: Server, scenarios: ScenarioSet, allow_destructive: bool
         MCPError: The server did not answer.
     """
     tools = await server.tools()
-    if allow_destructive:
+    if allow_destructive or server.disposable:
         return tools, ""
-    known = [CatalogTool(name=tool.name, annotations=(tool.metadata or {}).get("annotations", {})) for tool in tools]
-    left_out = {tool.name: tool for tool in known if tool.destructive}
+    known = [
+        CatalogTool(
+            name=tool.name, description=tool.description, annotations=(tool.metadata or {}).get("annotations", {})
+        )
+        for tool in tools
+    ]
+    left_out = {tool.name: tool for tool in known if not tool.reads}
     needed = {name for scenario in scenarios.scenarios for name in scenario.tools}
     if missing := [tool for name, tool in left_out.items() if name in needed]:
-        raise ConfigError(
-            f"the scenarios need tools that are {withheld(missing)}. Use scratch data, and say --allow-destructive "
-            "(GenerationSettings(allow_destructive=True))"
-        )
-    return [tool for tool in tools if tool.name not in left_out], withheld(known)
+        raise ConfigError(f"the scenarios need tools that are {withheld(missing)}. {REMEDY}")
+    return [tool for tool in tools if tool.name not in left_out], f"{withheld(known)}. {REMEDY}" if left_out else ""
 
 
 def _model(client: TrainerClient, policy: str, runs: RunSettings) -> ChatART:

@@ -1,4 +1,4 @@
-"""A reward without a judge: checks the calls and the answer of a run against the plan of its scenario."""
+"""A reward without a judge: checks the calls, the world and the answer of a run against the plan of its scenario."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from typing import Any
 
 from art_langgraph.trajectory import Scenario, ToolCall, Trajectory
 from art_mcp.canonical import canonical
+from art_mcp.client.in_world import WORLD_KEY
 from art_mcp.scenarios.observe import leaves, parsed, picked
 from art_mcp.scenarios.plan import MCPScenario, Plan, Step, is_reference
-from trainer_server.wire import MCPError
+from art_mcp.worlds.change import Change, Comparison, compare
+from trainer_server.wire import ConfigError, MCPError
 
 WEIGHTS = {"called": 0.1, "right_tool": 0.2, "right_arguments": 0.3, "faithful": 0.2, "success": 0.2}
 """Weights of the parts of a reward. They sum to 1."""
+
+WORLD_WEIGHT = 0.25
+"""Weight of the part `world`, where there is one. The other parts then share what is left."""
+
+_WEIGHTS_IN_WORLD = {name: (1 - WORLD_WEIGHT) * weight for name, weight in WEIGHTS.items()} | {"world": WORLD_WEIGHT}
 
 EXTRA_CALLS = 2
 """Maximum number of calls beyond the reference in a successful run: some exploration is allowed, trial of all tools is
@@ -36,11 +43,17 @@ def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str,
       results.
     - faithful: The share of the plan's facts that the answer mentions. If the plan has no facts: whether the answer
       mentions a value that this run's calls gave.
+    - world: Where the reference or the run changed the world (`Plan.changes`): the number of changes that are as those
+      of the reference, divided by the number of changes that were expected or made. What differs is put into words in
+      `trajectory.metadata["world"]["differences"]`.
     - success: Whether all arguments are correct, the expected calls gave no error, at most EXTRA_CALLS other calls were
-      made, and there is an answer. If the task asks for information (`Plan.asks`), the answer must be faithful.
+      made, and there is an answer. If the task asks for information (`Plan.asks`), the answer must be faithful. If the
+      task changes the world, what should have changed did, and nothing else; by which calls does not matter then,
+      unless values that vary from run to run hide whether the change is right.
 
     The function raises MCPError if the server had ended or a cassette had no answer. The policy cannot change that, so
-    the trajectory stays without a score. It raises ConfigError for a scenario without a plan.
+    the trajectory stays without a score. It raises ConfigError for a scenario without a plan, and where a world should
+    have changed and the run had none.
 
     Args:
         scenario: The scenario with the plan to check against. None takes the scenario of each trajectory.
@@ -55,7 +68,12 @@ def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str,
 
     def reward(trajectory: Trajectory) -> dict[str, float]:
         plan = fixed or MCPScenario.of_scenario(trajectory.scenario).plan
-        return {name: WEIGHTS[name] * degree for name, degree in parts(trajectory, plan).items()}
+        compared = compared_world(trajectory, plan)
+        if compared:
+            record = trajectory.metadata.get(WORLD_KEY) or {"changes": []}
+            trajectory.metadata[WORLD_KEY] = {**record, "differences": compared.differences}
+        weights = WEIGHTS if compared is None else _WEIGHTS_IN_WORLD
+        return {name: weights[name] * degree for name, degree in parts(trajectory, plan, compared).items()}
 
     return reward
 
@@ -65,12 +83,31 @@ def solved(trajectory: Trajectory) -> bool:
     return trajectory.metrics.get("success", 0.0) > 0
 
 
-def parts(trajectory: Trajectory, plan: Plan) -> dict[str, float]:
+def compared_world(trajectory: Trajectory, plan: Plan) -> Comparison | None:
+    """Compares what a run changed in its world with what the reference changed.
+
+    Returns:
+        The comparison. None: neither changed anything, or there was no world when the reference was executed.
+
+    Raises:
+        ConfigError: The reference changed its world, and nobody knows what the run changed.
+    """
+    record = trajectory.metadata.get(WORLD_KEY)
+    if plan.changes is None:
+        return None
+    if record is None and plan.changes and any(call.server is not None for call in trajectory.tool_calls):
+        raise ConfigError("the reference changed its world, and the run had none: connect to the server with worlds=")
+    made = [Change.model_validate(change) for change in (record or {}).get("changes", ())]
+    return compare(plan.changes, made) if plan.changes or made else None
+
+
+def parts(trajectory: Trajectory, plan: Plan, compared: Comparison | None = None) -> dict[str, float]:
     """The parts of the reward without weights, each from 0 to 1.
 
     Args:
         trajectory: The run.
         plan: The plan to check against.
+        compared: The run's world beside that of the reference. None: there is no such part.
 
     Raises:
         MCPError: The server had ended, or a cassette had no answer.
@@ -84,14 +121,18 @@ def parts(trajectory: Trajectory, plan: Plan) -> dict[str, float]:
     right = sum(share for _, share in matches) / len(matches)
     text = answer(trajectory)
     faithful = _faithful(text, plan, calls, trajectory)
+    world = {"world": compared.degree} if compared else {}
+    as_planned = right == 1.0 and not any(call.is_error for call in hits)
+    by_state = bool(plan.changes) and not any(change.varies for change in plan.changes or ())
     return {
         "called": float(bool(calls)),
         "right_tool": len(hits) / max(len(matches), len(calls)),
         "right_arguments": right,
         "faithful": faithful,
+        **world,
         "success": float(
-            right == 1.0
-            and not any(call.is_error for call in hits)
+            (as_planned or by_state)
+            and world.get("world", 1.0) == 1.0
             and len(calls) <= len(matches) + EXTRA_CALLS
             and bool(text)
             and (faithful == 1.0 or not plan.asks)
@@ -168,6 +209,8 @@ def _faithful(text: str, plan: Plan, calls: Sequence[ToolCall], trajectory: Traj
         return 0.0
     if plan.facts:
         return sum(mentions(text, fact) for fact in plan.facts) / len(plan.facts)
+    if plan.changes and not plan.asks:  # the world says what was done
+        return 1.0
     task = str(trajectory.scenario.input)
     values = [str(leaf) for call in calls if not call.is_error for leaf in _leaves(call)]
     new = [value for value in values if 1 < len(value) <= 80 and not mentions(task, value)]

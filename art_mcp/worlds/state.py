@@ -113,10 +113,8 @@ def changes(before: State, after: State) -> list[Change]:
     for name in sorted(before.keys() | after.keys()):
         old = before[name].values if name in before else {}
         new = after[name].values if name in after else {}
-        if old is not new:
-            found += [
-                Change(where=f"{WORLD}/{name}", what=what, before=old.get(what), after=new.get(what))
-                for what in dict.fromkeys([*old, *new])
-                if old.get(what) != new.get(what)
-            ]
+        where = f"{WORLD}/{name}".removesuffix("/.git")
+        for what in dict.fromkeys([*old, *new]) if old is not new else ():
+            if old.get(what) != new.get(what):
+                found.append(Change(where=where, what=what, before=old.get(what), after=new.get(what)))
     return found

@@ -34,7 +34,7 @@ def test_every_public_name_can_be_imported() -> None:
 def test_no_public_name_hides_a_module_and_no_module_hides_a_name() -> None:
     modules = {path.stem for path in Path(art_mcp.__file__).parent.iterdir()}
     assert not modules & set(art_mcp.__all__)
-    for folder in ("client", "scenarios", "specialization"):
+    for folder in ("client", "scenarios", "specialization", "worlds"):
         text = (Path(art_mcp.__file__).parent / folder / "__init__.py").read_text()
         assert not [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
 

@@ -54,7 +54,7 @@ def test_tools_of_the_sdk_and_their_json_keep_their_schemas() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "annotations", "destructive"),
+    ("name", "annotations", "changes"),
     [
         ("get_time", {}, False),
         ("convertTime", {}, False),
@@ -62,9 +62,11 @@ def test_tools_of_the_sdk_and_their_json_keep_their_schemas() -> None:
         ("transfer", {}, True),
         ("zork", {}, True),
         ("delete_all", {"readOnlyHint": True}, False),
-        ("append_note", {"readOnlyHint": False, "destructiveHint": False}, False),
+        ("append_note", {"readOnlyHint": False, "destructiveHint": False}, True),
         ("get_time", {"readOnlyHint": False}, True),
         ("get_time", {"destructiveHint": True}, True),
+        ("get_time", {"destructiveHint": False}, False),
+        ("add_note", {"destructiveHint": False}, True),
         ("zork", {"openWorldHint": False}, True),
         ("purge_log", {}, True),
         ("format_disk", {}, True),
@@ -85,8 +87,25 @@ def test_tools_of_the_sdk_and_their_json_keep_their_schemas() -> None:
         ("checkHealth", {}, False),
     ],
 )
-def test_what_counts_as_destructive(name: str, annotations: dict[str, Any], destructive: bool) -> None:
-    assert tool(name=name, annotations=annotations).destructive is destructive
+def test_which_tools_may_change_something(name: str, annotations: dict[str, Any], changes: bool) -> None:
+    assert tool(name=name, annotations=annotations).reads is not changes
+
+
+@pytest.mark.parametrize(
+    ("description", "changes"),
+    [
+        ("Gets the item, and removes it.", True),
+        ("Deletes what it finds.", True),
+        ("Execute a SELECT query on the database", False),
+        ("Show the items that were created or put away", False),
+        ("List updates", False),
+        ("Reads a file. Writes nothing", True),
+    ],
+)
+def test_a_description_may_say_that_a_tool_does_more_than_read(description: str, changes: bool) -> None:
+    """Where it is not clear, a tool counts as one that changes something."""
+    assert tool(name="get_item", description=description).reads is not changes
+    assert tool(name="get_item", description=description, annotations={"readOnlyHint": True}).reads
 
 
 def test_what_is_left_out_is_named_with_the_reason() -> None:
@@ -94,7 +113,7 @@ def test_what_is_left_out_is_named_with_the_reason() -> None:
     tools = [tool(name="purge_log"), tool(name="get_or_create"), tool(name="get", annotations=annotated)]
     unsaid = "it has no annotations, and its name does not say that it only reads"
     assert withheld([*tools, tool(name="get_time")]) == (
-        f"not called, as they may destroy something: purge_log ({unsaid}: 'purge' is no reading verb), "
+        f"not called, as they may change something: purge_log ({unsaid}: 'purge' is no reading verb), "
         f"get_or_create ({unsaid}: it has the word 'create'), get (its annotations say so)"
     )
     assert withheld([tool(name="get_time")]) == ""

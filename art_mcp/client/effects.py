@@ -1,0 +1,92 @@
+"""Whether a tool only reads or may change something: by its annotations, else by its name and description."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def words(name: str) -> list[str]:
+    """The words and numbers in a name, in lower case: `getUser_id` → get, user, id; `getURLText` → get, url, text."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})", " ", name)
+    return re.findall(r"[a-z]+|\d+", apart.lower())
+
+
+READING_VERBS = frozenset(
+    words(
+        "analyze analyse calculate check compare compute convert count describe detect diff echo estimate explain "
+        "fetch find get has help inspect is list lookup parse ping preview read retrieve search show "
+        "summarize summarise translate validate verify view"
+    )
+)
+"""First words in the names of tools that only read. They decide for tools without annotations."""
+
+CHANGING_VERBS = frozenset(
+    words(
+        "add append apply cancel clear create delete deploy destroy disable drop edit enable erase exec "
+        "execute expunge flush insert install kill modify move overwrite prune publish purge put reboot "
+        "remove rename replace reset restart restore revert revoke rm rollback send shutdown stop submit "
+        "terminate truncate uninstall unlink update upload upsert wipe write"
+    )
+)
+"""Words that say, anywhere in a name, that a tool without annotations does more than read: `get_or_create_user`."""
+
+_CHANGING_PHRASES = frozenset({("check", "in"), ("check", "off"), ("check", "out")})
+"""First words that say something else together than the first of them."""
+
+_DESCRIBED = re.compile(
+    rf"(?:^|[.,;]\s+|\b(?:and|then|or)\s+)({'|'.join(sorted(CHANGING_VERBS - {'exec', 'execute'}))})e?s?\b",
+    re.IGNORECASE,
+)
+"""A verb at the beginning of a clause of a description that says that the tool does more than read. A tool that
+executes a query may well only read."""
+
+
+def why_changing(name: str, description: str, annotations: Mapping[str, Any]) -> str | None:
+    """Why a call of a tool may change or destroy something. None: the tool only reads.
+
+    `readOnlyHint` decides, and so does `destructiveHint: true`. `destructiveHint: false` does not: such a tool changes
+    something without destroying it. A tool without these hints only reads if its name begins with a reading verb, and
+    neither its name nor its description says that it does more.
+
+    Args:
+        name: Name of the tool.
+        description: What the tool does, in the server's words.
+        annotations: Hints of the protocol.
+    """
+    read_only = annotations.get("readOnlyHint")
+    if read_only:
+        return None
+    if read_only is False or annotations.get("destructiveHint"):
+        return "its annotations say so"
+    if why := _changing(name, description):
+        return f"it has no annotations, and its name does not say that it only reads: {why}"
+    return None
+
+
+def readers(tools: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The names of the tools that only read.
+
+    Args:
+        tools: Tools as the protocol's JSON.
+    """
+    return {
+        str(tool["name"])
+        for tool in tools
+        if why_changing(str(tool["name"]), str(tool.get("description") or ""), tool.get("annotations") or {}) is None
+    }
+
+
+def _changing(name: str, description: str) -> str | None:
+    """What speaks against a tool that only reads. None: nothing does."""
+    named = words(name)
+    if tuple(named[:2]) in _CHANGING_PHRASES:
+        return f"{' '.join(named[:2])!r} changes something"
+    if not named or named[0] not in READING_VERBS:
+        return f"{named[0] if named else name!r} is no reading verb"
+    changing = next((word for word in named if word in CHANGING_VERBS), None)
+    if changing:
+        return f"it has the word {changing!r}"
+    described = _DESCRIBED.search(description.strip())
+    return described and f"its description says {described[1]!r}"
