@@ -223,12 +223,12 @@ async def connect(
         MCPError: The server cannot be started or reached.
     """
     target = target_of(server, env, cwd, headers, auth)
-    if cassette and (worlds or reset):
+    if cassette and not (worlds is None and reset is None):
         raise ConfigError(
             "a cassette changes nothing and needs no server: leave out worlds= and reset=, or the cassette"
         )
     connected: Server | None = None
-    turns = Turns(reset) if reset else None
+    turns = Turns(reset) if reset is not None else None
 
     def tools_changed() -> None:
         if connected is not None:  # before that nobody has listed them

@@ -44,7 +44,9 @@ def copy_database(source: Path, target: Path) -> None:
         sqlite3.Error: The file cannot be read as a database, or a writer did not let go of it.
     """
     wal, shm = (source.with_name(source.name + suffix) for suffix in SIDECARS[:2])
-    if _in_wal_mode(source) and not shm.exists():
+    if not source.stat().st_size and not wal.exists():  # a database without a page: a backup would give it one
+        target.touch()
+    elif _in_wal_mode(source) and not shm.exists():
         if not wal.exists():
             # Nobody has it open. SQLite would make -wal and -shm beside it, unless it is told that nobody will.
             _backup(source, target, "mode=ro&immutable=1")
@@ -71,8 +73,6 @@ def _backup(source: Path, target: Path, mode: str) -> None:
         closing(sqlite3.connect(target)) as writing,
     ):
         reading.backup(writing)
-    if not target.exists():  # a database without a page
-        target.touch()
     for suffix in SIDECARS:
         assert not os.path.exists(f"{target}{suffix}"), f"the copy of {source} is not complete"
 

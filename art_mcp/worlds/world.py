@@ -169,8 +169,8 @@ class Copy:
     @property
     def home(self) -> Path:
         """The working directory for a server: the first place, or where it is if it is a file."""
-        first = self.directory / self._world.places[0].name
-        return first if first.is_dir() else self.directory
+        first = self._world.places[0]
+        return self.directory / first.name if first.kind in ("directory", "repository") else self.directory
 
     def show(self, data: str | bytes) -> str:
         """Makes a value of a text or bytes, with aliases instead of this copy's paths."""

@@ -53,61 +53,6 @@ def test_tools_of_the_sdk_and_their_json_keep_their_schemas() -> None:
         Catalog.of_tools([7])
 
 
-@pytest.mark.parametrize(
-    ("name", "annotations", "changes"),
-    [
-        ("get_time", {}, False),
-        ("convertTime", {}, False),
-        ("get_or_create_user", {}, True),
-        ("transfer", {}, True),
-        ("zork", {}, True),
-        ("delete_all", {"readOnlyHint": True}, False),
-        ("append_note", {"readOnlyHint": False, "destructiveHint": False}, True),
-        ("get_time", {"readOnlyHint": False}, True),
-        ("get_time", {"destructiveHint": True}, True),
-        ("get_time", {"destructiveHint": False}, False),
-        ("add_note", {"destructiveHint": False}, True),
-        ("zork", {"openWorldHint": False}, True),
-        ("purge_log", {}, True),
-        ("format_disk", {}, True),
-        ("destroy_view", {}, True),
-        ("terminate_query", {}, True),
-        ("git_checkout", {}, True),
-        ("git_log", {}, True),
-        ("checkOut", {}, True),
-        ("find_and_replace", {}, True),
-        ("getURLDelete", {}, True),
-        ("listUserIDs", {}, False),
-        ("get_and_flush", {}, True),
-        ("resolve_review_thread", {}, True),
-        ("query", {"title": "Query"}, True),
-        ("", {}, True),
-        ("list_merge_requests", {}, False),
-        ("describe_table", {"idempotentHint": True}, False),
-        ("checkHealth", {}, False),
-    ],
-)
-def test_which_tools_may_change_something(name: str, annotations: dict[str, Any], changes: bool) -> None:
-    assert tool(name=name, annotations=annotations).reads is not changes
-
-
-@pytest.mark.parametrize(
-    ("description", "changes"),
-    [
-        ("Gets the item, and removes it.", True),
-        ("Deletes what it finds.", True),
-        ("Execute a SELECT query on the database", False),
-        ("Show the items that were created or put away", False),
-        ("List updates", False),
-        ("Reads a file. Writes nothing", True),
-    ],
-)
-def test_a_description_may_say_that_a_tool_does_more_than_read(description: str, changes: bool) -> None:
-    """Where it is not clear, a tool counts as one that changes something."""
-    assert tool(name="get_item", description=description).reads is not changes
-    assert tool(name="get_item", description=description, annotations={"readOnlyHint": True}).reads
-
-
 def test_what_is_left_out_is_named_with_the_reason() -> None:
     annotated = {"readOnlyHint": False}
     tools = [tool(name="purge_log"), tool(name="get_or_create"), tool(name="get", annotations=annotated)]

@@ -66,7 +66,7 @@ def test_what_fails_gives_nothing_or_destroys_is_dropped_with_the_reason(found: 
     assert "get_broken: call 1, get_broken: " in useless
     assert "out of order" in useless
     assert "list_items" not in useless
-    assert any(note.startswith("not called, as they may destroy something: remove_item (") for note in found.notes)
+    assert any(note.startswith("not called, as they may change something: remove_item (") for note in found.notes)
 
 
 def test_values_come_from_results_of_other_tools_and_lead_from_call_to_call(found: ScenarioSet) -> None:
@@ -96,17 +96,15 @@ def test_every_value_is_in_the_task(found: ScenarioSet) -> None:
 def test_no_two_ask_for_the_same_and_tools_are_used_alike(found: ScenarioSet) -> None:
     asked = [json.dumps(one.metadata["mcp"]["reference"]) for one in found.scenarios]
     assert len(set(asked)) == len(asked)
-    good = [found.coverage[name] for name in ("list_items", "get_price", "convert_price", "get_clock", "add_note")]
+    good = [found.coverage[name] for name in ("list_items", "get_price", "convert_price", "get_clock")]
     assert max(good) <= 4 * min(good)
     assert {one.plan.difficulty for one in found.scenarios} >= {1, 2, 3}
 
 
 async def test_a_run_like_the_reference_is_a_success_and_worth_one_where_there_are_facts(found: ScenarioSet) -> None:
     """On another server: what was observed once must hold again."""
-    again = [one for one in found.scenarios if "add_note" not in one.tools]  # the second time, that is an error
-    assert len(again) > 10
     async with connect(SHOP) as server:
-        for one in again:
+        for one in found.scenarios:
             messages = demonstration(one)
             asked = [call["function"] for message in messages for call in message.get("tool_calls", ())]
             calls = [(call["name"], json.loads(call["arguments"])) for call in asked]
@@ -138,7 +136,7 @@ async def test_what_changes_the_server_is_checked_by_its_calls() -> None:
     async with connect(SHOP) as server:
         catalog = await read_catalog(server)
         note = MCPScenario.make("Note it.", Plan(reference=[Step(tool="add_note", arguments={"text": "x"})]))
-        [kept], dropped = await execute(server, [note], catalog)
+        [kept], dropped = await execute(server, [note], catalog, allow_destructive=True)
     assert (kept.plan.facts, dropped) == ([], [])
 
 

@@ -190,7 +190,7 @@ async def test_too_few_scenarios_are_an_error_that_says_what_to_do(connected: Tr
         await specialize(SERVER, policy="few", scenarios=ScenarioSet([adding(1, 1, "train")]), progress=False)
 
 
-async def test_the_agent_gets_no_tool_that_may_destroy_something(connected: TrainerServer) -> None:
+async def test_the_agent_gets_no_tool_that_may_change_something(connected: TrainerServer) -> None:
     """A policy that is trained tries out whatever it is given."""
     plan = Plan(server="shop", reference=[Step(tool="list_items")])
     asked = [MCPScenario.make(f"say {n}", plan.model_copy(update={"split": split})) for n, split in enumerate(SPLITS)]
@@ -208,12 +208,12 @@ async def test_the_agent_gets_no_tool_that_may_destroy_something(connected: Trai
         training=TrainingSettings(steps=0, groups_per_step=1),
         progress=False,
     )
-    assert {"list_items", "get_price", "add_note"} <= set(given)
-    assert "remove_item" not in given
+    assert {"list_items", "get_price"} <= set(given)
+    assert not {"remove_item", "add_note"} & set(given)
     assert [note for note in made.notes if "remove_item (it has no annotations" in note] == made.notes != []
 
 
-async def test_scenarios_with_a_tool_that_may_destroy_something_need_the_permission(connected: TrainerServer) -> None:
+async def test_scenarios_with_a_tool_that_may_change_something_need_the_permission(connected: TrainerServer) -> None:
     with pytest.raises(ConfigError, match=r"need tools that are not called, .* add \(it has no .*--allow-dest"):
         await specialize(
             SERVER,
@@ -287,4 +287,4 @@ def test_scenarios_that_cannot_be_tried_are_said_to_be_so(tmp_path: Path) -> Non
     words = ["scenarios", " ".join(SERVER), "-n", "2", "-o", str(tmp_path / "found.jsonl")]
     result = CliRunner().invoke(build(), words)
     assert result.exit_code == 1
-    assert "not called, as they may destroy something: add" in result.output
+    assert "not called, as they may change something: add" in result.output

@@ -13,7 +13,8 @@ from art_langgraph.rewards import score
 from art_langgraph.trajectory import CompletionCall, ToolCall
 from art_mcp import MCPScenario, ScenarioSet, connect, measure_difficulty, verify
 from art_mcp.scenarios.plan import Plan, Step
-from art_mcp.specialization.verify import WEIGHTS, mentions
+from art_mcp.specialization.verify import WEIGHTS, WORLD_WEIGHT, mentions
+from art_mcp.worlds.change import Change
 from tests.support.mcp.commands import SHOP
 from trainer_server.wire import ConfigError, MCPError
 
@@ -128,6 +129,82 @@ async def test_a_part_of_a_time_is_read_from_the_result(answer: str, success: fl
     clock = MCPScenario.make("What time is it? I left at 09:30.", Plan(reference=[Step(tool="get_time", reads=True)]))
     call = called("get_time", '{"datetime": "2026-11-21T14:03:09+01:00", "left": "09:30"}', arguments={})
     assert (await degrees(run(clock, answer, call)))["success"] == success
+
+
+ADDED = Change(where="/world/repo", what="branch x", after="abc")
+OTHER = Change(where="/world/repo", what="HEAD", before="main", after="x")
+BRANCH = MCPScenario.make(
+    "Make a branch x.", Plan(reference=[Step(tool="create", arguments={"name": "x"})], changes=[ADDED])
+)
+
+
+def acted(scenario: MCPScenario, *changes: Change, answer: str = "It is done.", **call: Any) -> Trajectory:
+    made = run(scenario, answer, called("create", "made x from main", arguments=call or {"name": "x"}))
+    made.metadata["world"] = {"changes": [change.model_dump() for change in changes]}
+    return made
+
+
+async def test_a_run_that_changes_what_it_should_and_nothing_else_is_worth_one() -> None:
+    good = acted(BRANCH, ADDED)
+    await score(good, verify())
+    assert good.reward == pytest.approx(1.0)
+    assert good.metrics["world"] == WORLD_WEIGHT
+    assert good.metadata["world"]["differences"] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "degree", "said"),
+    [
+        ([], 0.0, "should have changed and did not: /world/repo: branch x is new: abc"),
+        ([ADDED, OTHER], 0.5, "should not have changed: /world/repo: HEAD was main and is now x"),
+        ([ADDED.model_copy(update={"after": "def"})], 0.0, "/world/repo: branch x should now be abc, but is def"),
+    ],
+)
+async def test_a_world_that_differs_is_no_success_and_the_difference_is_said(
+    changes: list[Change], degree: float, said: str
+) -> None:
+    wrong = acted(BRANCH, *changes)
+    await score(wrong, verify())
+    assert wrong.metrics["world"] == degree * WORLD_WEIGHT
+    assert wrong.metrics["success"] == 0
+    assert wrong.metadata["world"]["differences"] == [said]
+    assert len(wrong.metadata["world"]["changes"]) == len(changes)
+
+
+async def test_the_state_counts_and_not_by_which_calls_it_came_about() -> None:
+    other_way = acted(BRANCH, ADDED, name="x", base="main")
+    await score(other_way, verify())
+    assert other_way.metrics["success"] > 0
+    varying = BRANCH.with_plan(changes=[ADDED.model_copy(update={"varies": True})])
+    for arguments, solved in (({"name": "x"}, True), ({"name": "y"}, False)):
+        made = acted(varying, ADDED.model_copy(update={"after": "other"}), **arguments)
+        await score(made, verify())
+        assert (made.metrics["success"] > 0) is solved
+
+
+async def test_where_nothing_should_change_and_nothing_did_the_world_is_no_part_of_the_reward() -> None:
+    reading = PRICE.with_plan(changes=[])
+    for metadata in ({"world": {"changes": []}}, {}):
+        good = run(reading, "It costs 1200.", called("get_price"))
+        good.metadata.update(metadata)
+        assert set((await degrees(good)).values()) == {1.0}
+        assert "world" not in good.metrics
+    meddling = run(reading, "It costs 1200.", called("get_price"))
+    meddling.metadata["world"] = {"changes": [OTHER.model_dump()]}
+    await score(meddling, verify())
+    assert (meddling.metrics["world"], meddling.metrics["success"]) == (0, 0)
+    assert meddling.metadata["world"]["differences"] == [f"should not have changed: {OTHER}"]
+
+
+async def test_a_run_that_called_nothing_changed_nothing_and_one_without_a_world_is_not_scored() -> None:
+    idle = run(BRANCH, "It is done.")
+    await score(idle, verify())
+    assert idle.metrics["world"] == 0
+    assert idle.metadata["world"]["differences"]
+    nowhere = run(BRANCH, "It is done.", called("create"))
+    await score(nowhere, verify())
+    assert nowhere.reward is None
+    assert "connect to the server with worlds=" in str(nowhere.reward_error)
 
 
 @pytest.mark.parametrize("failure", ["closed", "missing"])

@@ -32,6 +32,7 @@ def texts(copy: Copy) -> list[str]:
     return [str(change) for change in copy.changes()]
 
 
+@pytest.mark.slow
 def test_copies_are_alike_and_apart_and_the_originals_stay_as_they_are(tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repo")
     (tmp_path / "files").mkdir()
@@ -59,6 +60,7 @@ def test_copies_are_alike_and_apart_and_the_originals_stay_as_they_are(tmp_path:
         assert digest(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_command_gets_the_paths_of_a_copy(tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repo")
     with opened(World(repository, scratch=tmp_path / "w")) as world:
@@ -144,6 +146,7 @@ def test_what_was_not_written_is_not_read_again(tmp_path: Path) -> None:
         assert read == ["a.txt"]
 
 
+@pytest.mark.slow
 def test_what_a_run_broke_is_a_change(tmp_path: Path) -> None:
     make_database(tmp_path / "shop.db").close()
     repository = make_repository(tmp_path / "repo")
@@ -157,6 +160,7 @@ def test_what_a_run_broke_is_a_change(tmp_path: Path) -> None:
         assert set(found) == {"/world/shop.db", "/world/repo"}
 
 
+@pytest.mark.slow
 def test_objects_of_a_repository_are_shared_and_a_run_cannot_reach_another_by_them(tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repo")
     with opened(World(repository, scratch=tmp_path / "w")) as world:
@@ -174,6 +178,7 @@ def test_objects_of_a_repository_are_shared_and_a_run_cannot_reach_another_by_th
         assert world.copy().changes() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["worktree", "submodule", "bare", "configured"])
 def test_nothing_in_a_copy_of_a_repository_leads_back(how: str, tmp_path: Path) -> None:
     main = make_repository(tmp_path / "main")

@@ -14,3 +14,5 @@ SHOP = [sys.executable, str(SUPPORT / "mcp" / "shop_server.py")]
 """Items with prices, a broken tool, a destructive one."""
 SHELF = [sys.executable, str(SUPPORT / "mcp" / "shelf_server.py")]
 """Books."""
+NOTES = [sys.executable, str(SUPPORT / "mcp" / "notes_server.py")]
+"""Notes in a directory, which its argument names."""

@@ -1,0 +1,120 @@
+"""Scenarios of servers with a world: tasks that act are kept, and know what they change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from art_langgraph import rollout
+from art_mcp import MCPScenario, ScenarioSet, Server, connect, demonstration, generate_scenarios, read_catalog, verify
+from art_mcp.scenarios.execute import execute
+from art_mcp.scenarios.plan import Plan, Step
+from art_mcp.specialization.verify import solved
+from art_mcp.worlds.change import Change
+from tests.support.mcp.commands import NOTES, SHOP
+from tests.support.mcp.graphs import calling
+from tests.support.mcp.originals import digest
+from trainer_server.wire import ConfigError
+
+pytestmark = pytest.mark.slow
+
+B = {"path": "/world/notes/b", "text": "hello"}
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    (tmp_path / "notes").mkdir()
+    for name in ("a.txt", "plan.md"):
+        (tmp_path / "notes" / name).write_text(f"the {name}")
+    return tmp_path / "notes"
+
+
+async def executed(server: Server, *steps: Step) -> MCPScenario | str:
+    """The scenario with these steps, executed, or why it was dropped."""
+    scenario = MCPScenario.make("Do it.", Plan(reference=list(steps)))
+    kept, dropped = await execute(server, [scenario], await read_catalog(server))
+    return kept[0] if kept else f"{dropped[0].kind}: {dropped[0].reason}"
+
+
+async def test_a_plan_that_acts_is_kept_with_what_it_changes(notes: Path) -> None:
+    async with connect([*NOTES, "{world}"], worlds=notes) as server:
+        wrote = await executed(server, Step(tool="write_note", arguments=B))
+        assert isinstance(wrote, MCPScenario)
+        assert wrote.plan.changes == [Change(where="/world/notes/b", what="content", after="hello")]
+        assert (wrote.plan.facts, wrote.plan.asks) == ([], False)
+        assert demonstration(wrote)[-1]["content"] == "It is done."
+        both = await executed(
+            server,
+            Step(tool="write_note", arguments=B),
+            Step(tool="read_note", arguments={"path": "/world/notes/a.txt"}),
+        )
+        assert isinstance(both, MCPScenario)
+        assert [step.reads for step in both.plan.reference] == [False, True]
+        assert both.plan.facts == ["the a.txt"]
+
+        good = await rollout(calling(server, ("write_note", B)), wrote, verify())
+        assert solved(good)
+        assert good.reward == pytest.approx(1.0)
+        wrong = await rollout(calling(server, ("write_note", {**B, "text": "hallo"})), wrote, verify())
+        assert not solved(wrong)
+        assert wrong.metadata["world"]["differences"] == ["/world/notes/b: content should now be hello, but is hallo"]
+
+
+async def test_a_time_in_what_is_written_varies_and_a_name_that_does_is_dropped(notes: Path) -> None:
+    async with connect([*NOTES, "{world}"], worlds=notes) as server:
+        sign = Step(tool="sign_note", arguments={"path": "/world/notes/a.txt"})
+        signed = await executed(server, sign)
+        assert isinstance(signed, MCPScenario)
+        [change] = signed.plan.changes or []
+        assert (change.where, change.varies) == ("/world/notes/a.txt", True)
+        assert solved(await rollout(calling(server, (sign.tool, sign.arguments)), signed, verify()))
+        assert await executed(server, Step(tool="make_draft")) == (
+            "unstable: the two executions changed different things in the world"
+        )
+
+
+async def test_a_plan_that_changes_nothing_asks_for_what_it_reads(notes: Path) -> None:
+    async with connect([*NOTES, "{world}"], worlds=notes) as server:
+        remembered = await executed(server, Step(tool="remember", arguments={"text": "x"}))
+        assert isinstance(remembered, MCPScenario)
+        assert remembered.plan.changes == []
+        assert remembered.plan.asks
+
+
+async def test_scenarios_are_generated_with_paths_of_the_world_and_the_original_stays(notes: Path) -> None:
+    before = digest(notes)
+    found = await generate_scenarios([*NOTES, "{world}"], 12, worlds=notes, progress=False)
+    assert digest(notes) == before
+    acting = [one for one in found.scenarios if one.plan.changes]
+    assert acting
+    assert {"write_note", "sign_note"} & {tool for one in acting for tool in one.tools}
+    assert all(one.plan.changes is not None for one in found.scenarios)
+    assert any("/world/notes" in one.task for one in found.scenarios)
+    assert str(notes) not in "".join(one.model_dump_json() for one in found.scenarios)
+    assert not any(note.startswith("not called") for note in found.notes)
+    assert any("a copy of /world/notes (directory " in note for note in found.notes)
+    assert f"{len(acting)} the state of the world" in found.report()
+
+
+async def test_placeholders_and_originals_in_scenarios_of_people_become_aliases(notes: Path, tmp_path: Path) -> None:
+    step = Step(tool="read_note", arguments={"path": "{world:notes}/a.txt"})
+    written = MCPScenario.make(f"Read {{world}}/a.txt, and {notes}/b.", Plan(reference=[step]))
+    ScenarioSet([written]).save(tmp_path / "own.jsonl")
+    async with connect([*NOTES, "{world}"], worlds=notes) as server:
+        assert server.world
+        [one] = ScenarioSet.load(tmp_path / "own.jsonl").with_aliases(server.world.aliases).scenarios
+    assert one.task == "Read /world/notes/a.txt, and /world/notes/b."
+    assert one.plan.reference[0].arguments == {"path": "/world/notes/a.txt"}
+    assert one.id != written.id
+
+
+async def test_with_a_reset_all_tools_are_called() -> None:
+    resets = []
+    async with connect(SHOP, reset=lambda: resets.append(1)) as server:
+        found = await generate_scenarios(server, 8, progress=False)
+        assert found.coverage["add_note"] > 0
+        assert all(one.plan.changes is None for one in found.scenarios)
+        assert len(resets) > 16
+        with pytest.raises(ConfigError, match="give them to `connect`"):
+            await generate_scenarios(server, worlds="x")

@@ -1,0 +1,78 @@
+"""Repositories by their references, commits without dates, and what is staged."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from art_mcp.worlds.observers.observer import shown
+from art_mcp.worlds.observers.repository import RepositoryObserver
+from tests.support.mcp.originals import git, make_repository
+
+pytestmark = pytest.mark.slow
+
+
+def seen(repository: Path, before: Path) -> dict[str, str]:
+    return dict(RepositoryObserver().observe(repository / ".git", before / ".git", shown))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """A repository, and the same one before."""
+    before = make_repository(tmp_path / "before")
+    shutil.copytree(before, tmp_path / "after", symlinks=True)
+    return tmp_path / "after", before
+
+
+def test_references_head_and_what_is_staged(pair: tuple[Path, Path]) -> None:
+    after, before = pair
+    main = git(before, "rev-parse", "main")
+    assert {name: value for name, value in seen(before, before).items() if name != "config"} == {
+        "branch feature": main,
+        "branch main": main,
+        "HEAD": "main",
+    }
+    git(after, "tag", "-a", "v1", "-m", "one")
+    git(after, "checkout", "-q", "--detach")
+    git(after, "add", "notes.txt")
+    (after / ".git" / "MERGE_HEAD").write_text(main)
+    now = seen(after, before)
+    assert (now["tag v1"], now["HEAD"], now["MERGE_HEAD"]) == (main, main, "unfinished")
+    assert now["staged notes.txt"].startswith("M 100644 ")
+
+
+def test_a_new_commit_is_known_by_what_it_has_and_not_by_its_time(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    after, before = pair
+    shutil.copytree(before, tmp_path / "again", symlinks=True)
+    values = []
+    for repository, date, message in ((after, "2001-01-01T00:00", "m"), (tmp_path / "again", "2002-02-02T00:00", "m")):
+        os.environ["GIT_COMMITTER_DATE"] = date
+        try:
+            for text in ("first", "second"):
+                (repository / "new.txt").write_text(text)
+                git(repository, "add", "new.txt")
+                git(repository, "commit", "-q", "--date", date, "-m", f"{message} {text}")
+        finally:
+            del os.environ["GIT_COMMITTER_DATE"]
+        values.append(seen(repository, before)["branch main"])
+    assert git(after, "rev-parse", "main") != git(tmp_path / "again", "rev-parse", "main")
+    assert values[0] == values[1]
+    assert values[0].startswith("new commit 'm second' by A (")
+    git(after, "commit", "-q", "--amend", "-m", "other")
+    assert seen(after, before)["branch main"] != values[0]
+    git(after, "reset", "-q", "--hard", "HEAD~2")
+    assert seen(after, before)["branch main"] == git(before, "rev-parse", "main")
+
+
+def test_a_repository_without_commits(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "-b", "main", "new")
+    new = tmp_path / "new"
+    assert set(seen(new, tmp_path / "none")) == {"HEAD", "config"}
+    (new / "a").write_text("a")
+    git(new, "add", "a")
+    assert seen(new, new)["staged a"].startswith("100644 ")
+    git(new, "commit", "-q", "-m", "first")
+    assert seen(new, tmp_path / "none")["branch main"].startswith("new commit 'first' by A (")
