@@ -45,7 +45,7 @@ def found(cassette: Path) -> ScenarioSet:
     """24 scenarios of the shop, and a recording of how they came about."""
 
     async def generate() -> ScenarioSet:
-        async with connect(SHOP, cassette=Cassette(cassette)) as server:
+        async with connect(SHOP, cassette=Cassette(cassette, "record")) as server:
             return await generate_scenarios(server, 24, progress=False)
 
     return asyncio.run(generate())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from art_langgraph import rollout
+from art_langgraph.cli.main import build
 from art_mcp import MCPScenario, ScenarioSet, Server, connect, demonstration, generate_scenarios, read_catalog, verify
 from art_mcp.scenarios.execute import execute
 from art_mcp.scenarios.plan import Plan, Step
@@ -107,6 +110,17 @@ async def test_placeholders_and_originals_in_scenarios_of_people_become_aliases(
     assert one.task == "Read /world/notes/a.txt, and /world/notes/b."
     assert one.plan.reference[0].arguments == {"path": "/world/notes/a.txt"}
     assert one.id != written.id
+
+
+def test_the_command_takes_worlds(notes: Path, tmp_path: Path) -> None:
+    command = shlex.join([*NOTES, "{world:papers}"])
+    words = ["scenarios", command, "--world", f"papers={notes}", "-n", "4", "-o", str(tmp_path / "found.jsonl")]
+    result = CliRunner().invoke(build(), words)
+    assert result.exit_code == 0, result.output
+    assert "each execution had a copy of /world/papers (directory " in result.output
+    assert "/world/papers" in (tmp_path / "found.jsonl").read_text()
+    refused = CliRunner().invoke(build(), ["scenarios", "http://127.0.0.1:1/mcp", "--world", str(notes)])
+    assert isinstance(refused.exception, ConfigError) or "is a URL" in refused.output
 
 
 async def test_with_a_reset_all_tools_are_called() -> None:

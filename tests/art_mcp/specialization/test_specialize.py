@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +27,8 @@ from art_mcp.cli import headers_of, variables_of
 from art_mcp.scenarios.plan import Observation, Plan, Step
 from art_mcp.specialization.demonstrations import demonstrations
 from art_mcp.specialization.specialize import _steps
-from tests.support.mcp.commands import SERVER, SHOP
+from art_mcp.worlds.change import Change
+from tests.support.mcp.commands import NOTES, SERVER, SHOP
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
@@ -175,6 +177,35 @@ async def test_the_report_escapes_what_a_server_says(connected: TrainerServer, t
         progress=False,
     )
     assert "<script>" not in (tmp_path / "report.html").read_text()
+
+
+async def test_runs_have_worlds_and_are_judged_by_what_they_change(connected: TrainerServer, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    made_by = [Change(where="/world/notes/b", what="content", after="hi")]
+    asked = []
+    for n, split in enumerate(SPLITS):
+        arguments = {"path": "{world}/b", "text": "hi" if n else "ho"}
+        step = Step(tool="write_note", arguments=arguments)
+        task = f"call write_note {json.dumps({**arguments, 'text': 'hi'})}"
+        asked.append(MCPScenario.make(task, Plan(server="notes", reference=[step], split=split, changes=made_by)))
+    told: list[str] = []
+    made = await specialize(
+        [*NOTES, "{world}"],
+        policy="worlds",
+        worlds=tmp_path / "notes",
+        scenarios=ScenarioSet(asked),
+        training=TrainingSettings(steps=0, groups_per_step=1),
+        runs=RunSettings(max_tokens=100),
+        progress=False,
+        on_stage=told.append,
+    )
+    [run] = made.before.trajectories
+    assert [call.arguments for call in run.tool_calls] == [{"path": "/world/notes/b", "text": "hi"}]
+    assert run.metadata["world"]["differences"] == []
+    assert run.reward == pytest.approx(1.0)
+    assert made.before.success_rate == made.after.success_rate == 1.0
+    assert any(line.startswith("each run gets a copy of /world/notes (directory ") for line in told)
+    assert list((tmp_path / "notes").iterdir()) == []
 
 
 async def test_training_runs_have_the_time_limit_of_all_runs() -> None:

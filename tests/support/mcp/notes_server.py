@@ -31,6 +31,12 @@ def list_notes() -> list[str]:
 
 
 @server.tool(annotations=READS)
+def list_paths() -> dict[str, Any]:
+    """List the paths of all notes."""
+    return {"paths": sorted(str(path.resolve()) for path in HOME.iterdir())}
+
+
+@server.tool(annotations=READS)
 def read_note(path: str) -> dict[str, Any]:
     """Read a note."""
     try:

@@ -27,7 +27,8 @@ Command = Callable[[Path], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class RealServer:
-    """tools: how many it has at least. kept: scenarios of 16 that must be left at least."""
+    """tools: how many it has at least. kept: scenarios of 16 that must be left at least. data: whether it works on data
+    of ours, of which each run gets a copy."""
 
     name: str
     command: Command
@@ -35,6 +36,7 @@ class RealServer:
     kept: int = 16
     tables: Callable[[Path], dict[str, Sequence[Any]]] = lambda _: {}
     needs: str = "python"
+    data: bool = True
 
 
 @dataclass(slots=True)
@@ -97,10 +99,10 @@ def _filesystem(where: Path) -> list[str]:
     (where / "letters").mkdir()
     for name, text in (("plan.txt", "Meet at noon."), ("letters/ada.md", "# Dear Ada"), ("letters/bob.md", "# Hi Bob")):
         (where / name).write_text(text)
-    return [*_npx("server-filesystem"), str(where)]
+    return [*npx("server-filesystem"), str(where)]
 
 
-def _npx(package: str) -> list[str]:
+def npx(package: str) -> list[str]:
     return ["npx", "--yes", f"@modelcontextprotocol/{package}"]
 
 
@@ -110,12 +112,13 @@ SERVERS = (
         lambda _: [str(environment("mcp-server-time", "mcp-server-time") / "python"), "-m", "mcp_server_time"],
         tools=2,
         tables=lambda _: {"timezone": ZONES},
+        data=False,
     ),
     RealServer("mcp-server-git", _git, tools=12, tables=lambda where: {"repo_path": [str(where / "repository")]}),
     RealServer("mcp-server-sqlite", _sqlite, tools=6),
-    RealServer("server-everything", lambda _: _npx("server-everything"), tools=10, needs="npx"),
+    RealServer("server-everything", lambda _: npx("server-everything"), tools=10, needs="npx", data=False),
     RealServer("server-filesystem", _filesystem, tools=11, needs="npx"),
-    RealServer("server-memory", lambda _: _npx("server-memory"), tools=9, kept=12, needs="npx"),
+    RealServer("server-memory", lambda _: npx("server-memory"), tools=9, kept=12, needs="npx"),
 )
 
 
@@ -125,7 +128,8 @@ async def try_out(server: RealServer, where: Path, n: int = 16) -> Row:
     cache = Home.find().cache / "test-envs" / "npm"
     env = {"npm_config_cache": str(cache), "MEMORY_FILE_PATH": str(where / "memory.jsonl")}
     loop = asyncio.get_running_loop()
-    async with connect(command, env=env, cwd=str(where), start_timeout=300) as connected:
+    worlds = [where] if server.data else None
+    async with connect(command, env=env, cwd=str(where), start_timeout=300, worlds=worlds) as connected:
         started = loop.time()
         found = await generate_scenarios(connected, n, resources=server.tables(where), progress=False)
         return Row(server.name, len(found.offered), found, loop.time() - started)
