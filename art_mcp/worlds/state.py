@@ -69,8 +69,12 @@ class Observation:
         }
 
     def _below(self, directory: Path, known: State) -> Iterator[tuple[str, Seen]]:
-        with os.scandir(directory) as entries:
-            ordered = sorted(entries, key=lambda entry: entry.name)
+        try:
+            with os.scandir(directory) as entries:
+                ordered = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            yield os.path.relpath(directory, self.root), Seen({"unreadable": self.show(str(error))})
+            return
         for entry in ordered:
             path, name = Path(entry.path), os.path.relpath(entry.path, self.root)
             if entry.is_symlink():
@@ -91,7 +95,7 @@ class Observation:
     def _values(self, name: str, observer: Observer) -> Mapping[str, str]:
         try:
             return observer.observe(self.root / name, self.before / name, self.show)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             return {"unreadable": self.show(str(error))}
 
     def _stamp(self, name: str, observer: Observer | None) -> Stamp:
@@ -113,7 +117,8 @@ def changes(before: State, after: State) -> list[Change]:
     for name in sorted(before.keys() | after.keys()):
         old = before[name].values if name in before else {}
         new = after[name].values if name in after else {}
-        where = f"{WORLD}/{name}".removesuffix("/.git")
+        path = name.encode(errors="surrogateescape").decode(errors="replace")  # of names that are no UTF-8
+        where = f"{WORLD}/{path}".removesuffix("/.git")
         for what in dict.fromkeys([*old, *new]) if old is not new else ():
             if old.get(what) != new.get(what):
                 found.append(Change(where=where, what=what, before=old.get(what), after=new.get(what)))

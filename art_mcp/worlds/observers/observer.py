@@ -41,7 +41,7 @@ class Observer(Protocol):
             Values by their names. Names say to a person what they are of: `branch main`, `users[id=3].name`.
 
         Raises:
-            OSError: It cannot be read. A run may have broken it; the observation then says so.
+            OSError, ValueError: It cannot be read. A run may have broken it; the observation then says so.
         """
         ...
 
@@ -63,8 +63,8 @@ def shown(data: str | bytes, translated: Callable[[str], str] = str) -> str:
         if text == "\0":
             return f"{len(data):,} bytes, sha256 {hashlib.sha256(data).hexdigest()[:32]}"
         data = text
-    data = translated(data)
+    data = translated(data).encode(errors="replace").decode()  # what is no Unicode cannot be stored
     if len(data) <= LONGEST:
         return data
-    digest = hashlib.sha256(data.encode(errors="surrogatepass")).hexdigest()[:32]
+    digest = hashlib.sha256(data.encode()).hexdigest()[:32]
     return f"{data[: LONGEST // 2]} … ({len(data):,} characters, sha256 {digest})"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from art_mcp.worlds.alias import Aliases, Translation
 from art_mcp.worlds.place import Place
@@ -56,10 +55,14 @@ def test_results_name_the_alias_however_the_path_is_written(write: Any) -> None:
     assert TRANSLATION.from_copy([url, 3, None]) == ["file:///world/repo", 3, None]
 
 
-@given(st.text(alphabet='/world repo.db"\\-x{}:', max_size=40))
-def test_what_is_said_comes_back_as_it_was_said(text: str) -> None:
-    aliased = Aliases([]).text(text) if "{world" not in text else text
-    assert TRANSLATION.from_copy(TRANSLATION.to_copy(text)) == aliased or "{world" in text
+def test_what_is_said_comes_back_as_it_was_said() -> None:
+    rng, pieces = (
+        random.Random(0),
+        ["/world", "/repo", "/", "shop.db", " ", '"', "\\", ".", "-", "x", "{}", ":", "file://"],
+    )
+    for _ in range(2000):
+        text = "".join(rng.choices(pieces, k=rng.randrange(8)))
+        assert TRANSLATION.from_copy(TRANSLATION.to_copy(text)) == text
 
 
 def test_a_placeholder_must_name_one_place() -> None:

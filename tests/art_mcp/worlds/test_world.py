@@ -119,6 +119,18 @@ def test_a_path_in_what_was_written_is_the_same_in_every_copy(tmp_path: Path) ->
         assert values[0] == values[1] == [Change(where="/world/data/a", what="content", after="see /world/data/b")]
 
 
+def test_names_and_contents_that_are_no_unicode_can_be_stored(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
+        copy = world.copy()
+        name = os.fsencode(copy.home) + b"/\xff"
+        Path(os.fsdecode(name)).write_bytes(b"\xff")
+        os.symlink(b"\xfe", name + b"-link")
+        found = [change.model_dump_json() for change in copy.changes()]
+        assert len(found) == 2
+        assert "�-link" in found[1]
+
+
 def test_what_was_not_written_is_not_read_again(tmp_path: Path) -> None:
     read = []
 
