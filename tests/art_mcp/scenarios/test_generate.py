@@ -103,8 +103,10 @@ def test_no_two_ask_for_the_same_and_tools_are_used_alike(found: ScenarioSet) ->
 
 async def test_a_run_like_the_reference_is_a_success_and_worth_one_where_there_are_facts(found: ScenarioSet) -> None:
     """On another server: what was observed once must hold again."""
+    timeless = [one for one in found.scenarios if "get_clock" not in one.tools]
+    assert len(timeless) > 10
     async with connect(SHOP) as server:
-        for one in found.scenarios:
+        for one in timeless:
             messages = demonstration(one)
             asked = [call["function"] for message in messages for call in message.get("tool_calls", ())]
             calls = [(call["name"], json.loads(call["arguments"])) for call in asked]
