@@ -38,9 +38,7 @@ def register() -> None:
         y: torch.Tensor = kernels.silu_mul(x)
         return y
 
-    def rotate(
-        self: Any, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
-    ) -> Rotated:
+    def rotate(self: Any, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None) -> Rotated:
         if not (self.is_neox_style and plain(query) and (key is None or plain(key)) and positions.dim() == 1):
             return stock_rotate(self, positions, query, key)
         angles = self._match_cos_sin_cache_dtype(query)
