@@ -1,6 +1,7 @@
 """Trains an agent that uses an MCP server with GRPO, and measures it before and after on held-out scenarios.
 
 runs/<name>/summary.json    seed, steps, success before and after on held-out (validation) scenarios, seconds
+runs/<name>/budget.json     where the seconds went
 runs/<name>/metrics.jsonl   a line per step
 runs/<name>/curve.png, curve.svg, adapter/, home/ (state of the trainer server), server.log
 """

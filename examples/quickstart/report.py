@@ -24,10 +24,10 @@ def write(
     after: Evaluation | None,
     seconds: Mapping[str, float],
 ) -> None:
-    """Writes summary.json, curve.png and curve.svg, and shows two runs and the comparison.
+    """Writes summary.json, budget.json, curve.png and curve.svg, and shows two runs, the comparison and the budget.
 
     Args:
-        console: Shows the runs and the comparison.
+        console: Shows the runs, the comparison and the budget.
         directory: Directory of the run.
         seed: Seed of the run.
         before: Evaluation of the untrained policy.
@@ -42,7 +42,9 @@ def write(
     if after is not None:
         show_trajectories(console, before, after)
     show_comparison(console, evaluations)
-    show_budget(console, steps, seconds)
+    spent = budget(steps, seconds)
+    directory.write_budget(spent)
+    show_budget(console, spent, seconds["total"])
     console.print(f"summary, curve, metrics and adapter are in {directory.path}/ (also runs/latest)")
 
 
@@ -70,7 +72,6 @@ def summary(
         "after": None if after is None else {"success": after.success_rate, "n": after.n},
         "seconds": {
             "ready": round(seconds["ready"], 3),
-            "measuring": round(seconds["measuring"], 3),
             "rollout": round(sum(row["seconds"]["rollout"] for row in steps), 3),
             "train": round(sum(row["seconds"]["train"] for row in steps), 3),
             "swap_median": round(statistics.median(swaps), 4) if swaps else None,
@@ -132,18 +133,17 @@ def show_comparison(console: Console, evaluations: Sequence[Evaluation]) -> None
     console.print(table)
 
 
-def show_budget(console: Console, steps: Sequence[Mapping[str, Any]], seconds: Mapping[str, float]) -> None:
+def show_budget(console: Console, spent: Mapping[str, float], total: float) -> None:
     """Shows where the seconds of the run went.
 
     Args:
         console: Where to show it.
-        steps: Rows of metrics.jsonl.
-        seconds: As those of `write`.
+        spent: Seconds by what they were spent on, as `budget` gives them.
+        total: Seconds of the whole run.
     """
-    parts = budget(steps, seconds)
     table = Table("", "seconds", "share")
-    for name, value in [*parts.items(), ("whole run", seconds["total"])]:
-        table.add_row(name, f"{value:.1f}", f"{100 * value / seconds['total']:.0f} %")
+    for name, value in [*spent.items(), ("whole run", total)]:
+        table.add_row(name, f"{value:.1f}", f"{100 * value / total:.0f} %")
     console.print(table)
 
 

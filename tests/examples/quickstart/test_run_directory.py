@@ -70,7 +70,7 @@ def test_the_summary_has_the_promised_form() -> None:
         "steps": 2,
         "before": {"success": 1.0, "n": 1},
         "after": {"success": 1.0, "n": 1},
-        "seconds": {"ready": 10.0, "measuring": 5.0, "rollout": 4.0, "train": 2.0, "swap_median": 0.25, "total": 60.0},
+        "seconds": {"ready": 10.0, "rollout": 4.0, "train": 2.0, "swap_median": 0.25, "total": 60.0},
     }
     assert report.summary(3, [], measured, None, seconds)["after"] is None
 
