@@ -24,15 +24,16 @@ def write(
     after: Evaluation | None,
     seconds: Mapping[str, float],
 ) -> None:
-    """Writes summary.json, curve.png and curve.svg, and shows two runs and the comparison.
+    """Writes summary.json, budget.json, curve.png and curve.svg, and shows two runs, the comparison and the budget.
 
     Args:
-        console: Shows the runs and the comparison.
+        console: Shows the runs, the comparison and the budget.
         directory: Directory of the run.
         seed: Seed of the run.
         before: Evaluation of the untrained policy.
         after: Evaluation of the trained policy. None: it was not trained.
-        seconds: Seconds until the server was ready (`ready`), and of the whole run (`total`).
+        seconds: Seconds until the server was ready (`ready`), of both evaluations (`measuring`), and of the whole run
+            (`total`).
     """
     steps = directory.steps()
     evaluations = [before] if after is None else [before, after]
@@ -41,6 +42,9 @@ def write(
     if after is not None:
         show_trajectories(console, before, after)
     show_comparison(console, evaluations)
+    spent = budget(steps, seconds)
+    directory.write_budget(spent)
+    show_budget(console, spent, seconds["total"])
     console.print(f"summary, curve, metrics and adapter are in {directory.path}/ (also runs/latest)")
 
 
@@ -58,7 +62,7 @@ def summary(
         steps: Rows of metrics.jsonl.
         before: Evaluation of the untrained policy.
         after: Evaluation of the trained policy. None: it was not trained.
-        seconds: Seconds until the server was ready (`ready`), and of the whole run (`total`).
+        seconds: As those of `write`.
     """
     swaps = [row["seconds"]["swap"] for row in steps]
     return {
@@ -127,6 +131,48 @@ def show_comparison(console: Console, evaluations: Sequence[Evaluation]) -> None
             str(evaluation.n),
         )
     console.print(table)
+
+
+def show_budget(console: Console, spent: Mapping[str, float], total: float) -> None:
+    """Shows where the seconds of the run went.
+
+    Args:
+        console: Where to show it.
+        spent: Seconds by what they were spent on, as `budget` gives them.
+        total: Seconds of the whole run.
+    """
+    table = Table("", "seconds", "share")
+    for name, value in [*spent.items(), ("whole run", total)]:
+        table.add_row(name, f"{value:.1f}", f"{100 * value / total:.0f} %")
+    console.print(table)
+
+
+def budget(steps: Sequence[Mapping[str, Any]], seconds: Mapping[str, float]) -> dict[str, float]:
+    """The seconds of a run by what they were spent on. They sum to the whole, unless the run was resumed: then the
+    steps that were taken before are in it as well, and the rest is 0.
+
+    Args:
+        steps: Rows of metrics.jsonl.
+        seconds: As those of `write`.
+    """
+
+    def of_steps(phase: str) -> float:
+        return sum(row["seconds"][phase] for row in steps)
+
+    def of_trainer(phase: str) -> float:
+        return sum(row["metrics"].get("seconds", {}).get(phase, 0.0) for row in steps)
+
+    train, swap = of_steps("train"), of_steps("swap")
+    known = {
+        "start of vLLM and trainer": seconds["ready"],
+        "measuring, before and after": seconds["measuring"],
+        "rollouts": of_steps("rollout"),
+        "trainer: packing, look-ups": of_trainer("pack") + of_trainer("old_logprobs"),
+        "trainer: forward, backward, update": of_trainer("compute"),
+        "swap to the new version": swap,
+    }
+    known["trainer: start, queue, files"] = max(0.0, train - sum(map(of_trainer, ("pack", "old_logprobs", "compute"))))
+    return {**known, "rest: report, export, between steps": max(0.0, seconds["total"] - sum(known.values()))}
 
 
 def show_trajectories(console: Console, before: Evaluation, after: Evaluation) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,8 @@ class Options:
 class RunDirectory:
     """The files of a run.
 
-    They are run.json, metrics.jsonl (a line per step), validation@VERSION.jsonl (the measured runs) and summary.json.
-    The link `runs/latest` points to the run that was started or resumed last.
+    They are run.json, metrics.jsonl (a line per step), validation@VERSION.jsonl (the measured runs), summary.json and
+    budget.json. The link `runs/latest` points to the run that was started or resumed last.
 
     Args:
         options: Options of the command line.
@@ -129,6 +130,11 @@ class RunDirectory:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Writes summary.json."""
         write_atomic(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def write_budget(self, spent: Mapping[str, float]) -> None:
+        """Writes budget.json: seconds by what they were spent on."""
+        rounded = {name: round(seconds, 3) for name, seconds in spent.items()}
+        write_atomic(self.path / "budget.json", json.dumps(rounded, indent=2) + "\n")
 
     def _evaluation_path(self, version: int) -> Path:
         return self.path / f"validation@{version}.jsonl"

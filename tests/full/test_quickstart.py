@@ -55,6 +55,8 @@ def test_ctrl_c_leaves_no_process_and_resume_goes_on(tmp_path: Path) -> None:
     assert (summary["seed"], summary["steps"]) == (3, 2)
     assert summary["before"]["n"] == summary["after"]["n"] == 12
     assert set(summary["seconds"]) == {"ready", "rollout", "train", "swap_median", "total"}
+    spent = json.loads((latest / "budget.json").read_text())
+    assert spent["start of vLLM and trainer"] == summary["seconds"]["ready"]
     assert 0 <= summary["after"]["success"] <= 1
     rows = [json.loads(line) for line in (latest / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2]
