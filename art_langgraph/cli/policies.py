@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from art_langgraph.cli.options import JsonOption, short_patience
-from art_langgraph.cli.output import print_json, print_table
+from art_langgraph.cli.printing.lists import print_json, print_table
 from trainer_server.wire import LATEST, ConfigError, ExportFormat, version_number
 
 if TYPE_CHECKING:

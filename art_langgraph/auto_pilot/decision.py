@@ -63,7 +63,7 @@ class Outcomes:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CanaryRules:
     """When a candidate is decided.
 
     Args:
@@ -84,7 +84,7 @@ class Rules:
             raise ConfigError(f"{self}: alpha is between 0 and 1, least from 1 to most, tolerance from 0 to 1")
 
 
-def gate(gain: Gain | None, rules: Rules = Rules()) -> Decision:
+def gate(gain: Gain | None, rules: CanaryRules = CanaryRules()) -> Decision:
     """Whether a candidate may be served at all, by its success on the gate's scenarios.
 
     Args:
@@ -104,7 +104,7 @@ def gate(gain: Gain | None, rules: Rules = Rules()) -> Decision:
 def decide(
     candidate: Outcomes,
     champion: Outcomes,
-    rules: Rules = Rules(),
+    rules: CanaryRules = CanaryRules(),
     *,
     expected: int | None = None,
     promoted: int | None = None,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from art_langgraph.autopilot.decision import (
+from art_langgraph.auto_pilot.decision import (
+    CanaryRules,
     Outcomes,
-    Rules,
     Verdict,
     decide,
     evidence,
@@ -19,7 +19,7 @@ from art_langgraph.autopilot.decision import (
 from art_langgraph.loop.evaluate import Gain
 from trainer_server.wire import ConfigError
 
-RULES = Rules(least=5, most=300)
+RULES = CanaryRules(least=5, most=300)
 
 
 def trial(rng: random.Random, candidate: float, champion: float, per_run: int = 3) -> tuple[Verdict, int]:
@@ -82,15 +82,15 @@ def test_the_gate_keeps_out_what_is_worse_there() -> None:
     assert gate(Gain(0.05, (-0.02, 0.12))).verdict == Verdict.wait
     assert gate(Gain(0.0, (-0.1, 0.1))).verdict == Verdict.wait
     assert gate(Gain(-0.01, (-0.1, 0.1))).verdict == Verdict.roll_back
-    assert gate(Gain(-0.01, (-0.1, 0.1)), Rules(tolerance=0.02)).verdict == Verdict.wait
+    assert gate(Gain(-0.01, (-0.1, 0.1)), CanaryRules(tolerance=0.02)).verdict == Verdict.wait
     assert gate(None).verdict == Verdict.roll_back
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Rules(alpha=0.0),
-        lambda: Rules(least=10, most=9),
+        lambda: CanaryRules(alpha=0.0),
+        lambda: CanaryRules(least=10, most=9),
         lambda: Outcomes(2, 1),
     ],
 )
