@@ -87,7 +87,7 @@ class Autopilot:
                 "above 0"
             )
         share = share_of(self.canary)
-        store = self.store or TrajectoryStore()
+        store = TrajectoryStore() if self.store is None else self.store
         self.book = Book(store.path, self.policy)
         self._journal = Journal(self.book)
         self._gate = Gate(self.gate, self.graph, self.reward, self.success, store)
