@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.jobs import finish, groups
-from tests.support.trainer_server import trainer_server_on
-from tests.trainer_server.server.routes.test_policies import answers, step
+import pytest
+
+from tests.support.jobs import answers, finish, groups, step
+from tests.support.trainer_server import TrainerServer, trainer_server_on
 
 
+@pytest.mark.slow
 def test_a_candidate_answers_its_share_of_new_rollouts(tmp_path: Path, base_model: Path) -> None:
     def served(rollout: str) -> str:
         return answers(http, "p", **{"X-ART-Rollout": rollout})
@@ -53,15 +55,16 @@ def test_a_candidate_answers_its_share_of_new_rollouts(tmp_path: Path, base_mode
         assert {served(f"later-{number}") for number in range(8)} == {"p@0"}
 
 
-def test_a_step_goes_on_from_the_version_that_it_names(tmp_path: Path, base_model: Path) -> None:
-    with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
-        http.post("/api/policies", json={"name": "p"})
-        assert step(http, "p") == 1
-        body = {"groups": groups(http, 0.0, 1.0, model="p@0"), "from_version": 0}
-        assert finish(http, http.post("/api/policies/p/steps", json=body))["result"]["version"] == 2
-        assert [http.get(f"/api/policies/p/versions/{n}").json()["made_from"] for n in (1, 2)] == [0, 0]
-        body = {"groups": groups(http, 1.0, 1.0, model="p@0"), "from_version": 0}
-        skipped = finish(http, http.post("/api/policies/p/steps", json=body))["result"]
+def test_a_step_goes_on_from_the_version_that_it_names(server: TrainerServer) -> None:
+    with server.http() as http:
+        http.post("/api/policies", json={"name": "begun-from"})
+        assert step(http, "begun-from") == 1
+        body = {"groups": groups(http, 0.0, 1.0, model="begun-from@0"), "from_version": 0}
+        steps, versions = (f"/api/policies/begun-from/{part}" for part in ("steps", "versions"))
+        assert finish(http, http.post(steps, json=body))["result"]["version"] == 2
+        assert [http.get(f"{versions}/{number}").json()["made_from"] for number in (1, 2)] == [0, 0]
+        body = {"groups": groups(http, 1.0, 1.0, model="begun-from@0"), "from_version": 0}
+        skipped = finish(http, http.post(steps, json=body))["result"]
         assert (skipped["version"], "skipped" in skipped["metrics"]) == (2, True)
-        failed = finish(http, http.post("/api/policies/p/steps", json={**body, "from_version": 7}))
-        assert "p@7 cannot be trained" in failed["error"]
+        failed = finish(http, http.post(steps, json={**body, "from_version": 7}))
+        assert "begun-from@7 cannot be trained" in failed["error"]
