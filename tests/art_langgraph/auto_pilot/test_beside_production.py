@@ -39,8 +39,6 @@ graph = (StateGraph(MessagesState).add_node("one", answer).add_node("two", answe
          .add_edge(START, "one").add_edge("one", "two").compile())
 """
 SHARE = 0.4
-WHO: Any = {"messages": [{"role": "user", "content": "who"}]}
-"""Asks for the weights that answer, twice in each run."""
 
 
 class Flight:
@@ -107,11 +105,12 @@ def dev(server: TrainerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         yield Dev(url, tmp_path)
 
 
-async def use(dev: Dev, times: int, likes: Callable[[int, Trajectory], bool]) -> list[Trajectory]:
-    """People use the graph, and say how they liked it."""
+async def use(dev: Dev, times: int, likes: Callable[[int, Trajectory], bool], *, ask: str = "who") -> list[Trajectory]:
+    """People use the graph, and say how they liked it. `who` asks for the weights that answer."""
     before = {run.id for run in dev.store}
     client = get_client(url=dev.url)
-    await asyncio.gather(*(client.runs.wait(None, "flown", input=WHO) for _ in range(times)))
+    questions = [{"messages": [{"role": "user", "content": ask.format(number)}]} for number in range(times)]
+    await asyncio.gather(*(client.runs.wait(None, "flown", input=question) for question in questions))
     await dev.written()
     runs = [run for run in dev.store if run.id not in before]
     assert len(runs) == times
@@ -130,13 +129,13 @@ async def test_candidates_are_trained_tried_and_decided_while_the_process_is_kil
         await trainer.create_policy("flown")
         flight = Flight(dev.project)
         assert "gate's scenarios need a graph" in flight.until("started")["reason"]
-        first = await use(dev, 6, lambda number, _: number % 2 == 0)
-        known = words(first[0])
+        await use(dev, 6, lambda number, _: number % 2 == 0, ask="say {}")
         flight.until("training")
         paused = flight.until("paused")  # the small engine has other log-probs than the trainer, which is an alarm
         assert paused["numbers"]["cause"] == "sampler_gap"
         assert "is paused: sampler_gap" in flight.prints()
         flight.until("gate", "--resume")
+        known = words((await use(dev, 1, lambda *_: True))[0])
         flight.until("canary")
 
         tried = await use(dev, 10, lambda _, run: words(run) == known)  # while it is dead: only the old words are liked
