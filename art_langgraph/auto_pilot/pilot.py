@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from trainer_server.wire import ConfigError, GRPOConfig, Policy, ServerError, Se
 log = logging.getLogger("art_langgraph")
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Autopilot:
     """Flies one policy beside production. `run` does it for good, `advance` does what can be done now.
 
@@ -65,6 +65,7 @@ class Autopilot:
 
     policy: str
     client: TrainerClient
+    _: KW_ONLY
     store: TrajectoryStore | None = None
     train_every: int = 50
     gate: HeldOut | Sequence[ScenarioLike] | str | Path | None = None
@@ -249,7 +250,7 @@ async def autopilot(
     Raises:
         ConfigError, ServerError: As `Autopilot` and its `run`.
     """
-    async for entry in Autopilot(policy=policy, client=client, **settings).run(resume=resume):
+    async for entry in Autopilot(policy, client, **settings).run(resume=resume):
         yield entry
 
 

@@ -60,7 +60,6 @@ class StoredRuns:
         return [run for run in found if run is not None]
 
 
-@dataclass(frozen=True, slots=True)
 class LedgerRuns:
     """Rollouts of the trainer server that were given a reward by HTTP or `session`.
 
@@ -69,13 +68,19 @@ class LedgerRuns:
         policy: The policy that answered in them.
     """
 
-    client: TrainerClient
-    policy: str
+    def __init__(self, client: TrainerClient, policy: str) -> None:
+        self.client, self._policy = client, policy
+        self._known: dict[tuple[str, float | None], Trajectory] = {}
+        """By id and reward: a rollout is read again only when it got another reward."""
 
     async def runs(self, since: float) -> Sequence[Trajectory]:
         """See `Recorded`."""
-        listed = [one async for one in self.client.rollouts(policy=self.policy, rewarded=True) if one.created >= since]
-        return (await self.read([one.id for one in listed]))[::-1]
+        listed = [one async for one in self.client.rollouts(policy=self._policy, rewarded=True) if one.created >= since]
+        new = [one for one in listed if (one.id, one.reward) not in self._known]
+        read = await self.read([one.id for one in new])
+        self._known |= {(one.id, one.reward): run for one, run in zip(new, read, strict=True)}
+        found = [self._known[one.id, one.reward] for one in listed]
+        return [run for run in reversed(found) if run.started >= since]
 
     async def read(self, ids: Sequence[str]) -> list[Trajectory]:
         """See `Recorded`."""

@@ -35,6 +35,8 @@ class Deployment:
     policy: str
     client: TrainerClient
     store: TrajectoryStore
+    by_http: bool = False
+    """Rewards are given to the rollouts of the server, instead of the runs of the store."""
     versions: list[int] = field(default_factory=list)
     """The versions that answered, in the order of the runs."""
 
@@ -47,7 +49,11 @@ class Deployment:
             assert run.error is None
             (version,) = run.versions[self.policy]
             self.versions.append(version)
-            if (given := reward(number, run)) is not None:
+            if (given := reward(number, run)) is None:
+                continue
+            if self.by_http:
+                await self.client.reward_rollout(str(run.rollout_id), given)
+            else:
                 self.store.score(run.id, given)
 
 

@@ -47,7 +47,7 @@ def fly(deployed: Deployment) -> Fly:
         rules = CanaryRules(least=3, most=40, alpha=0.1)
         alarms = AlarmRules(gap=9.0)  # the small engine has other log-probs than the trainer
         settings = {"train_every": 4, "canary": "50%", "rules": rules, "alarms": alarms, **settings}
-        return Autopilot(policy=deployed.policy, client=deployed.client, store=deployed.store, **settings)
+        return Autopilot(deployed.policy, deployed.client, store=deployed.store, **settings)
 
     return made
 
@@ -120,6 +120,14 @@ async def test_a_worse_candidate_is_rolled_back_and_the_next_one_is_not_trained_
     assert (policy.promoted, policy.candidate, policy.latest) == (0, None, 1)
     await until(pilot, "trained")
     assert (await deployed.client.versions(deployed.policy))[-1].made_from == 0
+
+
+async def test_rollouts_that_got_their_rewards_by_http_count_the_same(deployed: Deployment, fly: Fly) -> None:
+    deployed.by_http = True
+    pilot = fly(from_ledger=True)
+    await in_canary(pilot, deployed)
+    promoted = await decided(pilot, deployed, likes(1))
+    assert (promoted.event, promoted.version) == ("promoted", 1)
 
 
 class Killed(Exception):
