@@ -183,8 +183,7 @@ async def train(
         )
     source.check(tasks)
     source.policy = policy
-    if source.function is not None:
-        source.server = client.connection
+    source.server = client.connection
     check = StepCheck(policy, nodes, retry_credit, rewards_count)
     helping = Hints.of(hints) if hints is not None else None
     watch = Watch.of(

@@ -13,7 +13,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
 SYSTEM = "You answer questions about cities. First call the right tool, then answer with the value that it gave."
-MAX_TURNS = 2
+MAX_TURNS = 3
 """Maximum number of model calls in a run."""
 
 

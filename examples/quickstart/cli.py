@@ -10,7 +10,7 @@ import typer
 def quickstart_command(
     steps: Annotated[
         int, typer.Option(help="Training steps, of 6 scenarios (one of each kind) with 8 rollouts each.", min=1)
-    ] = 16,
+    ] = 10,
     seed: Annotated[
         int | None, typer.Option(help="Seeds the LoRA and the choice of scenarios. Default: 0, or the resumed run's.")
     ] = None,

@@ -23,16 +23,19 @@ from art_examples.quickstart.server_process import trainer_server
 from langchain_core.runnables import Runnable
 from rich.console import Console
 
-from art_langgraph import ChatART, Evaluation, GRPOConfig, TrainerClient, evaluate, train
+from art_langgraph import AlarmRules, ChatART, Evaluation, GRPOConfig, TrainerClient, evaluate, train
 from art_mcp import connect
 from trainer_server.wire import Connection
 
 POLICY = "cities"
-LEARNING_RATE = 1e-3
+LEARNING_RATE = 2e-3
+"""Of the first step. It decreases linearly, to 0 after the last one."""
 MAX_TOKENS = 40
 """Maximum number of tokens in each answer of the model."""
 CONCURRENCY = 48
 """Maximum number of runs of the agent at the same time."""
+ALARMS = AlarmRules(entropy_share=0.02)
+"""A policy that has learnt which tool to call is sure of it: only next to no entropy is worth an alarm here."""
 
 
 def run(options: Options) -> Path:
@@ -63,8 +66,8 @@ def run(options: Options) -> Path:
     try:
         ready = time.monotonic() - started
         console.print(f"server ready in {ready:.0f} s: {connection.url}")
-        before, after = asyncio.run(_measure_and_train(options, directory, connection, console))
-        seconds = {"ready": ready, "total": time.monotonic() - started}
+        before, after, measuring = asyncio.run(_measure_and_train(options, directory, connection, console))
+        seconds = {"ready": ready, "measuring": measuring, "total": time.monotonic() - started}
         report.write(console, directory, options.seed, before, after, seconds)
     finally:
         context.__exit__(None, None, None)
@@ -73,11 +76,12 @@ def run(options: Options) -> Path:
 
 async def _measure_and_train(
     options: Options, directory: RunDirectory, connection: Connection, console: Console
-) -> tuple[Evaluation, Evaluation | None]:
+) -> tuple[Evaluation, Evaluation | None, float]:
     """Measures the untrained policy, trains it, and measures it again.
 
     Returns:
-        The evaluations before and after the training. The second is None if `options.train` is false.
+        The evaluations before and after the training, and the seconds that both took. The second evaluation is None if
+        `options.train` is false.
     """
     mcp_server = [sys.executable, str(Path(__file__).with_name("city_server.py"))]
     async with connect(mcp_server) as cities, TrainerClient(connection.url, connection.api_key) as trainer:
@@ -86,10 +90,12 @@ async def _measure_and_train(
         console.print(f"MCP server {cities.name!r}: {', '.join(tool.name for tool in tools)}")
         agent = build_agent(_model(connection), tools)
 
+        began = time.monotonic()
         before = await _evaluate(agent, 0, options, directory, console)
+        measuring = time.monotonic() - began
         report.show_evaluation(console, before, "before training")
         if not options.train:
-            return before, None
+            return before, None, measuring
 
         done = directory.steps()
         report.show_steps(console, done)
@@ -108,15 +114,18 @@ async def _measure_and_train(
             shuffle=False,
             run=options.name,
             first_step=len(done) + 1,
+            alarms=ALARMS,
             progress=console.is_terminal,
         ):
             report.show_step(console, directory.add_step(record))
 
+        began = time.monotonic()
         newest = (await trainer.policy(POLICY)).latest
         after = await _evaluate(agent, newest, options, directory, console)
+        measuring += time.monotonic() - began
         report.show_evaluation(console, after, "after training")
         await trainer.export(POLICY, newest, directory.path / "adapter", force=True)
-        return before, after
+        return before, after, measuring
 
 
 def _model(connection: Connection) -> ChatART:
@@ -126,9 +135,8 @@ def _model(connection: Connection) -> ChatART:
 
 
 def _config(step: int, steps: int) -> GRPOConfig:
-    """Settings of a step: the learning rate is constant in the first half of the run and then decreases linearly."""
-    left = 1 - (step - 1) / steps
-    return GRPOConfig(lr=LEARNING_RATE * min(1.0, 2 * left))
+    """Settings of a step."""
+    return GRPOConfig(lr=LEARNING_RATE * (1 - (step - 1) / steps))
 
 
 async def _evaluate(

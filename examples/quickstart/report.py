@@ -32,7 +32,8 @@ def write(
         seed: Seed of the run.
         before: Evaluation of the untrained policy.
         after: Evaluation of the trained policy. None: it was not trained.
-        seconds: Seconds until the server was ready (`ready`), and of the whole run (`total`).
+        seconds: Seconds until the server was ready (`ready`), of both evaluations (`measuring`), and of the whole run
+            (`total`).
     """
     steps = directory.steps()
     evaluations = [before] if after is None else [before, after]
@@ -41,6 +42,7 @@ def write(
     if after is not None:
         show_trajectories(console, before, after)
     show_comparison(console, evaluations)
+    show_budget(console, steps, seconds)
     console.print(f"summary, curve, metrics and adapter are in {directory.path}/ (also runs/latest)")
 
 
@@ -58,7 +60,7 @@ def summary(
         steps: Rows of metrics.jsonl.
         before: Evaluation of the untrained policy.
         after: Evaluation of the trained policy. None: it was not trained.
-        seconds: Seconds until the server was ready (`ready`), and of the whole run (`total`).
+        seconds: As those of `write`.
     """
     swaps = [row["seconds"]["swap"] for row in steps]
     return {
@@ -68,6 +70,7 @@ def summary(
         "after": None if after is None else {"success": after.success_rate, "n": after.n},
         "seconds": {
             "ready": round(seconds["ready"], 3),
+            "measuring": round(seconds["measuring"], 3),
             "rollout": round(sum(row["seconds"]["rollout"] for row in steps), 3),
             "train": round(sum(row["seconds"]["train"] for row in steps), 3),
             "swap_median": round(statistics.median(swaps), 4) if swaps else None,
@@ -127,6 +130,49 @@ def show_comparison(console: Console, evaluations: Sequence[Evaluation]) -> None
             str(evaluation.n),
         )
     console.print(table)
+
+
+def show_budget(console: Console, steps: Sequence[Mapping[str, Any]], seconds: Mapping[str, float]) -> None:
+    """Shows where the seconds of the run went.
+
+    Args:
+        console: Where to show it.
+        steps: Rows of metrics.jsonl.
+        seconds: As those of `write`.
+    """
+    parts = budget(steps, seconds)
+    table = Table("", "seconds", "share")
+    for name, value in [*parts.items(), ("whole run", seconds["total"])]:
+        table.add_row(name, f"{value:.1f}", f"{100 * value / seconds['total']:.0f} %")
+    console.print(table)
+
+
+def budget(steps: Sequence[Mapping[str, Any]], seconds: Mapping[str, float]) -> dict[str, float]:
+    """The seconds of a run by what they were spent on. They sum to the whole, unless the run was resumed: then the
+    steps that were taken before are in it as well, and the rest is 0.
+
+    Args:
+        steps: Rows of metrics.jsonl.
+        seconds: As those of `write`.
+    """
+
+    def of_steps(phase: str) -> float:
+        return sum(row["seconds"][phase] for row in steps)
+
+    def of_trainer(phase: str) -> float:
+        return sum(row["metrics"].get("seconds", {}).get(phase, 0.0) for row in steps)
+
+    train, swap = of_steps("train"), of_steps("swap")
+    known = {
+        "start of vLLM and trainer": seconds["ready"],
+        "measuring, before and after": seconds["measuring"],
+        "rollouts": of_steps("rollout"),
+        "trainer: packing, look-ups": of_trainer("pack") + of_trainer("old_logprobs"),
+        "trainer: forward, backward, update": of_trainer("compute"),
+        "swap to the new version": swap,
+    }
+    known["trainer: start, queue, files"] = max(0.0, train - sum(map(of_trainer, ("pack", "old_logprobs", "compute"))))
+    return {**known, "rest: report, export, between steps": max(0.0, seconds["total"] - sum(known.values()))}
 
 
 def show_trajectories(console: Console, before: Evaluation, after: Evaluation) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from art_langgraph import Trajectory
 from art_mcp.specialization.verify import agreement
 
-WEIGHTS = {"called": 0.05, "right_tool": 0.1, "right_arguments": 0.15, "faithful": 0.2, "success": 0.5}
+WEIGHTS = {"right_tool": 0.15, "right_arguments": 0.15, "faithful": 0.2, "success": 0.5}
 """Weights of the parts of a reward. They sum to 1. Success has half of it: where the first parts have more, some runs
 learn to call the right tool again and again, and never answer."""
 
@@ -23,23 +23,25 @@ def success(trajectory: Trajectory) -> bool:
 def parts(trajectory: Trajectory) -> dict[str, float]:
     """The parts of the reward without weights, each from 0 to 1. Only the first call that reached the server counts.
 
-    - called: Whether a call reached the MCP server.
+    A run that called another tool gets nothing. If it got something for its answer, a kind of question whose tool is
+    never tried in the beginning would learn to use a wrong one.
+
     - right_tool: Whether it called the expected tool.
-    - right_arguments: The share of correct arguments. Missing and additional arguments are wrong.
+    - right_arguments: The share of correct arguments. Missing and additional arguments are wrong. Spaces around a name
+      do not count, since the server ignores them.
     - faithful: Whether the answer has the value that the call gave, even if that value is not the expected one.
     - success: Whether tool, arguments and value are correct and the answer is faithful.
     """
     wanted = trajectory.scenario.metadata
     call = next((call for call in trajectory.tool_calls if call.server is not None), None)
-    if call is None:
+    if call is None or call.tool != wanted["tool"]:
         return dict.fromkeys(WEIGHTS, 0.0)
-    right_tool = float(call.tool == wanted["tool"])
-    right_arguments = right_tool * agreement(call.arguments, wanted["arguments"], defaults={})
+    stripped = {name: value.strip() if isinstance(value, str) else value for name, value in call.arguments.items()}
+    right_arguments = agreement(stripped, wanted["arguments"], defaults={})
     faithful = float(not call.is_error and bool(call.result) and str(call.result) in answer(trajectory))
     right_value = float(call.result == wanted["value"])
     return {
-        "called": 1.0,
-        "right_tool": right_tool,
+        "right_tool": 1.0,
         "right_arguments": right_arguments,
         "faithful": faithful,
         "success": float(right_arguments == 1.0 and faithful * right_value == 1.0),

@@ -123,48 +123,80 @@ KINDS = (
     Kind(
         "get_weather",
         cities.weather,
-        ("How warm is it in {city}?", "What is the temperature in {city}?", "Is it cold in {city} now?"),
+        (
+            "How warm is it in {city}?",
+            "What is the temperature in {city}?",
+            "Is it cold in {city} now?",
+            "Tell me the weather in {city}.",
+        ),
         ("What's the weather like in {city}?", "How hot is it in {city} today?"),
     ),
     Kind(
         "get_time",
         cities.local_time,
-        ("What time is it in {city}?", "Tell me the local time in {city}.", "What do clocks show in {city}?"),
+        (
+            "What time is it in {city}?",
+            "Tell me the local time in {city}.",
+            "What do clocks show in {city}?",
+            "Which hour does the clock strike in {city}?",
+        ),
         ("What is the time in {city} now?", "What does the clock say in {city}?"),
     ),
     Kind(
         "get_population",
         cities.population,
-        ("How many people live in {city}?", "What is the population of {city}?", "How many inhabitants has {city}?"),
+        (
+            "How many people live in {city}?",
+            "What is the population of {city}?",
+            "How many inhabitants has {city}?",
+            "Tell me the number of people in {city}.",
+        ),
         ("How large is the population of {city}?", "Tell me how many people there are in {city}."),
     ),
     Kind(
         "get_altitude",
         cities.altitude,
-        ("How high above the sea is {city}?", "What is the altitude of {city}?", "At what height does {city} lie?"),
+        (
+            "How high above the sea is {city}?",
+            "What is the altitude of {city}?",
+            "At what height does {city} lie?",
+            "How far above the sea does {city} lie?",
+        ),
         ("Tell me the altitude of {city}.", "How many metres above the sea does {city} lie?"),
     ),
     Kind(
         "get_bus_fare",
         cities.bus_fare,
-        ("What does a bus cost in {city}?", "How much is a bus ride in {city}?", "What is the bus fare in {city}?"),
+        (
+            "What does a bus cost in {city}?",
+            "How much is a bus ride in {city}?",
+            "What is the bus fare in {city}?",
+            "Tell me what a bus ride costs in {city}.",
+        ),
         ("What do I pay for a bus in {city}?", "Tell me the price of a bus ride in {city}."),
     ),
     Kind(
         "get_taxi_fare",
         cities.taxi_fare,
-        ("What does a taxi cost in {city}?", "How much is a taxi ride in {city}?", "What is the taxi fare in {city}?"),
+        (
+            "What does a taxi cost in {city}?",
+            "How much is a taxi ride in {city}?",
+            "What is the taxi fare in {city}?",
+            "Tell me what a taxi ride costs in {city}.",
+        ),
         ("What do I pay for a taxi in {city}?", "Tell me the price of a taxi ride in {city}."),
     ),
 )
 
 
 def training_scenarios(seed: int) -> list[Scenario]:
-    """Every kind of question for every training city, in a wording that the seed chooses. Kinds alternate."""
+    """Every kind of question for every training city, in an order that the seed chooses. Kinds alternate, and within a
+    kind its wordings."""
     rng = random.Random(f"quickstart-{seed}")
     drawn = [rng.sample(TRAINING_CITIES, len(TRAINING_CITIES)) for _ in KINDS]
+    wordings = [rng.sample(kind.training, len(kind.training)) for kind in KINDS]
     return [
-        kind.scenario(drawn[index][at], rng.choice(kind.training))
+        kind.scenario(drawn[index][at], wordings[index][at % len(kind.training)])
         for at in range(len(TRAINING_CITIES))
         for index, kind in enumerate(KINDS)
     ]

@@ -14,7 +14,7 @@ from langgraph.types import interrupt
 
 from art_langgraph import TimeBudget, TokenBudget, TrainerClient, train
 from tests.support.chat_models import Answering
-from trainer_server.wire import ConfigError, Job, JobStatus, StepResult
+from trainer_server.wire import ConfigError, Connection, Job, JobStatus, StepResult
 
 
 class Client(TrainerClient):
@@ -25,6 +25,7 @@ class Client(TrainerClient):
     def __init__(self, **jobs: JobStatus) -> None:
         self.jobs_by_key = {key.replace("_", "-"): status for key, status in jobs.items()}
         self.sent: list[str | None] = []
+        self.connection = Connection("http://127.0.0.1:1", "key")
 
     async def find_step(self, policy: str, idempotency_key: str) -> Job | None:
         status = self.jobs_by_key.get(idempotency_key)

@@ -41,7 +41,6 @@ def test_success_is_worth_one() -> None:
         run_of("It costs 8 euros.", RIGHT),
         run_of("7 euros", call("get_time", city="Oslo")),
         run_of("7 euros", call("get_bus_fare", city="Oslo")),
-        run_of("7 euros", call("get_bus_fare", city=" Oslo", when="now")),
         run_of("7 euros", call("get_bus_fare", city="Oslo", when="now", seat="any")),
         run_of("7 euros", call("get_bus_fare", result=None, city="Oslo", when="now")),
         run_of("7 euros", call("get_bus_fare", server=None, city="Oslo", when="now")),  # no server was asked
@@ -51,6 +50,14 @@ def test_success_is_worth_one() -> None:
 def test_anything_less_is_no_success_and_worth_less(run: Trajectory) -> None:
     assert not success(run)
     assert sum(reward(run).values()) < 1.0
+
+
+def test_spaces_around_a_name_do_not_count_since_the_server_ignores_them() -> None:
+    assert success(run_of("7 euros", call("get_bus_fare", city=" Oslo", when="now")))
+
+
+def test_a_wrong_tool_is_worth_nothing_whatever_is_said_then() -> None:
+    assert sum(reward(run_of("7 euros", call("get_taxi_fare", city="Oslo", when="now"))).values()) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -63,13 +63,24 @@ def test_the_summary_has_the_promised_form() -> None:
     directory = RunDirectory(Options.of("first", 3, False, steps=2))
     rows = [directory.add_step(record(step)) for step in (1, 2)]
     measured = Evaluation([Trajectory(scenario=Scenario(input="x"), reward=1.0)], version=0)
-    seconds = {"ready": 10.0, "total": 60.0}
+    seconds = {"ready": 10.0, "measuring": 5.0, "total": 60.0}
     directory.write_summary(report.summary(3, rows, measured, measured, seconds))
     assert json.loads((directory.path / "summary.json").read_text()) == {
         "seed": 3,
         "steps": 2,
         "before": {"success": 1.0, "n": 1},
         "after": {"success": 1.0, "n": 1},
-        "seconds": {"ready": 10.0, "rollout": 4.0, "train": 2.0, "swap_median": 0.25, "total": 60.0},
+        "seconds": {"ready": 10.0, "measuring": 5.0, "rollout": 4.0, "train": 2.0, "swap_median": 0.25, "total": 60.0},
     }
     assert report.summary(3, [], measured, None, seconds)["after"] is None
+
+
+def test_the_budget_sums_to_the_whole_run() -> None:
+    phases = {"rollout": 9.0, "train": 5.0, "swap": 0.5}
+    row = {"seconds": phases, "metrics": {"seconds": {"pack": 0.5, "old_logprobs": 0.0, "compute": 4.0}}}
+    skipped = {"seconds": phases | {"train": 0.5}, "metrics": {}}
+    spent = report.budget([row, skipped], {"ready": 20.0, "measuring": 30.0, "total": 80.0})
+    assert sum(spent.values()) == pytest.approx(80.0)
+    assert spent["trainer: forward, backward, update"] == 4.0
+    assert spent["trainer: start, queue, files"] == pytest.approx(1.0)
+    assert spent["rest: report, export, between steps"] == pytest.approx(5.5)

@@ -25,9 +25,21 @@ def test_held_out_scenarios_are_even_over_the_kinds_and_the_same_each_time() -> 
     assert {names.count(name) for name in names} == {20}
 
 
+def test_every_wording_comes_equally_often() -> None:
+    for seed in range(3):
+        found = scenarios.training_scenarios(seed)
+        for index, kind in enumerate(scenarios.KINDS):
+            first = [text(one) for one in found[index :: len(scenarios.KINDS)][: len(kind.training)]]
+            assert {asked.replace(city_of(asked), "{city}") for asked in first} == set(kind.training)
+
+
 def test_training_scenarios_follow_the_seed() -> None:
     assert scenarios.training_scenarios(1) == scenarios.training_scenarios(1)
     assert scenarios.training_scenarios(1) != scenarios.training_scenarios(2)
+
+
+def city_of(asked: str) -> str:
+    return next(city for city in scenarios.TRAINING_CITIES if city in asked)
 
 
 def text(scenario: Scenario) -> str:

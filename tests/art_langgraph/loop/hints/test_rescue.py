@@ -23,16 +23,17 @@ from art_langgraph import (
 )
 from art_langgraph.credit import compare, group_refs
 from art_langgraph.loop.hints.rescue import HintCounts, rescue
-from tests.support.trainer_server import TrainerServer
+from tests.support.trainer_server import TOKEN, TrainerServer
+from trainer_server.engines.vllm.command import free_port
 from trainer_server.wire import ConfigError, GroupRef, TrajectoryRef
 
 HINT = "(the word is right)"
 CONFIG = GRPOConfig(max_logp_gap=None, lr=1e-3)
 
 
-def graph(policy: str) -> Any:
+def graph(policy: str, **server: Any) -> Any:
     async def node(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [await ChatART(policy=policy).ainvoke(state["messages"])]}
+        return {"messages": [await ChatART(policy=policy, **server).ainvoke(state["messages"])]}
 
     return StateGraph(MessagesState).add_node("answer", node).add_edge(START, "answer").compile()
 
@@ -89,6 +90,23 @@ async def test_a_scenario_that_no_run_solves_is_run_with_a_hint_and_learnt_from(
         stored = store.get(success.id)
         assert stored is not None
         assert compare([stored], "hinted").evaluations == 1
+
+
+async def test_hints_go_to_the_server_of_the_client_and_not_to_that_of_the_environment(
+    connected: TrainerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knows_the_hint(connected, "right")
+    monkeypatch.setenv("ART_BASE_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("ART_RETRY_FOR", "1")
+    chat = graph("hinted", base_url=connected.url, api_key=TOKEN)
+    async with TrainerClient(connected.url, TOKEN) as client:
+        await client.create_policy("hinted")
+        steps = train(
+            chat, ["left"], policy="hinted", reward=reward, client=client, config=CONFIG, steps=1, groups_per_step=1,
+            n=2, hints=lambda scenario, failed: HINT, progress=False,
+        )  # fmt: skip
+        (record,) = [record async for record in steps]
+    assert record.hints == HintCounts(failed=1, hinted=1, runs=1, successes=1, rescued=1)
 
 
 async def test_a_teacher_alone_needs_no_rewards(connected: TrainerServer) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from art_langgraph.cli.main import build
 from tests.support.model_directories import installed_vllm, model_directory
 from trainer_server.engines.served_model import ServedModel
-from trainer_server.engines.vllm.command import child_environment, command, environment
+from trainer_server.engines.vllm.command import IN_ENGINE, child_environment, command, environment
 from trainer_server.engines.vllm.install import directory, engine_python, status
 from trainer_server.wire import EngineError, Home
 from trainer_server.wire.policies import TARGETS
@@ -48,6 +48,18 @@ def test_the_prefix_cache_has_small_blocks_on_cpus(tmp_path: Path, cache: Path) 
     assert "--block-size" not in line(tmp_path, cpu=False)
     own = line(tmp_path, extra=("--block-size", "64"))
     assert own[-2:] == ["--block-size", "64"], "the last one counts"
+
+
+def test_a_small_machine_computes_the_model_in_the_engine_s_process(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert set(IN_ENGINE) <= set(line(tmp_path))
+    for extra in (("--tensor-parallel-size", "2"), ("-pp=2",), ("--distributed-executor-backend", "mp")):
+        assert IN_ENGINE[1] not in line(tmp_path, extra=extra), extra
+    assert IN_ENGINE[1] not in line(tmp_path, cpu=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert IN_ENGINE[1] not in line(tmp_path)
 
 
 def test_adapters_go_where_policies_have_them_and_not_into_experts(tmp_path: Path, cache: Path) -> None:

@@ -32,6 +32,37 @@ def test_add_norm_is_the_plain_formula(kernels: object, residual_type: torch.dty
     torch.testing.assert_close(y.float(), normal, rtol=2**-7, atol=1e-6)
 
 
+@pytest.mark.parametrize("rows", [1, 7])
+def test_the_activation_rounds_as_pytorch_does(kernels: object, rows: int) -> None:
+    torch.manual_seed(0)
+    x = torch.cat([15 * torch.randn(rows, 80), torch.linspace(-80, 80, 80).expand(rows, 80)], dim=-1).bfloat16()
+    for halves in (x.clamp(-85, 85), x.flip(-1)):
+        gate, up = halves.chunk(2, dim=-1)
+        assert torch.equal(kernels.silu_mul(halves), torch.nn.functional.silu(gate) * up)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("rotated", [32, 16])
+def test_rotation_has_the_bits_of_pytorch(kernels: object, rotated: int) -> None:
+    torch.manual_seed(0)
+    heads_and_keys, angles = torch.randn(6, 5 * 32).bfloat16(), torch.randn(100, rotated).bfloat16()
+    q, k = heads_and_keys.split([3 * 32, 2 * 32], dim=-1)
+    positions = torch.randint(100, (6,))
+
+    def expected(rows: torch.Tensor) -> torch.Tensor:
+        heads = rows.reshape(6, -1, 32)
+        one, two, rest = heads.split([rotated // 2, rotated // 2, 32 - rotated], dim=-1)
+        cosine, sine = angles[positions].unsqueeze(1).chunk(2, dim=-1)
+        return torch.cat([one * cosine - two * sine, two * cosine + one * sine, rest], dim=-1).reshape(6, -1)
+
+    expected_q, expected_k = expected(q), expected(k)
+    kernels.rotate(positions, q, k, 32, angles)  # type: ignore[attr-defined]
+    assert torch.equal(q, expected_q)
+    assert torch.equal(k, expected_k)
+    kernels.rotate(positions, q, None, 32, angles)  # type: ignore[attr-defined]
+    assert torch.equal(q, expected(expected_q))
+    assert torch.equal(k, expected_k)
+
+
 @pytest.mark.parametrize("rows", [1, 7, 8, 19])
 def test_the_head_gives_exact_products(kernels: object, rows: int) -> None:
     if not kernels.has_head:  # type: ignore[attr-defined]

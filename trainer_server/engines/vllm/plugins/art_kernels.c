@@ -29,6 +29,18 @@ static inline bf16 narrow(float number) {
     return (bf16)((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
 }
 
+/* e^x, off by two units in the last place of a float at most: 2^n e^r with |r| <= ln(2) / 2. The library's expf is called
+ * number by number; this becomes part of a vectorized loop. */
+static inline float exponential(float x) {
+    x = x > 87.0f ? 87.0f : x < -87.0f ? -87.0f : x;
+    float n = rintf(x * 1.44269504f), r = x - n * 0.693145752f - n * 1.42860677e-6f;
+    float sum = 1.0f + r * (1.0f + r * (0.5f + r * (0.166666657f + r * (0.0416665822f + r * (0.00833361223f + r * 0.00138925166f)))));
+    int32_t bits = ((int32_t)n + 127) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return sum * power;
+}
+
 static inline float dot(const bf16 *a, const bf16 *b, int64_t length) {
 #ifdef __AVX512BF16__
     __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
@@ -106,6 +118,47 @@ void art_add_norm(bf16 *y, float *sum, const bf16 *x, const void *residual, int6
         for (int64_t e = 0; e < E; e++) squares += total[e] * total[e];
         float factor = 1.0f / sqrtf(squares / (float)E + epsilon);
         for (int64_t e = 0; e < E; e++) y[n * E + e] = narrow(total[e] * factor * wide(weight[e]));
+    }
+}
+
+/* y = silu(gate) * up, where x: (N, 2 D) has the gate's half and then the other. Rounded after each of both, as PyTorch
+ * does it in bf16. */
+void art_silu_mul(bf16 *y, const bf16 *x, int64_t N, int64_t D) {
+#pragma omp parallel for schedule(static) if (N > 1)
+    for (int64_t n = 0; n < N; n++) {
+        const bf16 *gate = x + n * 2 * D, *up = gate + D;
+#pragma omp simd
+        for (int64_t d = 0; d < D; d++) {
+            float g = wide(gate[d]);
+            y[n * D + d] = narrow(wide(narrow(g / (1.0f + exponential(-g)))) * wide(up[d]));
+        }
+    }
+}
+
+/* Rotary position embedding of HEADS heads in place. x: rows of stride numbers, (HEADS, HEAD) each, of which the first
+ * 2 * HALF of every head are rotated, h with h + HALF. cos_sin: (positions, 2 * HALF), the cosines and then the sines.
+ * Rounded after every product and sum, as PyTorch does it in bf16. */
+static void rotate_row(bf16 *x, const bf16 *cos_sin, int64_t heads, int64_t HEAD, int64_t HALF) {
+    const bf16 *cosine = cos_sin, *sine = cos_sin + HALF;
+    for (int64_t head = 0; head < heads; head++) {
+        bf16 *one = x + head * HEAD, *two = one + HALF;
+#pragma omp simd
+        for (int64_t h = 0; h < HALF; h++) {
+            float a = wide(one[h]), b = wide(two[h]), c = wide(cosine[h]), s = wide(sine[h]);
+            one[h] = narrow(wide(narrow(a * c)) - wide(narrow(b * s)));
+            two[h] = narrow(wide(narrow(b * c)) + wide(narrow(a * s)));
+        }
+    }
+}
+
+/* The same of the queries and the keys of N tokens. */
+void art_rotate(bf16 *q, int64_t q_stride, int64_t q_heads, bf16 *k, int64_t k_stride, int64_t k_heads,
+                const bf16 *cos_sin, const int64_t *positions, int64_t N, int64_t HEAD, int64_t HALF) {
+#pragma omp parallel for schedule(static) if (N > 1)
+    for (int64_t n = 0; n < N; n++) {
+        const bf16 *angles = cos_sin + positions[n] * 2 * HALF;
+        rotate_row(q + n * q_stride, angles, q_heads, HEAD, HALF);
+        if (k) rotate_row(k + n * k_stride, angles, k_heads, HEAD, HALF);
     }
 }
 

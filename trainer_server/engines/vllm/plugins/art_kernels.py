@@ -49,7 +49,10 @@ class Kernels:
         self._lora_linear.argtypes = [pointer, count, pointer, count, *4 * [pointer], *5 * [count], number]
         self._add_norm.argtypes = [*4 * [pointer], count, pointer, count, count, number]
         self._head.argtypes = [*3 * [pointer], *3 * [count]]
-        for function in (self._lora_linear, self._add_norm, self._head):
+        self._silu_mul, self._rotate = library.art_silu_mul, library.art_rotate
+        self._silu_mul.argtypes = [pointer, pointer, count, count]
+        self._rotate.argtypes = [pointer, count, count, pointer, count, count, pointer, pointer, *3 * [count]]
+        for function in (self._lora_linear, self._add_norm, self._silu_mul, self._rotate, self._head):
             function.restype = None
         self.has_head = bool(library.art_has_head())
         """Whether `head` can be called: it needs a processor that multiplies pairs of bf16 numbers."""
@@ -92,6 +95,31 @@ class Kernels:
             residual_NE.dtype is torch.bfloat16, weight_E.data_ptr(), x_NE.numel() // size, size, epsilon,
         )  # fmt: skip
         return y_NE, sum_NE
+
+    def silu_mul(self, x_NF: torch.Tensor) -> torch.Tensor:
+        """silu of the first half of each row, times the second half, in bf16. x is bf16 and contiguous."""
+        size = x_NF.shape[-1] // 2
+        y = x_NF.new_empty((*x_NF.shape[:-1], size))
+        self._silu_mul(y.data_ptr(), x_NF.data_ptr(), y.numel() // size, size)
+        return y
+
+    def rotate(
+        self, positions_N: torch.Tensor, q: torch.Tensor, k: torch.Tensor | None, size: int, cos_sin: torch.Tensor
+    ) -> None:
+        """Rotary position embedding in place, each number of a head with that half of the rotated ones further.
+
+        Args:
+            positions_N: int64.
+            q: (N, heads · size), bf16, with contiguous rows.
+            k: The same of the keys; None: there are none.
+            size: Numbers of a head.
+            cos_sin: (positions, rotated numbers of a head), the cosines and then the sines; bf16, contiguous.
+        """
+        self._rotate(
+            q.data_ptr(), q.stride(0), q.shape[-1] // size,
+            *((k.data_ptr(), k.stride(0), k.shape[-1] // size) if k is not None else (None, 0, 0)),
+            cos_sin.data_ptr(), positions_N.data_ptr(), len(positions_N), size, cos_sin.shape[-1] // 2,
+        )  # fmt: skip
 
     def head(self, x_NE: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
         """Logits in fp32 of a head that `pack_head` has packed. x is bf16 and contiguous."""

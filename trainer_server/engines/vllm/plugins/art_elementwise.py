@@ -1,0 +1,54 @@
+"""SwiGLU's activation and the rotary position embedding on CPUs, each in one pass, with PyTorch's bits.
+
+vLLM computes both by about thirty small PyTorch operators a layer, which read and write everything anew: a tenth of a
+pass, be it of many tokens or of few. Without a compiler it goes on to do so; also with `ART_KERNELS=0`.
+
+This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from art_kernels import Kernels, load
+
+Rotated = tuple[torch.Tensor, torch.Tensor | None]
+"""Queries and keys."""
+
+
+def register() -> None:
+    """Puts this into vLLM's layers. Called by vLLM in every engine process."""
+    from vllm.platforms import current_platform
+
+    found = load() if current_platform.is_cpu() else None
+    if found is None:
+        return
+    kernels: Kernels = found
+    from vllm.model_executor.layers.activation import SiluAndMul
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    stock_silu: Callable[[torch.Tensor], torch.Tensor] = SiluAndMul.forward_native
+    stock_rotate: Callable[..., Rotated] = RotaryEmbedding.forward_native
+
+    def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is not torch.bfloat16 or not x.is_contiguous():
+            return stock_silu(x)
+        y: torch.Tensor = kernels.silu_mul(x)
+        return y
+
+    def rotate(self: Any, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None) -> Rotated:
+        if not (self.is_neox_style and plain(query) and (key is None or plain(key)) and positions.dim() == 1):
+            return stock_rotate(self, positions, query, key)
+        angles = self._match_cos_sin_cache_dtype(query)
+        kernels.rotate(positions, query, key, self.head_size, angles)
+        return query, key
+
+    SiluAndMul.forward_native = staticmethod(silu_and_mul)
+    RotaryEmbedding.forward_native = rotate
+
+
+def plain(rows: torch.Tensor) -> bool:
+    """Whether the kernels take these: bf16 in contiguous rows."""
+    return rows.dtype is torch.bfloat16 and rows.dim() == 2 and rows.stride(1) == 1
