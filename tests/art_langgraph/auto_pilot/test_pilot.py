@@ -106,6 +106,7 @@ async def test_a_better_candidate_takes_over_and_the_next_one_is_trained_from_it
     assert [one.made_from for one in versions] == [None, 0, 1]
 
 
+@pytest.mark.slow
 async def test_a_worse_candidate_is_rolled_back_and_the_next_one_is_not_trained_from_it(
     deployed: Deployment, fly: Fly
 ) -> None:
@@ -122,6 +123,7 @@ async def test_a_worse_candidate_is_rolled_back_and_the_next_one_is_not_trained_
     assert (await deployed.client.versions(deployed.policy))[-1].made_from == 0
 
 
+@pytest.mark.slow
 async def test_rollouts_that_got_their_rewards_by_http_count_the_same(deployed: Deployment, fly: Fly) -> None:
     deployed.by_http = True
     pilot = fly(from_ledger=True)
