@@ -68,9 +68,13 @@ class Flight:
         return entry
 
     def start(self, *options: str) -> None:
-        self.process = subprocess.Popen(
-            [*self.command, *options], cwd=self.project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore Ctrl-C
+        try:
+            self.process = subprocess.Popen(
+                [*self.command, *options], cwd=self.project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        finally:
+            signal.signal(signal.SIGINT, heard)
 
     def next(self) -> dict[str, Any]:
         assert self.process
