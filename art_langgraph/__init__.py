@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from art_langgraph.auto_pilot.decision import CanaryRules
+    from art_langgraph.auto_pilot.pilot import Autopilot, autopilot
     from art_langgraph.auto_rl.autorl import AutoRLReport, autorl
     from art_langgraph.capture.handler import ARTCallbackHandler
     from art_langgraph.capture.process import install
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from trainer_server.wire import ARTError, Conversation, Distillation, GRPOConfig, LLMError, SFTConfig, StepResult
 
 _MODULES = {
+    "art_langgraph.auto_pilot.decision": ("CanaryRules",),
+    "art_langgraph.auto_pilot.pilot": ("Autopilot", "autopilot"),
     "art_langgraph.auto_rl.autorl": ("AutoRLReport", "autorl"),
     "art_langgraph.capture.handler": ("ARTCallbackHandler",),
     "art_langgraph.capture.process": ("install",),
@@ -94,6 +98,8 @@ __all__ = [
     "ARTMiddleware",
     "AlarmRules",
     "AutoRLReport",
+    "Autopilot",
+    "CanaryRules",
     "ChatART",
     "Conversation",
     "DeadGroups",
@@ -128,6 +134,7 @@ __all__ = [
     "UniformSampler",
     "Usage",
     "VersionComparison",
+    "autopilot",
     "autorl",
     "compare_versions",
     "current_run",

@@ -344,6 +344,13 @@ class TrajectoryStore:
             begun = db.execute("SELECT record FROM begun WHERE id = ?", (trajectory_id,)).fetchone()
             return _unfinished(db, begun[0]) if begun else None
 
+    def revision(self) -> tuple[int, ...]:
+        """Numbers that differ whenever a run or a score was added. Cheap: nothing is parsed."""
+        tables = ("trajectories", "scores", "resumed")
+        query = f"SELECT {', '.join(f'(SELECT coalesce(max(rowid), 0) FROM {table})' for table in tables)}"
+        with self._connected() as db:
+            return tuple(db.execute(query).fetchone())
+
     def rewards(self, trajectory_ids: Sequence[str]) -> dict[str, float | None]:
         """The rewards of those of these runs that the store has, finished ones. None: such a run has no reward.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from art_langgraph.cli.options import JsonOption, several, short_patience
-from art_langgraph.cli.output import print_json, print_table, shortened
+from art_langgraph.cli.printing.lists import print_json, print_table, shortened
 from trainer_server.wire import ConfigError, Job, JobStatus
 
 if TYPE_CHECKING:

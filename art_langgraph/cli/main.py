@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from art_langgraph.cli import autorl, jobs, policies, scoring, traces, training, trajectories
+from art_langgraph.cli import autopilot, autorl, jobs, policies, scoring, traces, training, trajectories
 from trainer_server.wire import ARTError
 
 GROUP = "art_langgraph.commands"
@@ -33,7 +33,7 @@ def build() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_show_locals=False,
     )
-    for commands in (trajectories, traces, scoring, training, policies, jobs, autorl):
+    for commands in (trajectories, traces, scoring, training, autopilot, policies, jobs, autorl):
         commands.register(app)
     app.command("version")(version_command)
     for entry in entry_points(group=GROUP):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from art_langgraph.cli.options import JsonOption, short_patience
-from art_langgraph.cli.output import print_json, print_table
+from art_langgraph.cli.printing.lists import print_json, print_table
 from trainer_server.wire import LATEST, ConfigError, ExportFormat, version_number
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def policies_command(as_json: JsonOption = False) -> None:
                         "policy": policy.name,
                         "newest": policy.latest,
                         "promoted": policy.promoted,
+                        "candidate": policy.candidate.version if policy.candidate else None,
+                        "share": policy.candidate.share if policy.candidate else None,
                         "rank": policy.spec.rank,
                         "base model": policy.base_model,
                         "reward of the last step": reward if isinstance(reward, float) else None,
@@ -61,8 +63,11 @@ def policies_command(as_json: JsonOption = False) -> None:
         if as_json:
             print_json(rows)
             return
+        tried = ["candidate", "share"] if any(row["candidate"] is not None for row in rows) else []
         print_table(
-            rows, ["policy", "newest", "promoted", "rank", "base model", "reward of the last step"], whole=["policy"]
+            rows,
+            ["policy", "newest", "promoted", *tried, "rank", "base model", "reward of the last step"],
+            whole=["policy"],
         )
         print(*broken, sep="\n", end="\n" if broken else "")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from art_langgraph.cli.options import JsonOption, SinceOption, moment
-from art_langgraph.cli.output import print_json
+from art_langgraph.cli.printing.lists import print_json
 from trainer_server.wire import ConfigError
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from art_langgraph.cli.options import (
     find_trajectory,
     short_patience,
 )
-from art_langgraph.cli.output import print_json, print_table, shortened
+from art_langgraph.cli.printing.lists import print_json, print_table, shortened
 from art_langgraph.exports.names import TrainerFormat
 from trainer_server.wire import ConfigError
 from trainer_server.wire.text import writable
@@ -82,7 +82,7 @@ def list_command(
 
 def _facts(trajectory: Trajectory) -> dict[str, Any]:
     """The facts of a run that `list` prints."""
-    from art_langgraph.cli.tree import answered_by, question
+    from art_langgraph.cli.printing.tree import answered_by, question
 
     return {
         "id": trajectory.id,
@@ -111,7 +111,7 @@ def show_command(run: RunArgument, store: StoreOption = None) -> None:
 
     Example: art-langgraph trajectories show tr-4f2a
     """
-    from art_langgraph.cli.tree import tree
+    from art_langgraph.cli.printing.tree import tree
     from art_langgraph.store import TrajectoryStore
 
     trajectory = find_trajectory(TrajectoryStore(store), run)
@@ -322,7 +322,7 @@ def dead_groups_command(
 
 
 def _statistics(runs: Sequence[Trajectory]) -> dict[str, Any]:
-    from art_langgraph.cli.tree import answered_by
+    from art_langgraph.cli.printing.tree import answered_by
 
     rewards = [trajectory.reward for trajectory in runs if trajectory.reward is not None]
     versions = Counter(version for trajectory in runs for version in answered_by(trajectory))

@@ -52,6 +52,7 @@ class JobAPI(ServerAPI):
         nodes: Sequence[str] | None = None,
         retry_credit: RetryCredit = "drop",
         hints: Mapping[str, str] | None = None,
+        from_version: int | None = None,
         idempotency_key: str | None = None,
         time_limit: float | None = None,
     ) -> Job:
@@ -64,6 +65,7 @@ class JobAPI(ServerAPI):
             nodes: As those of `train_step`.
             retry_credit: As that of `train_step`.
             hints: As those of `train_step`.
+            from_version: As that of `train_step`.
             idempotency_key: Names the step. The server takes a step once, however often it is sent. None: a new key.
             time_limit: Seconds that the trainer may take; a job that takes longer fails. None: the server's limit.
 
@@ -73,6 +75,7 @@ class JobAPI(ServerAPI):
         request = StepRequest(
             groups=_references(policy, groups, nodes, retry_credit, hints),
             config=config or GRPOConfig(),
+            from_version=from_version,
             idempotency_key=idempotency_key or uuid.uuid4().hex,
             time_limit=time_limit,
         )
@@ -183,6 +186,7 @@ class JobAPI(ServerAPI):
         nodes: Sequence[str] | None = None,
         retry_credit: RetryCredit = "drop",
         hints: Mapping[str, str] | None = None,
+        from_version: int | None = None,
         idempotency_key: str | None = None,
         time_limit: float | None = None,
         timeout: float | None = None,
@@ -197,6 +201,8 @@ class JobAPI(ServerAPI):
             retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
             hints: By id of a trajectory: what the policy would have needed to know. The policy that reads it in its
                 prompts is then the teacher of this run; the weight is that of `config.distill`.
+            from_version: The version that the step goes on from; None: the newest. The new version is the newest in any
+                case.
             idempotency_key: As that of `submit`.
             time_limit: As that of `submit`.
             timeout: As that of `wait`.
@@ -219,6 +225,7 @@ class JobAPI(ServerAPI):
             nodes=nodes,
             retry_credit=retry_credit,
             hints=hints,
+            from_version=from_version,
             idempotency_key=idempotency_key,
             time_limit=time_limit,
         )

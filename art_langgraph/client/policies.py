@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from art_langgraph.client.api import ServerAPI, refused
 from art_langgraph.client.download import fetch
-from trainer_server.wire import ConfigError, ExportFormat, Fork, Policy, PolicySpec, Version
+from trainer_server.wire import CanaryCounts, ConfigError, ExportFormat, Fork, Policy, PolicySpec, Version
 from trainer_server.wire.jsonl import explain
 
 
@@ -114,25 +114,70 @@ class PolicyAPI(ServerAPI):
             )
         await self._ask("PUT", f"/api/policies/{policy}/versions/{version}/score", json={"score": score})
 
-    async def promote(self, policy: str, version: int | None) -> Policy:
+    async def promote(self, policy: str, version: int | None, *, after: int | None = None) -> Policy:
         """Promotes a version: the policy's name means it from now on, whatever is newer.
 
         `agent` is then this version for whoever asks, `agent@latest` the newest one. Training goes on from the newest,
         and `train` samples from it. A promoted version is never deleted. Rollouts that have begun keep their version.
+        A promotion ends the trial of a candidate.
 
         Args:
             policy: Name of the policy.
             version: Its version; None: the name means the newest again.
+            after: Only if `Policy.promotions` is this number: nobody has promoted since it was read. None: in any case.
 
         Returns:
             The policy, with `promoted`.
 
         Raises:
-            ServerError: 404 where there is no such version, 503 while the engines cannot load it.
+            ServerError: 404 where there is no such version, 409 where somebody has promoted meanwhile (`after`), 503
+                while the engines cannot load it.
         """
-        body = {"version": version}
+        body = {"version": version, "after": after}
         answer = await self._ask("PUT", f"/api/policies/{policy}/promotion", json=body, timeout=600)
         return Policy.model_validate_json(answer.content)
+
+    async def serve_candidate(
+        self, policy: str, version: int, share: float, *, after: int | None = None
+    ) -> CanaryCounts:
+        """Tries a version on a share of the new rollouts that ask for the policy by its name.
+
+        The promoted version answers the others, and requests without a rollout. Each rollout stays with the version
+        that it began with. Calling it again changes nothing.
+
+        Args:
+            policy: Name of the policy. One of its versions must be promoted.
+            version: The candidate.
+            share: Its share of the new rollouts, above 0 and up to 1. It never gets more.
+            after: As that of `promote`.
+
+        Returns:
+            The candidate, and how many rollouts it has got.
+
+        Raises:
+            ServerError: 404 where there is no such version, 409 where none is promoted, or this one is, or somebody
+                has promoted meanwhile (`after`), 503 while the engines cannot load it.
+        """
+        body = {"version": version, "share": share, "after": after}
+        answer = await self._ask("PUT", f"/api/policies/{policy}/candidate", json=body, timeout=600)
+        return CanaryCounts.model_validate_json(answer.content)
+
+    async def candidate(self, policy: str) -> CanaryCounts:
+        """The version that is tried beside the promoted one, and how many rollouts it has got."""
+        return CanaryCounts.model_validate_json((await self._ask("GET", f"/api/policies/{policy}/candidate")).content)
+
+    async def end_candidate(self, policy: str, version: int | None = None) -> None:
+        """Ends the trial of a candidate. Rollouts that began with it keep it.
+
+        Args:
+            policy: Name of the policy.
+            version: Only if this version is tried; None: whichever is. Where none is tried, nothing happens.
+
+        Raises:
+            ServerError: 404 where another version is tried.
+        """
+        params = {} if version is None else {"version": version}
+        await self._ask("DELETE", f"/api/policies/{policy}/candidate", params=params)
 
     async def export(
         self,

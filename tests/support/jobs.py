@@ -34,3 +34,13 @@ def finish(http: httpx.Client, answer: httpx.Response) -> dict[str, Any]:
 
 def version_of(http: httpx.Client, one: str) -> int:
     return int(http.get(f"/api/completions/{one}").json()["version"])
+
+
+def step(http: httpx.Client, policy: str) -> int:
+    made = http.post(f"/api/policies/{policy}/steps", json={"groups": groups(http, 0.0, 1.0, model=f"{policy}@latest")})
+    return int(finish(http, made)["result"]["version"])
+
+
+def answers(http: httpx.Client, model: str, **headers: str) -> str:
+    body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": "say x"}], "max_tokens": 9}
+    return str(http.post("/v1/chat/completions", json=body, headers=headers).json()["model"])

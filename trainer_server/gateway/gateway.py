@@ -25,6 +25,7 @@ from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.recorder import Recorder, Source
 from trainer_server.gateway.rollout_pins import RolloutPins
 from trainer_server.gateway.splice.splicer import Splicer
+from trainer_server.policies.canary import Canary
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
@@ -44,6 +45,7 @@ class Gateway:
         names: The version that each policy's name currently means.
         slots: The cache of adapters on the engines.
         leases: Versions that running rollouts are pinned to.
+        canary: What policies' names mean for each rollout.
         pins: What the requests of each rollout are answered with.
         engines: The engines that answer.
         admission: Places at the engines.
@@ -66,6 +68,7 @@ class Gateway:
         names: PolicyNames,
         slots: Slots,
         leases: Leases,
+        canary: Canary,
         pins: RolloutPins,
         engines: Engines,
         admission: Admission,
@@ -77,6 +80,7 @@ class Gateway:
         self._recorder = recorder
         self._store, self._names, self._slots = store, names, slots
         self._leases, self._engines, self._pins = leases, engines, pins
+        self._canary = canary
         self._admission, self._media_domains = admission, media_domains
         self.splicer = splicer
         self._max_tokens, self._engine_wait = max_tokens, engine_wait
@@ -114,7 +118,7 @@ class Gateway:
         if rollout is not None and not 0 < len(rollout) <= 200:
             raise APIError(400, f"header {ROLLOUT} must have 1 to 200 characters", param=ROLLOUT)
         pinned = await self._pins.of(rollout, request.headers)
-        policy, version = self._resolve(pinned.model(exchange.chat.get("model")), rollout)
+        policy, version = await self._resolve(pinned.model(exchange.chat.get("model")), rollout)
         override = pinned.temperature
         if override is None and policy and (spec := self._store.spec(policy)):
             override = spec.temperature
@@ -149,7 +153,7 @@ class Gateway:
             APIError: The request is wrong, or cannot be rendered now.
         """
         exchange = await self._read(request, dialect)
-        self._resolve(exchange.chat.get("model"), None)
+        await self._resolve(exchange.chat.get("model"), None)
         chat = self._checked(exchange, None)
         rendered = {
             name: chat.body[name]
@@ -193,7 +197,7 @@ class Gateway:
             self._noted.add(name)
             log.info("clients send `%s`, which changes nothing here: it is dropped and noted in the ledger", name)
 
-    def _resolve(self, model: object, rollout: str | None) -> tuple[str | None, int | None]:
+    async def _resolve(self, model: object, rollout: str | None) -> tuple[str | None, int | None]:
         """The policy and version that a model's name means now; (None, None) for the base model.
 
         Raises:
@@ -208,9 +212,10 @@ class Gateway:
             return None, None  # a rollout's version is that of the policies; it does not know which model is none
         newest = self._names.newest.get(name)
         if newest is not None:
-            if not at or number == LATEST:
-                meant = newest if at else self._names.promoted.get(name, newest)
-                return name, self._leases.pin(rollout, name, meant, asked=model) if rollout else meant
+            if not at:
+                return name, await self._canary.version(name, rollout)
+            if number == LATEST:
+                return name, self._leases.pin(rollout, name, newest, asked=model) if rollout else newest
             wanted = version_number(number)
             if wanted is not None and self._store.version(name, wanted):
                 return name, wanted

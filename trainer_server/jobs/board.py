@@ -109,14 +109,16 @@ class JobFile(BaseModel):
 
     @property
     def versions(self) -> set[tuple[str, int]]:
-        """(policy, version) pairs that the job's request names: the source of a fork, the reference version, and the
-        version that teaches."""
+        """(policy, version) pairs that the job's request names: the source of a fork, the version that a step goes on
+        from, the reference version, and the version that teaches."""
         if self.spec and self.spec.fork_of:
             return {(self.spec.fork_of.policy, self.spec.fork_of.version)}
         if not isinstance(self.request, StepRequest):
             return set()
         config = self.request.config
         named = {(self.policy, config.reference_version)} if config.beta > 0 else set()
+        if self.request.from_version is not None:
+            named.add((self.policy, self.request.from_version))
         teacher = config.distill.version if config.distill else None
         if teacher is not None and isinstance(teacher.version, int):
             named.add((teacher.policy, teacher.version))

@@ -61,6 +61,11 @@ class Leases:
         self._push(rollout, name, lease)
         return version
 
+    def held(self, rollout: str, policy: str) -> int | None:
+        """The version of a policy that a rollout holds, by the policy's name alone; None: it holds none."""
+        lease = self._held.get(rollout, {}).get(policy)
+        return lease.version if lease is not None and lease.expiry >= self._clock() else None
+
     def release(self, rollouts: Collection[str]) -> None:
         """Ends the leases of rollouts; those that have none are fine."""
         for rollout in rollouts:

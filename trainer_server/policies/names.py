@@ -6,6 +6,7 @@ import logging
 
 from trainer_server.engines.slots import Key, adapter_name
 from trainer_server.policies.store import AdapterStore
+from trainer_server.wire import Candidate
 
 log = logging.getLogger("trainer_server")
 
@@ -19,12 +20,21 @@ class PolicyNames:
         """By policy: the newest version, which `name@latest` means. Engines hold it, or held it."""
         self.promoted: dict[str, int] = {}
         """By policy: the version that its name means in place of the newest."""
+        self.candidates: dict[str, Candidate] = {}
+        """By policy: the version that is tried beside the promoted one."""
         self.unserved: dict[str, str] = {}
         """Policies that this server cannot serve, and why."""
 
     def is_newest(self, key: Key) -> bool:
-        """Whether the policy's name, or `name@latest`, means this version."""
-        return key[1] in (self.newest.get(key[0]), self.promoted.get(key[0]))
+        """Whether the policy's name, or `name@latest`, means this version, also for a share of the rollouts only."""
+        policy, version = key
+        candidate = self.candidates.get(policy)
+        tried = candidate.version if candidate else None
+        return version in (self.newest.get(policy), self.promoted.get(policy), tried)
+
+    def meant(self, policy: str) -> int | None:
+        """The version that the policy's name means, but for a candidate's share; None: there is no such policy."""
+        return self.promoted.get(policy, self.newest.get(policy))
 
     def problem(self, key: Key) -> str | None:
         """Why a version cannot be used, from its files; None when nothing is wrong with them."""
@@ -35,7 +45,9 @@ class PolicyNames:
         self.newest[key[0]] = max(key[1], self.newest.get(key[0], 0))
 
     def promote(self, policy: str, version: int | None) -> None:
-        """The policy's name means a version from now on, whatever is newer; None: it means the newest again."""
+        """The policy's name means a version from now on, whatever is newer; None: it means the newest again. That ends
+        a candidate."""
+        self.candidates.pop(policy, None)
         if version is None:
             self.promoted.pop(policy, None)
         else:
@@ -43,8 +55,15 @@ class PolicyNames:
 
     def forget(self, policy: str) -> None:
         """The policy is made anew: its name means nothing until a version is in service."""
-        self.newest.pop(policy, None)
-        self.promoted.pop(policy, None)
+        for meanings in (self.newest, self.promoted, self.candidates):
+            meanings.pop(policy, None)
+
+    def try_candidate(self, policy: str, candidate: Candidate | None) -> None:
+        """A version is tried beside the promoted one from now on; None: none is."""
+        if candidate is None:
+            self.candidates.pop(policy, None)
+        else:
+            self.candidates[policy] = candidate
 
     def quarantine(self, key: Key, why: str) -> str:
         """Takes a version out of use. If its policy's name meant it, the name means the newest version that is left.
@@ -70,8 +89,12 @@ class PolicyNames:
 
     def step_back(self, policy: str) -> None:
         """Where the newest version is in quarantine, the one before it is the newest; a promoted version that is in
-        quarantine is no longer promoted."""
+        quarantine is no longer promoted, and a candidate is no longer tried."""
         quarantined = self._store.quarantined(policy)
+        candidate = self.candidates.get(policy)
+        if candidate is not None and not {candidate.version, candidate.beside}.isdisjoint(quarantined):
+            log.error("%s@%d is no longer tried: a version is quarantined", policy, candidate.version)
+            del self.candidates[policy]
         if self.promoted.get(policy) in quarantined:
             log.error("%s@%d was promoted; %r means the newest version now", policy, self.promoted.pop(policy), policy)
         newest = self.newest.get(policy)

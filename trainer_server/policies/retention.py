@@ -1,4 +1,5 @@
-"""Deletes old versions. The newest ones, the best one, the promoted one, version 0, and every version in use stay."""
+"""Deletes old versions. The newest ones, the best one, the promoted one, a candidate, version 0, and every version in
+use stay."""
 
 from __future__ import annotations
 
@@ -182,7 +183,9 @@ class Retention:
 
     def _kept(self, policy: str) -> set[int]:
         """Versions that stay with their optimizer's state, however old they are."""
-        return {number for number in (self.best(policy), self._store.promoted(policy)) if number is not None}
+        candidate = self._store.candidate(policy)
+        kept = (self.best(policy), self._store.promoted(policy), candidate.version if candidate else None)
+        return {number for number in kept if number is not None}
 
     def _delete_states(self, policy: str, kept: set[int], named: set[Key]) -> None:
         assert self._keep is not None
@@ -196,6 +199,9 @@ class Retention:
             raise VersionInUse(f"{adapter_name(key)} is the newest version and cannot be deleted")
         if version == self._names.promoted.get(policy):
             raise VersionInUse(f"{adapter_name(key)} is promoted and cannot be deleted: promote another version first")
+        candidate = self._names.candidates.get(policy)
+        if candidate is not None and version == candidate.version:
+            raise VersionInUse(f"{adapter_name(key)} is served as a candidate: end that first (DELETE …/candidate)")
         if key in named:
             raise VersionInUse(f"{adapter_name(key)} is named by a job that is not done; delete it when that has ended")
         if self._held[key]:

@@ -3,7 +3,9 @@
 policies/<name>/policy.json         the policy's specification and base model
 policies/<name>/highest.json        the highest version number that was ever given. No number is given twice, because
                                     vLLM's prefix cache identifies adapters by name
-policies/<name>/promoted.json       the version that the policy's name means; absent: the newest one
+policies/<name>/promoted.json       the version that the policy's name means, and how many promotions there were;
+                                    absent: the newest one
+policies/<name>/candidate.json      Candidate: the version that is tried beside it. It counts until the next promotion
 policies/<name>/staging/<N>/        a version that is being written
 policies/<name>/versions/<N>/       adapter_config.json, adapter_model.safetensors: the adapter in PEFT's format
                                     version.json: Version
@@ -35,14 +37,14 @@ from pydantic import BaseModel
 from safetensors import SafetensorError, safe_open
 
 from trainer_server.process import faults
-from trainer_server.process.files import FileReader, may_pass, publish_directory, write_atomic
+from trainer_server.process.files import FileReader, fsync_directory, may_pass, publish_directory, write_atomic
 from trainer_server.wire import (
     MAX_VERSION,
     NAME_PATTERN,
+    Candidate,
     ConfigError,
     Policy,
     PolicySpec,
-    Promotion,
     Version,
     version_number,
 )
@@ -59,6 +61,12 @@ class _PolicyFile(BaseModel):
     base_model: str
     fingerprint: str | None = None
     created: float
+
+
+class _PromotedFile(BaseModel):
+    version: int | None
+    count: int
+    """How many promotions there were until now."""
 
 
 class _ScoreFile(BaseModel):
@@ -115,6 +123,8 @@ class AdapterStore:
             created=file.created,
             latest=newest,
             promoted=self.promoted(policy),
+            promotions=self.promotions(policy),
+            candidate=self.candidate(policy),
             quarantined=self._damaged(policy) | self.quarantined(policy),
         )
 
@@ -182,9 +192,14 @@ class AdapterStore:
 
     def promoted(self, policy: str) -> int | None:
         """The version that was promoted, if it can be used; None: none was."""
-        promotion = self._read(self.root / policy / "promoted.json", Promotion.model_validate_json)
+        promotion = self._promotion(policy)
         version = promotion.version if promotion else None
         return version if version is not None and self._usable(policy, version) else None
+
+    def promotions(self, policy: str) -> int:
+        """How many promotions there were until now."""
+        promotion = self._promotion(policy)
+        return promotion.count if promotion else 0
 
     def promote(self, policy: str, version: int | None) -> None:
         """Records which version is promoted; None: none.
@@ -195,7 +210,28 @@ class AdapterStore:
         """
         if version is not None and not self._usable(policy, version):
             raise FileNotFoundError(f"{policy}@{version} was deleted meanwhile")
-        write_atomic(self.root / policy / "promoted.json", Promotion(version=version).model_dump_json())
+        file = _PromotedFile(version=version, count=self.promotions(policy) + 1)
+        write_atomic(self.root / policy / "promoted.json", file.model_dump_json())
+
+    def candidate(self, policy: str) -> Candidate | None:
+        """The version that is tried beside the promoted one; None: there is none, or there was a promotion since."""
+        found = self._read(self.root / policy / "candidate.json", Candidate.model_validate_json)
+        if found is None or found.promotions != self.promotions(policy) or self.promoted(policy) is None:
+            return None
+        return found if self._usable(policy, found.version) else None
+
+    def try_candidate(self, policy: str, candidate: Candidate | None) -> None:
+        """Records which version is tried beside the promoted one; None: none.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        path = self.root / policy / "candidate.json"
+        if candidate is None:
+            path.unlink(missing_ok=True)
+            fsync_directory(path.parent)
+        else:
+            write_atomic(path, candidate.model_dump_json())
 
     def made_by(self, policy: str, job_id: str) -> Version | None:
         """The version that a job published, or None. Only the two newest versions are searched."""
@@ -428,6 +464,9 @@ class AdapterStore:
 
     def _write_score(self, policy: str, version: int, scored: _ScoreFile) -> None:
         write_atomic(self.directory(policy, version) / "score.json", scored.model_dump_json())
+
+    def _promotion(self, policy: str) -> _PromotedFile | None:
+        return self._read(self.root / policy / "promoted.json", _PromotedFile.model_validate_json)
 
     def _highest(self, policy: str) -> int:
         highest = self._read(self.root / policy / "highest.json", _number_in)

@@ -68,6 +68,17 @@ VersionDep = Annotated[Version, Depends(find_version)]
 """The version that a path names, as a parameter of a route. Its files are read on a thread."""
 
 
+def refuse_promoted(server: Server, name: str, after: int | None) -> None:
+    """Raises Conflict where a request expects `after` promotions of a policy, and there were others; None: any."""
+    if after is not None and (count := server.store.promotions(name)) != after:
+        promoted = server.store.promoted(name)
+        means = "its newest version" if promoted is None else f"{name}@{promoted}"
+        message = (
+            f"{name!r} was promoted meanwhile ({count} promotions, not {after}), and means {means}: nothing is changed"
+        )
+        raise Conflict(message, code="promoted_meanwhile", param="after")
+
+
 def refuse_unserved(server: Server, name: str) -> None:
     """Raises Conflict for a policy that this server does not serve; the message says why."""
     if why := server.names.unserved.get(name):

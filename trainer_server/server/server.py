@@ -21,8 +21,10 @@ from trainer_server.gateway.splice.splicer import SpliceMode, Splicer
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.service import JobService
 from trainer_server.jobs.supervisor import TrainerSettings
+from trainer_server.ledger.draws import Draws
 from trainer_server.ledger.registry import ledger_factory, open_ledger
 from trainer_server.ledger.rollouts import RolloutBook
+from trainer_server.policies.canary import Canary
 from trainer_server.policies.export import Exports
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
@@ -59,6 +61,7 @@ class Server:
         check_names(config)
         self.ledger = open_ledger(config.ledger, home)  # before a model is downloaded
         self.rollouts = RolloutBook(home.rollouts)
+        self.draws = Draws(home.rollouts)
         base = resolve_base(config)
         self.identity = Identity(server_id(home), base, base.tokenizer_fingerprint())
         self.fingerprint = base.fingerprint()
@@ -67,6 +70,9 @@ class Server:
         self.records = Records(config.lease)
         self.engines = Engines(make_engines(config, base))
         self.names = PolicyNames(self.store)
+        self.canary = Canary(
+            names=self.names, leases=self.leases, draws=self.draws, ledger=self.ledger, store=self.store
+        )
         self.slots = Slots(
             engines=self.engines,
             capacity=config.adapter_slots,
@@ -84,6 +90,7 @@ class Server:
             names=self.names,
             slots=self.slots,
             leases=self.leases,
+            canary=self.canary,
             pins=RolloutPins(self.rollouts),
             engines=self.engines,
             admission=Admission(limits.running, limits.waiting),
@@ -123,7 +130,7 @@ class Server:
         self._take_up_policies()
         self.exports = Exports(home, base, self.store, self.jobs.retention)
         self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By policy: one creation or promotion at a time."""
+        """By policy: one creation, promotion or change of its candidate at a time."""
         self.failure: str | None = None
         """Why engines could not be started."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -138,6 +145,7 @@ class Server:
             elif (version := self.jobs.served(name)) is not None:
                 self.names.newest[name] = version
                 self.names.promote(name, self.store.promoted(name))
+                self.names.try_candidate(name, self.store.candidate(name))
 
     def _hindrance(self, name: str) -> str | None:
         """Why a policy cannot be served, or None."""
@@ -187,6 +195,7 @@ class Server:
             if deleted := await asyncio.to_thread(self.ledger.purge, keep=self.jobs.open.completions()):
                 log.info("%d completions past their retention were deleted from the ledger", deleted)
             await asyncio.to_thread(self.rollouts.purge)
+            await asyncio.to_thread(self.draws.purge)
         except Exception:  # a full disk, say: tried again in an hour, for as long as the server lives
             log.exception("completions past their retention could not be deleted from the ledger")
         try:

@@ -205,7 +205,8 @@ class JobKinds:
 
     def _step(self, job: JobFile) -> StepResult:
         """The next version by policy gradient, or none where there is nothing to learn from."""
-        _, version = self._publisher.newest(job.policy)
+        _, newest = self._publisher.newest(job.policy)
+        version = self._begins_from(job, newest)
         if self._ranks.count > 1:
             self._ranks.order(json.dumps({"job": job.id, "version": version}))
         metrics, optimizer = self.compute_step(job.id, version)
@@ -213,8 +214,17 @@ class JobKinds:
         self._board.use(job.id, trained)  # before the version: a process that is killed after it does not step again
         metrics["trajectories_trained"] = len(trained)
         if "skipped" in metrics:
-            return StepResult(version=version, metrics=metrics)
+            return StepResult(version=newest, metrics=metrics)
         return self._publisher.publish_weights(job, metrics, optimizer, made_from=version)
+
+    def _begins_from(self, job: JobFile, newest: int) -> int:
+        """The version that a step goes on from. Raises TrainingError where the one that it names cannot be used."""
+        named = job.request.from_version if isinstance(job.request, StepRequest) else None
+        if named is None:
+            return newest
+        if problem := self._store.problem(job.policy, named):
+            raise TrainingError(f"from_version={named}: {job.policy}@{named} cannot be trained: {problem}")
+        return named
 
     def _sft(self, job: JobFile) -> StepResult:
         """The next version by imitation of demonstrations."""

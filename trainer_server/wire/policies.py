@@ -118,6 +118,46 @@ class Promotion(BaseModel):
 
     version: VersionNumber | None
     """The version that the policy's name means from now on; null: the newest one, as before any promotion."""
+    after: int | None = Field(default=None, ge=0)
+    """Promote only if `Policy.promotions` is this number, that is, if nobody has promoted meanwhile; else 409."""
+
+
+class Canary(BaseModel):
+    """Body of `PUT /api/policies/{name}/candidate`."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    version: VersionNumber
+    """The candidate: it answers a share of the new rollouts, and the promoted version all others."""
+    share: float = Field(gt=0, le=1)
+    """Its share of the new rollouts that ask for the policy by its name, from 0 to 1. It never gets more."""
+    after: int | None = Field(default=None, ge=0)
+    """As that of `Promotion`."""
+
+
+class Candidate(BaseModel):
+    """A version that is tried beside the promoted one. Each promotion ends it."""
+
+    version: int
+    share: float
+    """Its share of the new rollouts, from 0 to 1."""
+    since: float
+    """When it began. Unix time, seconds."""
+    beside: int
+    """The promoted version, which answers the other rollouts."""
+    promotions: int
+    """`Policy.promotions` when it began."""
+
+
+class CanaryCounts(BaseModel):
+    """What `GET /api/policies/{name}/candidate` answers."""
+
+    candidate: Candidate | None
+    """None: no candidate is served."""
+    rollouts: int = 0
+    """Rollouts that began since, and asked for the policy by its name."""
+    taken: int = 0
+    """Those of them that the candidate answers. Never more than its share."""
 
 
 class Policy(BaseModel):
@@ -132,6 +172,10 @@ class Policy(BaseModel):
     """The newest version. `name@latest` means it on the gateway."""
     promoted: int | None = None
     """The version that `name` alone means on the gateway; None: none was promoted, and it means the newest."""
+    promotions: int = 0
+    """How many promotions there were until now, those that were taken back included."""
+    candidate: Candidate | None = None
+    """The version that answers a share of the new rollouts in place of the promoted one; None: there is none."""
     quarantined: dict[int, str] = Field(default_factory=dict)
     """Versions that cannot be used - damaged, deleted by hand, refused by the engine: number → reason."""
 

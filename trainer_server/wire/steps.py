@@ -304,6 +304,8 @@ class StepRequest(BaseModel):
 
     groups: list[GroupRef] = Field(min_length=1)
     config: GRPOConfig = Field(default_factory=GRPOConfig)
+    from_version: VersionNumber | None = None
+    """The version that the step goes on from; None: the newest. The new version is the newest in any case."""
     idempotency_key: str | None = Field(default=None, max_length=200)
     """A request with the key of an earlier one is answered with the earlier job. The header `Idempotency-Key` does the
     same."""

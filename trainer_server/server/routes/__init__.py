@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 from trainer_server.server.routes import (
+    candidates,
     completions,
     health,
     jobs,
@@ -18,6 +19,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     openai.router,
     health.router,
     policies.router,
+    candidates.router,
     versions.router,
     training.router,
     jobs.router,

@@ -8,7 +8,14 @@ from fastapi import APIRouter, Response
 
 from trainer_server.engines.slots import NoFreeSlot
 from trainer_server.gateway.errors import APIError
-from trainer_server.server.dependencies import PolicyDep, ServerDep, get_policy, get_version, refuse_unserved
+from trainer_server.server.dependencies import (
+    PolicyDep,
+    ServerDep,
+    get_policy,
+    get_version,
+    refuse_promoted,
+    refuse_unserved,
+)
 from trainer_server.server.server import Server
 from trainer_server.wire import Conflict, EngineError, Fork, NotFound, NotStored, Policy, PolicySpec, Promotion
 
@@ -64,10 +71,11 @@ async def show_policy(policy: PolicyDep) -> Policy:
 @router.put("/{name}/promotion")
 async def promote_version(promotion: Promotion, policy: PolicyDep, server: ServerDep) -> Policy:
     """Promotes a version: the policy's name means it from now on, and `name@latest` the newest one. Without a version,
-    the name means the newest again. Rollouts that have begun keep the version that they have."""
+    the name means the newest again. A trial of a candidate ends. Rollouts that have begun keep their version."""
     name, version = policy.name, promotion.version
     refuse_unserved(server, name)
     async with server.creating[name]:
+        await asyncio.to_thread(refuse_promoted, server, name, promotion.after)
         try:
             if version is None:
                 await _promote(server, name, None)

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
-from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.jobs import answers, ask, step, version_of
 from tests.support.trainer_server import TrainerServer, trainer_server_on
-
-
-def step(http: httpx.Client, policy: str) -> int:
-    made = http.post(f"/api/policies/{policy}/steps", json={"groups": groups(http, 0.0, 1.0, model=f"{policy}@latest")})
-    return int(finish(http, made)["result"]["version"])
-
-
-def answers(http: httpx.Client, model: str, **headers: str) -> str:
-    body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": "say x"}], "max_tokens": 9}
-    return str(http.post("/v1/chat/completions", json=body, headers=headers).json()["model"])
 
 
 def test_a_promoted_version_is_served_while_newer_ones_come(tmp_path: Path, base_model: Path) -> None:

@@ -9,7 +9,6 @@ likelihood under the hypothesis. If the hypothesis is true, this ratio ever exce
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 from enum import StrEnum
@@ -64,7 +63,7 @@ class Outcomes:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CanaryRules:
     """When a candidate is decided.
 
     Args:
@@ -85,7 +84,7 @@ class Rules:
             raise ConfigError(f"{self}: alpha is between 0 and 1, least from 1 to most, tolerance from 0 to 1")
 
 
-def gate(gain: Gain | None, rules: Rules = Rules()) -> Decision:
+def gate(gain: Gain | None, rules: CanaryRules = CanaryRules()) -> Decision:
     """Whether a candidate may be served at all, by its success on the gate's scenarios.
 
     Args:
@@ -105,7 +104,7 @@ def gate(gain: Gain | None, rules: Rules = Rules()) -> Decision:
 def decide(
     candidate: Outcomes,
     champion: Outcomes,
-    rules: Rules = Rules(),
+    rules: CanaryRules = CanaryRules(),
     *,
     expected: int | None = None,
     promoted: int | None = None,
@@ -154,49 +153,6 @@ def evidence(one: Outcomes, other: Outcomes) -> float:
         pooled = (one.successes + other.successes) / (one.runs + other.runs)
         highest = _log_likelihood(one, pooled) + _log_likelihood(other, pooled)
     return _log_mixture(one) + _log_mixture(other) - highest
-
-
-def in_canary(rollout: str, candidate: str, share: float) -> bool:
-    """Whether a rollout belongs to the candidate's share: always the same answer for a rollout and a candidate.
-
-    Args:
-        rollout: Id of the rollout.
-        candidate: The candidate, such as `agent@7`: each draws other rollouts.
-        share: Share of the rollouts, from 0 to 1.
-    """
-    digest = hashlib.sha256(f"{candidate}\0{rollout}".encode()).digest()
-    return int.from_bytes(digest[:8]) < share * 2**64
-
-
-@dataclass(slots=True)
-class Canary:
-    """Draws the rollouts that a candidate answers, and never more than its share of those that were drawn.
-
-    Chance alone would at times give it more: a rollout that `in_canary` draws over the share goes to the promoted
-    version.
-
-    Args:
-        candidate: The candidate, such as `agent@7`.
-        share: Its share of the rollouts, from 0 to 1.
-        seen: Rollouts that were drawn, by either version.
-        taken: Those of the candidate.
-    """
-
-    candidate: str
-    share: float
-    seen: int = 0
-    taken: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ConfigError(f"a canary's share of {self.share:g} is not between 0 and 1: 0.1 is a tenth")
-
-    def takes(self, rollout: str) -> bool:
-        """Whether the candidate answers a new rollout."""
-        self.seen += 1
-        takes = in_canary(rollout, self.candidate, self.share) and self.taken + 1 <= self.share * self.seen
-        self.taken += takes
-        return takes
 
 
 def _log_mixture(outcomes: Outcomes) -> float:

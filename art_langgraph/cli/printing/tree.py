@@ -9,7 +9,7 @@ from langchain_core.messages import HumanMessage, convert_to_messages
 from rich.markup import escape
 from rich.tree import Tree
 
-from art_langgraph.cli.output import cell, shortened
+from art_langgraph.cli.printing.lists import cell, shortened
 from art_langgraph.messages import plain
 from art_langgraph.trajectory import CompletionCall, Scenario, ToolCall, Trajectory
 from trainer_server.wire.text import beginning

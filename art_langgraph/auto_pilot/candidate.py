@@ -1,0 +1,86 @@
+"""A candidate: one training step on recorded runs, from the promoted version. It is sent once, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from art_langgraph.auto_pilot.state import State
+from art_langgraph.client.client import TrainerClient
+from art_langgraph.client.step_marks import StepMarks
+from art_langgraph.credit import Comparison, compare
+from art_langgraph.loop.watch.record import StepRecord
+from art_langgraph.loop.watch.signals import Signals
+from art_langgraph.store import TrajectoryStore
+from art_langgraph.trajectory import Trajectory, TrajectoryGroup
+from trainer_server.wire import GRPOConfig, Job, StepResult
+
+HISTORY = 200
+"""How many earlier scored runs the running baseline is made of."""
+
+
+def compared(
+    runs: Sequence[Trajectory], recorded: Sequence[Trajectory], policy: str, nodes: Sequence[str] | None
+) -> Comparison:
+    """The runs of a step, grouped. A run that is alone in its scenario is compared with a running baseline.
+
+    Args:
+        runs: The runs of the step.
+        recorded: All runs, newest first: the baseline is made of those that are not in the step.
+        policy: The policy to train.
+        nodes: The nodes to train; None: all.
+    """
+    chosen = {run.id for run in runs}
+    earlier = (run for run in recorded if run.id not in chosen and run.scored and not run.untrained)
+    return compare(runs, policy, history=list(islice(earlier, HISTORY)), nodes=nodes)
+
+
+async def train_candidate(
+    client: TrainerClient,
+    store: TrajectoryStore,
+    state: State,
+    comparison: Comparison,
+    job: Job | None,
+    *,
+    config: GRPOConfig | None,
+) -> StepResult | None:
+    """Takes the step of a state, or waits for the one that an earlier process has sent.
+
+    Args:
+        client: The trainer server.
+        store: Where the runs are marked as trained.
+        state: Has the step's key, and the version that it goes on from.
+        comparison: The runs of the step.
+        job: The step, where the server has accepted it before.
+        config: Settings of the step.
+
+    Returns:
+        The version that it made, or why it made none; None where there is nothing to compare.
+
+    Raises:
+        JobFailed: The step failed. Its runs are free for another one.
+    """
+    if job is None and not comparison.groups:
+        return None
+    async with StepMarks(store, state.policy, state.key, comparison.trained if job is None else []) as marks:
+        if job is None:
+            job = await client.submit(
+                state.policy,
+                comparison.groups,
+                config,
+                from_version=state.champion,
+                idempotency_key=state.key,
+            )
+        marks.result = result = await client.result(job)
+    return result
+
+
+def step_figures(step: int, result: StepResult, runs: Sequence[Trajectory]) -> Signals:
+    """The figures of a step that alarms are raised by.
+
+    Args:
+        step: Its number.
+        result: What it did.
+        runs: The runs that it was given.
+    """
+    return Signals.of(StepRecord(step, result, TrajectoryGroup.by_scenario(list(runs))))

@@ -1,0 +1,101 @@
+"""Gate: held-out scenarios that a candidate is measured on before it answers anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from art_langgraph.auto_pilot.runs import task
+from art_langgraph.loop.evaluate import Evaluation, Success, evaluate, full_reward
+from art_langgraph.loop.graphs import GraphSource
+from art_langgraph.loop.rollout import Graph, ScenarioLike
+from art_langgraph.loop.watch.evaluations import Evaluations
+from art_langgraph.loop.watch.held_out import HeldOut
+from art_langgraph.rewards import RewardFunction
+from art_langgraph.store import TrajectoryStore
+from trainer_server.wire import Policy
+
+_RUN = "autopilot"
+"""Name of the training run that the evaluations belong to."""
+
+
+class Gate:
+    """The scenarios of the gate, and what runs them.
+
+    Without a graph or a reward function nothing can be measured: the canary alone decides then, and `missing` says so.
+    The scenarios are kept out of the training in any case.
+
+    Args:
+        held_out: The scenarios and how they are measured; None: there is no gate.
+        graph: Runs them.
+        reward: Scores the runs, where `held_out` has no reward of its own.
+        success: Whether a scored run succeeded, where `held_out` has none of its own.
+        store: Where evaluations are kept, so that no version is measured twice.
+
+    Raises:
+        ConfigError: The file of the scenarios cannot be read, or there are none in it.
+    """
+
+    def __init__(
+        self,
+        held_out: HeldOut | Sequence[ScenarioLike] | str | Path | None,
+        graph: Graph | GraphSource | None,
+        reward: RewardFunction | None,
+        success: Success,
+        store: TrajectoryStore,
+    ) -> None:
+        self._held_out = HeldOut.of(held_out) if held_out is not None else None
+        self._scenarios = self._held_out.checked([]) if self._held_out else []
+        self._graph, self._store = graph, store
+        self._reward = (self._held_out.reward if self._held_out else None) or reward
+        if self._held_out and self._held_out.success is full_reward:
+            self._held_out = replace(self._held_out, success=success)
+        self._made: Evaluations | None = None
+
+    @property
+    def tasks(self) -> frozenset[str]:
+        """What the scenarios ask, so that no run that asks the same is trained on."""
+        return frozenset(map(task, self._scenarios))
+
+    @property
+    def missing(self) -> str | None:
+        """Why candidates are not measured; None: they are."""
+        if self._held_out is None:
+            return "there is no gate (--gate)"
+        lacking = [
+            *(["a graph (--graph-object)"] if self._graph is None else []),
+            *(["a reward function (--reward)"] if self._reward is None else []),
+        ]
+        return f"the gate's scenarios need {' and '.join(lacking)} to be run" if lacking else None
+
+    async def evaluation(self, policy: Policy, version: int) -> Evaluation:
+        """The evaluation of a version: that which was made before, or else a new one.
+
+        Raises:
+            RolloutsFailed, PinIgnored: As `evaluate`.
+        """
+        return await self._evaluations(policy).of(version)
+
+    async def kept(self, policy: Policy, version: int) -> Evaluation | None:
+        """The evaluation of a version, if there is one."""
+        return None if self.missing else await self._evaluations(policy).kept(version)
+
+    def _evaluations(self, policy: Policy) -> Evaluations:
+        assert self._held_out is not None
+        if self._made is None:
+            graph: Any = self._graph
+            self._made = Evaluations(
+                partial(evaluate, graph, store=self._store),
+                policy=policy,
+                held_out=self._held_out,
+                scenarios=self._scenarios,
+                reward=self._reward,
+                store=self._store,
+                run=_RUN,
+                resumed=True,
+                progress=False,
+            )
+        return self._made

@@ -1,0 +1,51 @@
+"""Journal: what the autopilot did since it was last asked, written down before anybody is told."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from art_langgraph.auto_pilot.book import Book
+from art_langgraph.auto_pilot.state import Entry, Pause, State
+
+
+class Journal:
+    """Writes states with the entries that led to them.
+
+    Args:
+        book: Where they are kept.
+    """
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._new: list[Entry] = []
+
+    def entry(self, state: State, event: str, reason: str, **numbers: Any) -> Entry:
+        """An entry about the candidate, where there is one. It is not written yet."""
+        return Entry(
+            time=time.time(),
+            policy=state.policy,
+            event=event,
+            version=state.candidate,
+            reason=reason,
+            numbers=numbers,
+        )
+
+    def write(self, state: State, *entries: Entry) -> None:
+        """Writes a state, and the entries that led to it."""
+        self._book.write(state, *entries)
+        self._new += entries
+
+    def note(self, state: State, event: str, reason: str, **numbers: Any) -> None:
+        """Writes a state with one entry."""
+        self.write(state, self.entry(state, event, reason, **numbers))
+
+    def pause(self, state: State, pause: Pause, *entries: Entry) -> None:
+        """Writes a state that is paused, and why."""
+        state.pause = pause
+        self.write(state, *entries, self.entry(state, "paused", str(pause), cause=pause.cause))
+
+    def taken(self) -> list[Entry]:
+        """The entries since the last call."""
+        new, self._new = self._new, []
+        return new

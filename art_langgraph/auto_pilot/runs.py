@@ -1,0 +1,178 @@
+"""Runs of a deployment: those that a candidate may be trained on, and how those of two versions ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from art_langgraph.auto_pilot.decision import Outcomes
+from art_langgraph.client.client import TrainerClient
+from art_langgraph.loop.evaluate import Success
+from art_langgraph.store import TrajectoryStore
+from art_langgraph.trajectory import Scenario, Trajectory, scenario_id
+
+_AT_ONCE = 16
+"""Rollouts that are read at once."""
+
+
+class Recorded(Protocol):
+    """Where runs and their rewards are."""
+
+    async def runs(self, since: float) -> Sequence[Trajectory]:
+        """Runs that have ended, newest first.
+
+        Args:
+            since: Earliest start, as Unix time.
+        """
+        ...
+
+    async def read(self, ids: Sequence[str]) -> list[Trajectory]:
+        """Runs by their ids. Those that are gone are left out."""
+        ...
+
+
+class StoredRuns:
+    """Runs of a trajectory store: those that `install` records, in `langgraph dev` or a deployment.
+
+    Args:
+        store: The store. It is read again only after it has changed.
+    """
+
+    def __init__(self, store: TrajectoryStore) -> None:
+        self.store = store
+        self._read: tuple[tuple[int, ...], float, list[Trajectory]] = ((), 0.0, [])
+        """What the store was when it was read, since when, and the runs."""
+
+    async def runs(self, since: float) -> Sequence[Trajectory]:
+        """See `Recorded`."""
+        revision = await asyncio.to_thread(self.store.revision)
+        known, begun, runs = self._read
+        if revision != known or since < begun:
+            runs = await asyncio.to_thread(lambda: self.store.list(since=since))
+            self._read = revision, since, runs
+        return [run for run in runs if run.started >= since]
+
+    async def read(self, ids: Sequence[str]) -> list[Trajectory]:
+        """See `Recorded`."""
+        found = await asyncio.to_thread(lambda: [self.store.get(one) for one in ids])
+        return [run for run in found if run is not None]
+
+
+class LedgerRuns:
+    """Rollouts of the trainer server that were given a reward by HTTP or `session`.
+
+    Args:
+        client: The server.
+        policy: The policy that answered in them.
+    """
+
+    def __init__(self, client: TrainerClient, policy: str) -> None:
+        self.client, self._policy = client, policy
+        self._known: dict[tuple[str, float | None], Trajectory] = {}
+        """By id and reward: a rollout is read again only when it got another reward."""
+
+    async def runs(self, since: float) -> Sequence[Trajectory]:
+        """See `Recorded`."""
+        listed = [one async for one in self.client.rollouts(policy=self._policy, rewarded=True) if one.created >= since]
+        new = [one for one in listed if (one.id, one.reward) not in self._known]
+        read = await self.read([one.id for one in new])
+        self._known |= {(one.id, one.reward): run for one, run in zip(new, read, strict=True)}
+        found = [self._known[one.id, one.reward] for one in listed]
+        return [run for run in reversed(found) if run.started >= since]
+
+    async def read(self, ids: Sequence[str]) -> list[Trajectory]:
+        """See `Recorded`."""
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(rollout_id: str) -> Trajectory:
+            async with limit:
+                return await self.client.rollout(rollout_id)
+
+        return list(await asyncio.gather(*map(one, ids)))
+
+
+def asked(run: Trajectory, policy: str) -> bool:
+    """Whether a run asked a policy."""
+    return any(call.policy == policy for call in run.completions)
+
+
+def trainable(run: Trajectory, policy: str, gate: frozenset[str]) -> bool:
+    """Whether a candidate may be trained on a run: it has a reward, it has ended, and its task is none of the gate's.
+
+    Args:
+        run: A recorded run.
+        policy: Name of the policy.
+        gate: `task` of the gate's scenarios.
+    """
+    ended = run.scored and not run.untrained and not run.waiting
+    return ended and asked(run, policy) and task(run.scenario) not in gate
+
+
+def task(scenario: Scenario) -> str:
+    """What a scenario asks, whether it is a text or the messages that a deployment made of it, without metadata."""
+    messages = scenario.input.get("messages") if isinstance(scenario.input, dict) else None
+    if isinstance(messages, list) and len(messages) == 1 and len(scenario.input) == 1:
+        text = _content(messages[0])
+        if isinstance(text, str):
+            return scenario_id(text)
+    return scenario_id(scenario.input)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The runs of a version since a canary began.
+
+    Args:
+        outcomes: Those that were scored, and those that raised.
+        unscored: Those that nobody has scored yet.
+    """
+
+    outcomes: Outcomes
+    unscored: int
+
+    def numbers(self, version: int) -> dict[str, Any]:
+        """As JSON, for the history."""
+        return {
+            "version": version,
+            "successes": self.outcomes.successes,
+            "runs": self.outcomes.runs,
+            "unscored": self.unscored,
+        }
+
+
+def count(runs: Iterable[Trajectory], policy: str, version: int, success: Success) -> Counted:
+    """How the runs of a version ended.
+
+    Runs count that asked for the policy by its name alone, as rollouts: those the server gave a version by chance. A
+    run that raised is a failure, scored or not. A run without a reward is none.
+
+    Args:
+        runs: Recorded runs since the canary began.
+        policy: Name of the policy.
+        version: The version.
+        success: Whether a scored run succeeded.
+    """
+    successes = scored = unscored = 0
+    for run in runs:
+        if not _drawn(run, policy) or run.versions.get(policy) != [version]:
+            continue
+        if run.error is not None:
+            scored += 1
+        elif run.reward is None:
+            unscored += 1
+        else:
+            scored += 1
+            successes += success(run)
+    return Counted(Outcomes(successes, scored), unscored)
+
+
+def _drawn(run: Trajectory, policy: str) -> bool:
+    """Whether the server was free to choose the version of a run."""
+    free = run.rollout_id is not None and run.requested_version is None and not run.untrained and not run.waiting
+    return free and all(call.model == policy for call in run.completions if call.policy == policy)
+
+
+def _content(message: Any) -> Any:
+    return message.get("content") if isinstance(message, dict) else getattr(message, "content", None)

@@ -1,0 +1,163 @@
+"""The trial of a candidate: it answers a share of the new rollouts, is compared, and takes over or goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from art_langgraph.auto_pilot.decision import CanaryRules, Outcomes, Verdict, decide
+from art_langgraph.auto_pilot.journal import Journal
+from art_langgraph.auto_pilot.runs import Recorded, count
+from art_langgraph.auto_pilot.state import Pause, State
+from art_langgraph.client.client import TrainerClient
+from art_langgraph.loop.evaluate import Success
+from trainer_server.wire import CanaryCounts, Policy, ServerError
+
+BY_HAND, NOTHING_PROMOTED = "promoted_by_hand", "nothing_promoted"
+"""Causes of a pause."""
+PROMOTED_MEANWHILE = "promoted_meanwhile"
+"""The server's code for a request that counts on fewer promotions than there were."""
+
+
+class Trial:
+    """The phases canary and deciding of one policy.
+
+    Args:
+        policy: Name of the policy.
+        client: The trainer server.
+        journal: Where it is written down.
+        recorded: The runs of the deployment.
+        share: The candidate's share of new rollouts.
+        success: Whether a run succeeded.
+        rules: When a candidate is decided.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        *,
+        client: TrainerClient,
+        journal: Journal,
+        recorded: Recorded,
+        share: float,
+        success: Success,
+        rules: CanaryRules,
+    ) -> None:
+        self._policy, self._client, self._journal, self._recorded = policy, client, journal, recorded
+        self._share, self._success, self._rules = share, success, rules
+
+    async def compare(self, state: State, policy: Policy) -> None:
+        """Serves the candidate to its share, and decides once the outcomes tell."""
+        assert state.candidate is not None
+        if state.since is None:
+            return await self._begin(state)
+        counts = await self._client.candidate(self._policy)
+        if counts.candidate is None or counts.candidate.version != state.candidate:
+            why = policy.quarantined.get(state.candidate, "somebody ended its canary")
+            state.decide(Verdict.abandon, f"it is served no longer: {why}")
+        else:
+            candidate, champion, numbers = await self.outcomes(state, counts)
+            found = decide(candidate, champion, self._rules, expected=state.champion, promoted=policy.promoted)
+            if found.verdict == Verdict.wait:
+                return
+            state.decide(found.verdict, found.reason, numbers)
+        self._journal.write(state)
+        await self.carry_out(state)
+
+    async def outcomes(self, state: State, counts: CanaryCounts) -> tuple[Outcomes, Outcomes, dict[str, Any]]:
+        """How the runs of both versions ended since the canary began.
+
+        Args:
+            state: In the phase canary.
+            counts: What the server knows of it.
+
+        Returns:
+            The candidate's, the promoted version's, and both as JSON.
+        """
+        assert state.candidate is not None
+        assert state.since is not None
+        runs = await self._recorded.runs(state.since)
+        candidate = count(runs, self._policy, state.candidate, self._success)
+        champion = count(runs, self._policy, state.champion, self._success)
+        numbers = {
+            "candidate": candidate.numbers(state.candidate),
+            "champion": champion.numbers(state.champion),
+            "rollouts": counts.rollouts,
+            "taken": counts.taken,
+        }
+        return candidate.outcomes, champion.outcomes, numbers
+
+    async def _begin(self, state: State) -> None:
+        assert state.candidate is not None
+        try:
+            counts = await self._client.serve_candidate(
+                self._policy, state.candidate, self._share, after=state.promotions
+            )
+        except ServerError as error:
+            if error.status == 404:
+                state.decide(Verdict.abandon, f"it cannot be served: {error}")
+                self._journal.write(state)
+                return await self.carry_out(state)
+            if error.code != PROMOTED_MEANWHILE:
+                raise
+            return self.overruled(state, await self._client.policy(self._policy))
+        assert counts.candidate is not None
+        state.since = counts.candidate.since
+        said = f"it answers {self._share:.0%} of new rollouts, {self._policy}@{state.champion} the others"
+        self._journal.note(state, "canary", said, share=self._share, champion=state.champion)
+
+    async def carry_out(self, state: State) -> None:
+        """Does what was decided, also where an earlier process may have done it."""
+        assert state.candidate is not None
+        if state.verdict == Verdict.promote:
+            return await self._promote(state, state.candidate)
+        await self._end_canary(state.candidate)
+        event = "rolled_back" if state.verdict == Verdict.roll_back else "abandoned"
+        entry = self._journal.entry(state, event, state.reason, **state.numbers)
+        state.collect()
+        self._journal.write(state, entry)
+
+    async def _promote(self, state: State, candidate: int) -> None:
+        try:
+            policy = await self._client.promote(self._policy, candidate, after=state.promotions)
+        except ServerError as error:
+            if error.code != PROMOTED_MEANWHILE:
+                raise
+            policy = await self._client.policy(self._policy)
+            if (policy.promoted, policy.promotions) != (candidate, state.promotions + 1):
+                return self.overruled(state, policy)  # else the answer to an earlier request was lost
+        entry = self._journal.entry(state, "promoted", state.reason, **state.numbers)
+        state.collect()
+        state.champion, state.promotions = policy.served, policy.promotions
+        self._journal.write(state, entry)
+
+    async def _end_canary(self, candidate: int) -> None:
+        try:
+            await self._client.end_candidate(self._policy, candidate)
+        except ServerError as error:
+            if error.status != 404:  # else another version is tried, by hand
+                raise
+
+    def overruled(self, state: State, policy: Policy) -> None:
+        """Somebody has promoted. That ended the canary, and stays."""
+        means = f"{self._policy}@{policy.served}" + ("" if policy.promoted is not None else ", its newest version")
+        entries = []
+        if state.candidate is not None:
+            said = f"{self._policy!r} was promoted by hand meanwhile, and is {means}: that stays"
+            entries.append(self._journal.entry(state, "abandoned", said, promoted=policy.promoted))
+        state.collect()
+        state.champion, state.promotions = policy.served, policy.promotions
+        reason = f"somebody promoted, and {self._policy!r} is {means} now"
+        remedy = "It stays until you go on with --resume: candidates are then trained from it and compared with it"
+        self._journal.pause(state, Pause(cause=BY_HAND, reason=reason, remedy=remedy), *entries)
+
+    def nothing_promoted(self, state: State, policy: Policy) -> None:
+        """The promoted version cannot be used any more, and its name means the newest, which nobody has tried."""
+        why = policy.quarantined.get(state.champion, f"{self._policy}@{state.champion} is not promoted any more")
+        entries = []
+        if state.candidate is not None:
+            entries.append(self._journal.entry(state, "abandoned", f"there is nothing to compare it with: {why}"))
+        state.collect()
+        newest = f"{self._policy}@{policy.latest}"
+        remedy = f"Promote a version (`art-langgraph promote`) and go on with --resume, which else promotes {newest}"
+        reason = f"{self._policy!r} means its newest version, {newest}: {why}"
+        self._journal.pause(state, Pause(cause=NOTHING_PROMOTED, reason=reason, remedy=remedy), *entries)

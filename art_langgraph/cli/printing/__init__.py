@@ -1,0 +1,1 @@
+"""What commands print: lists, and the tree of a run."""

@@ -1,0 +1,111 @@
+"""Which version each rollout was given while a candidate was tried: rows beside the registrations of rollouts.
+
+A rollout keeps what it was given, also after the end of the trial and over a restart of the server.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from trainer_server.ledger.base import RETENTION_DAYS, LedgerError
+from trainer_server.wire import Candidate
+from trainer_server.wire.home import create_private
+from trainer_server.wire.text import writable
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS draws (
+    policy TEXT NOT NULL, rollout TEXT NOT NULL, trial REAL NOT NULL, version INTEGER NOT NULL,
+    taken INTEGER NOT NULL, time REAL NOT NULL, PRIMARY KEY (policy, rollout)
+) STRICT;
+CREATE INDEX IF NOT EXISTS draws_trial ON draws (policy, trial);
+"""
+
+
+class Draws:
+    """The draws of all policies. Any thread may call it; this process is the only writer.
+
+    Args:
+        path: The file. It is created if it does not exist.
+
+    Raises:
+        LedgerError: The file cannot be made or opened. All methods raise it when the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        try:
+            create_private(path)
+        except OSError as error:
+            raise LedgerError(f"the draws at {path} cannot be opened: {error}") from error
+        with self._opened() as db:
+            db.execute("PRAGMA journal_mode=WAL")
+            db.executescript(_SCHEMA)
+
+    def policies(self) -> set[str]:
+        """The policies that have draws."""
+        with self._opened() as db:
+            return {policy for (policy,) in db.execute("SELECT DISTINCT policy FROM draws")}
+
+    def version(self, policy: str, rollout: str) -> int | None:
+        """The version of a policy that a rollout was given; None: nothing was drawn for it."""
+        with self._opened() as db:
+            return _version(db, policy, rollout)
+
+    def draw(self, policy: str, rollout: str, candidate: Candidate, takes: Callable[[int, int], bool]) -> int:
+        """Gives a rollout the candidate or the promoted version. When this returns, that survives a crash.
+
+        Args:
+            policy: Name of the policy.
+            rollout: Id of the rollout. One that was given a version before keeps it.
+            candidate: The trial.
+            takes: Whether the candidate answers, by how many rollouts were drawn in this trial before, and how many
+                of them were given the candidate.
+
+        Returns:
+            The version.
+        """
+        with self._lock, self._opened() as db, db:
+            if (earlier := _version(db, policy, rollout)) is not None:
+                return earlier
+            taken = takes(*_counts(db, policy, candidate))
+            version = candidate.version if taken else candidate.beside
+            row = (policy, writable(rollout), candidate.since, version, taken, time.time())
+            db.execute("INSERT INTO draws VALUES (?, ?, ?, ?, ?, ?)", row)
+            return version
+
+    def counts(self, policy: str, candidate: Candidate) -> tuple[int, int]:
+        """How many rollouts were drawn in a trial, and how many of them were given the candidate."""
+        with self._opened() as db:
+            return _counts(db, policy, candidate)
+
+    def purge(self, days: float = RETENTION_DAYS) -> None:
+        """Deletes draws that are older than so many days: the ledger has no completions of their rollouts any more."""
+        with self._lock, self._opened() as db, db:
+            db.execute("DELETE FROM draws WHERE time < ?", (time.time() - days * 86400,))
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(self._path, timeout=30)) as db:
+                db.execute("PRAGMA synchronous=FULL")
+                yield db
+        except sqlite3.Error as error:
+            raise LedgerError(f"the draws in {self._path} cannot be read or written: {error}") from error
+
+
+def _version(db: sqlite3.Connection, policy: str, rollout: str) -> int | None:
+    query = "SELECT version FROM draws WHERE policy = ? AND rollout = ?"
+    row = db.execute(query, (policy, writable(rollout))).fetchone()
+    return int(row[0]) if row else None
+
+
+def _counts(db: sqlite3.Connection, policy: str, candidate: Candidate) -> tuple[int, int]:
+    query = "SELECT count(*), coalesce(sum(taken), 0) FROM draws WHERE policy = ? AND trial = ?"
+    drawn, taken = db.execute(query, (policy, candidate.since)).fetchone()
+    return int(drawn), int(taken)

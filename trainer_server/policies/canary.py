@@ -1,0 +1,94 @@
+"""Canary: a candidate answers a share of the new rollouts, and each rollout stays with the version that it began with.
+
+Whether a rollout belongs to the share is decided once, by a hash of its id. It is written down (`ledger/draws.py`), so
+that the rollout keeps its version also when its lease is gone: after a restart of the server, and after the trial.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+from trainer_server.ledger.base import Ledger
+from trainer_server.ledger.draws import Draws
+from trainer_server.policies.leases import Leases
+from trainer_server.policies.names import PolicyNames
+from trainer_server.policies.store import AdapterStore
+from trainer_server.wire import Candidate
+
+
+class Canary:
+    """Gives rollouts the version that a policy's name means for them.
+
+    Args:
+        names: What names mean.
+        leases: Versions that running rollouts hold.
+        draws: Versions that rollouts were given during trials.
+        ledger: Knows the rollouts that began before a trial.
+        store: Knows which versions can be used.
+    """
+
+    def __init__(
+        self, *, names: PolicyNames, leases: Leases, draws: Draws, ledger: Ledger, store: AdapterStore
+    ) -> None:
+        self._names, self._leases, self._draws = names, leases, draws
+        self._ledger, self._store = ledger, store
+        self._tried = draws.policies()
+        """Policies of which a candidate was ever tried: only their rollouts are looked up."""
+
+    async def version(self, policy: str, rollout: str | None) -> int | None:
+        """The version that a policy's name means for a request; None: there is no such policy.
+
+        Args:
+            policy: Name of the policy, without a version.
+            rollout: Id of the rollout that the request belongs to; None: the promoted version answers.
+
+        Raises:
+            LedgerError: What the rollout began with cannot be read, or not be written down.
+        """
+        meant = self._names.meant(policy)
+        if meant is None or rollout is None:
+            return meant
+        candidate = self._names.candidates.get(policy)
+        if candidate is not None:
+            self._tried.add(policy)
+        if policy in self._tried and self._leases.held(rollout, policy) is None:
+            meant = await asyncio.to_thread(self._begun_with, policy, rollout, candidate, meant)
+        return self._leases.pin(rollout, policy, meant)
+
+    def counts(self, policy: str) -> tuple[int, int]:
+        """How many rollouts were drawn since the policy's candidate is tried, and how many of them it was given."""
+        candidate = self._names.candidates.get(policy)
+        return (0, 0) if candidate is None else self._draws.counts(policy, candidate)
+
+    def _begun_with(self, policy: str, rollout: str, candidate: Candidate | None, meant: int) -> int:
+        """The version that a rollout without a lease was given, or is given now."""
+        given = self._draws.version(policy, rollout)
+        if given is None:
+            given = self._recorded(policy, rollout)
+        if given is None and candidate is not None:
+            name = f"{policy}@{candidate.version}"
+
+            def takes(drawn: int, taken: int) -> bool:
+                within = taken + 1 <= candidate.share * (drawn + 1)  # chance alone would at times give it more
+                return within and in_canary(rollout, name, candidate.share)
+
+            given = self._draws.draw(policy, rollout, candidate, takes)
+        return meant if given is None or self._store.version(policy, given) is None else given
+
+    def _recorded(self, policy: str, rollout: str) -> int | None:
+        """The version that answered a rollout which began before anything was drawn; None: it is new."""
+        answered = (row.version for row in self._ledger.rollout(rollout) if row.policy == row.model == policy)
+        return next((version for version in answered if version is not None), None)
+
+
+def in_canary(rollout: str, candidate: str, share: float) -> bool:
+    """Whether a rollout belongs to the candidate's share: always the same answer for a rollout and a candidate.
+
+    Args:
+        rollout: Id of the rollout.
+        candidate: The candidate, such as `agent@7`: each draws other rollouts.
+        share: Share of the rollouts, from 0 to 1.
+    """
+    digest = hashlib.sha256(f"{candidate}\0{rollout}".encode(errors="surrogatepass")).digest()
+    return int.from_bytes(digest[:8]) < share * 2**64
