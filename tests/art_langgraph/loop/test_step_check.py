@@ -16,7 +16,7 @@ from art_langgraph.loop.step_check import wait_until_ready
 from tests.support.chat_models import Answering
 from tests.support.graphs import counting
 from tests.support.trainer_server import TrainerServer
-from trainer_server.wire import ServerUnreachable, StepResult
+from trainer_server.wire import Connection, ServerUnreachable, StepResult
 
 
 class Client(TrainerClient):
@@ -27,6 +27,7 @@ class Client(TrainerClient):
     def __init__(self, ready_after: int = 0) -> None:
         self.sent: list[list[TrajectoryGroup]] = []
         self.asked, self.ready_after = 0, ready_after
+        self.connection = Connection("http://127.0.0.1:1", "key")
 
     async def train_step(self, policy: str, groups: Sequence[Any], *_: Any, **__: Any) -> StepResult:
         self.sent.append(list(groups))
