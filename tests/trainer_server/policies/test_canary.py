@@ -111,7 +111,7 @@ async def test_each_promotion_ends_the_trial_that_of_the_same_version_too(store:
     names = PolicyNames(store)
     names.promote("agent", 1)
     names.try_candidate("agent", store.candidate("agent"))
-    assert [names.is_newest(("agent", number)) for number in range(4)] == [False, True, True, False]
+    assert [names.is_named(("agent", number)) for number in range(4)] == [False, True, True, False]
     store.promote("agent", 1)
     names.promote("agent", 1)
     assert (store.candidate("agent"), names.candidates, store.promotions("agent")) == (None, {}, 2)
