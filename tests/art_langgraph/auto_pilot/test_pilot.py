@@ -57,7 +57,7 @@ async def until(pilot: Autopilot, event: str) -> list[Entry]:
     entries: list[Entry] = []
     while not any(entry.event == event for entry in entries):
         more = await pilot.advance()
-        assert more, f"{[str(entry) for entry in entries]}, {pilot.book.state()}"
+        assert more, f"{[str(entry) for entry in entries]}, {pilot.state_store.state()}"
         entries += more
     return entries
 
@@ -151,14 +151,14 @@ async def test_a_kill_before_any_write_loses_nothing(
 
     monkeypatch.setattr(Journal, "write", killed)
     for _ in range(60):
-        if not deployed.versions and (state := fly().book.state()) and state.phase == Phase.collecting:
+        if not deployed.versions and (state := fly().state_store.state()) and state.phase == Phase.collecting:
             await deployed.use(4, alternating)
         try:
             if not await fly().advance():
                 await deployed.use(4, likes(1))
         except Killed:
             continue
-        history = fly().book.history()
+        history = fly().state_store.history()
         if history and history[-1].event == "promoted":
             break
     assert [entry.event for entry in history] == ["started", "training", "trained", "gate", "canary", "promoted"]
@@ -276,7 +276,7 @@ async def test_it_is_stopped_by_hand(deployed: Deployment, fly: Fly) -> None:
 
 
 async def test_one_process_flies_a_policy(deployed: Deployment, fly: Fly) -> None:
-    with fly().book.alone(), pytest.raises(ConfigError, match="another autopilot"):
+    with fly().state_store.alone(), pytest.raises(ConfigError, match="another autopilot"):
         async for _ in autopilot(deployed.policy, deployed.client, store=deployed.store):
             pass
 
