@@ -20,11 +20,11 @@ from art_langgraph import (
     autopilot,
 )
 from art_langgraph.auto_pilot.journal import Journal
-from art_langgraph.auto_pilot.pilot import share_of
+from art_langgraph.auto_pilot.pilot import _passes, share_of
 from art_langgraph.auto_pilot.state import Entry, Phase, State
 from tests.support.deployment import Deployment, alternating, graph
 from tests.support.trainer_server import TrainerServer
-from trainer_server.wire import ConfigError
+from trainer_server.wire import ConfigError, ServerError
 
 Fly = Callable[..., Autopilot]
 
@@ -81,6 +81,7 @@ async def decided(pilot: Autopilot, deployed: Deployment, likes: Callable[[int, 
     raise AssertionError(await pilot.status())
 
 
+@pytest.mark.slow
 async def test_a_better_candidate_takes_over_and_the_next_one_is_trained_from_it(
     deployed: Deployment, fly: Fly
 ) -> None:
@@ -279,6 +280,12 @@ async def test_one_process_flies_a_policy(deployed: Deployment, fly: Fly) -> Non
     with fly().state_store.alone(), pytest.raises(ConfigError, match="another autopilot"):
         async for _ in autopilot(deployed.policy, deployed.client, store=deployed.store):
             pass
+
+
+def test_a_server_at_fault_is_asked_again_and_one_that_refuses_is_not() -> None:
+    assert all(_passes(ServerError("later", status=status)) for status in (429, 500, 502, 503, 507))
+    assert not any(_passes(ServerError("never", status=status)) for status in (401, 404, 422))
+    assert _passes(ServerError("promoted", status=409, code="promoted_meanwhile"))
 
 
 def test_a_share_is_a_percentage_or_a_number() -> None:
