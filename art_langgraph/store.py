@@ -260,7 +260,9 @@ class TrajectoryStore:
             for run in group.trajectories:
                 _add_score(db, run.id, _Score.of(run, source))
 
-    def begin_step(self, policy: str, step: str, trajectory_ids: Iterable[str]) -> None:
+    def begin_step(
+        self, policy: str, step: str, trajectory_ids: Iterable[str], *, again: bool = True
+    ) -> frozenset[str]:
         """Records which runs a training step is given. Call it before the step is sent, and `end_step` after it.
 
         A step that was begun before under the same key is replaced, because the server did not accept it.
@@ -272,11 +274,19 @@ class TrajectoryStore:
             policy: Name of the trained policy.
             step: The idempotency key that the step is sent with.
             trajectory_ids: Ids of the runs.
+            again: Also those that other steps were given. False: these are left out, whoever else begins a step now.
+
+        Returns:
+            Ids of the runs that the step may be given.
         """
         with self._connected() as db, db:
-            db.execute("DELETE FROM steps WHERE policy = ? AND step = ?", (policy, step))
-            rows = [(policy, step, trajectory_id) for trajectory_id in trajectory_ids]
+            db.execute("DELETE FROM steps WHERE policy = ? AND step = ?", (policy, step))  # no one else writes now
+            ids = frozenset(trajectory_ids)
+            if not again:
+                ids -= _trained(db, policy)
+            rows = [(policy, step, trajectory_id) for trajectory_id in ids]
             db.executemany("INSERT OR IGNORE INTO steps (policy, step, trajectory) VALUES (?, ?, ?)", rows)
+        return ids
 
     def end_step(self, policy: str, step: str, version: int | None) -> None:
         """Records what became of a step that `begin_step` recorded. The last record counts. Unknown steps are ignored.
@@ -301,13 +311,7 @@ class TrajectoryStore:
         A run that resumed another run has the id of that one, as everywhere.
         """
         with self._connected() as db:
-            query = """
-                SELECT DISTINCT coalesce(first, steps.trajectory)
-                FROM steps LEFT JOIN resumed ON resumed.trajectory = steps.trajectory
-                WHERE policy = ? AND (version IS NOT NULL OR NOT ended)
-            """
-            rows = db.execute(query, (policy,))
-            return {trajectory_id for (trajectory_id,) in rows}
+            return _trained(db, policy)
 
     def add_evaluation(self, key: str, version: int, trajectory_ids: Sequence[str]) -> None:
         """Records which runs are the evaluation of a version. A version that was evaluated keeps its first evaluation.
@@ -531,6 +535,16 @@ def concerns_all(error: Exception) -> bool:
 def _text(text: str | None) -> str | None:
     """A text as a column of the store can hold it. The record keeps every character."""
     return None if text is None else writable(text)
+
+
+def _trained(db: sqlite3.Connection, policy: str) -> set[str]:
+    """See `TrajectoryStore.trained`."""
+    query = """
+        SELECT DISTINCT coalesce(first, steps.trajectory)
+        FROM steps LEFT JOIN resumed ON resumed.trajectory = steps.trajectory
+        WHERE policy = ? AND (version IS NOT NULL OR NOT ended)
+    """
+    return {trajectory_id for (trajectory_id,) in db.execute(query, (policy,))}
 
 
 def _read(db: sqlite3.Connection, record: str) -> Trajectory:

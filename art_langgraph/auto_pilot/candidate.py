@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import islice
 
@@ -13,7 +14,7 @@ from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.loop.watch.signals import Signals
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
-from trainer_server.wire import GRPOConfig, Job, StepResult
+from trainer_server.wire import GRPOConfig, Job, JobFailed, ServerError, StepResult
 
 HISTORY = 200
 """How many earlier scored runs the running baseline is made of."""
@@ -48,7 +49,7 @@ async def train_candidate(
 
     Args:
         client: The trainer server.
-        store: Where the runs are marked as trained.
+        store: Where the runs of the step are marked as trained: `begin_step` was called.
         state: Has the step's key, and the version that it goes on from.
         comparison: The runs of the step.
         job: The step, where the server has accepted it before.
@@ -58,21 +59,32 @@ async def train_candidate(
         The version that it made, or why it made none; None where there is nothing to compare.
 
     Raises:
-        JobFailed: The step failed. Its runs are free for another one.
+        JobFailed: The step failed, or the server refused it. Its runs are free for another one.
     """
     if job is None and not comparison.groups:
+        await asyncio.to_thread(store.end_step, state.policy, state.key, None)
         return None
     async with StepMarks(store, state.policy, state.key, comparison.trained if job is None else []) as marks:
         if job is None:
-            job = await client.submit(
-                state.policy,
-                comparison.groups,
-                config,
-                from_version=state.champion,
-                idempotency_key=state.key,
-            )
+            try:
+                job = await client.submit(
+                    state.policy,
+                    comparison.groups,
+                    config,
+                    from_version=state.champion,
+                    idempotency_key=state.key,
+                )
+            except ServerError as error:
+                if may_succeed_later(error):
+                    raise
+                raise JobFailed(f"the server refused the step: {error}", job_id="") from error
         marks.result = result = await client.result(job)
     return result
+
+
+def may_succeed_later(error: ServerError) -> bool:
+    """Whether the same request may succeed later: the server is busy or has a fault."""
+    return error.status == 429 or error.status >= 500
 
 
 def step_figures(step: int, result: StepResult, runs: Sequence[Trajectory]) -> Signals:

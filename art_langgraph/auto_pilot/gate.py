@@ -53,7 +53,8 @@ class Gate:
         self._reward = (self._held_out.reward if self._held_out else None) or reward
         if self._held_out and self._held_out.success is full_reward:
             self._held_out = replace(self._held_out, success=success)
-        self._made: Evaluations | None = None
+        self._made: tuple[float, Evaluations] | None = None
+        """For the policy that was created then."""
 
     @property
     def tasks(self) -> frozenset[str]:
@@ -85,9 +86,9 @@ class Gate:
 
     def _evaluations(self, policy: Policy) -> Evaluations:
         assert self._held_out is not None
-        if self._made is None:
+        if self._made is None or self._made[0] != policy.created:
             graph: Any = self._graph
-            self._made = Evaluations(
+            evaluations = Evaluations(
                 partial(evaluate, graph, store=self._store),
                 policy=policy,
                 held_out=self._held_out,
@@ -98,4 +99,5 @@ class Gate:
                 resumed=True,
                 progress=False,
             )
-        return self._made
+            self._made = policy.created, evaluations
+        return self._made[1]

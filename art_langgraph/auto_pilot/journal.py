@@ -5,19 +5,19 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from art_langgraph.auto_pilot.book import Book
 from art_langgraph.auto_pilot.state import Entry, Pause, State
+from art_langgraph.auto_pilot.state_store import StateStore
 
 
 class Journal:
     """Writes states with the entries that led to them.
 
     Args:
-        book: Where they are kept.
+        states: Where they are kept.
     """
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self, states: StateStore) -> None:
+        self._states = states
         self._new: list[Entry] = []
 
     def entry(self, state: State, event: str, reason: str, **numbers: Any) -> Entry:
@@ -33,7 +33,7 @@ class Journal:
 
     def write(self, state: State, *entries: Entry) -> None:
         """Writes a state, and the entries that led to it."""
-        self._book.write(state, *entries)
+        self._states.write(state, *entries)
         self._new += entries
 
     def note(self, state: State, event: str, reason: str, **numbers: Any) -> None:

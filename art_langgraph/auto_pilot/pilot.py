@@ -13,13 +13,14 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from art_langgraph.auto_pilot.book import Book
+from art_langgraph.auto_pilot.candidate import may_succeed_later
 from art_langgraph.auto_pilot.decision import CanaryRules, Verdict
 from art_langgraph.auto_pilot.gate import Gate
 from art_langgraph.auto_pilot.journal import Journal
-from art_langgraph.auto_pilot.making import Making
+from art_langgraph.auto_pilot.preparation import Preparation
 from art_langgraph.auto_pilot.runs import LedgerRuns, StoredRuns
 from art_langgraph.auto_pilot.state import Entry, Phase, State
+from art_langgraph.auto_pilot.state_store import StateStore
 from art_langgraph.auto_pilot.trial import BY_HAND, NOTHING_PROMOTED, PROMOTED_MEANWHILE, Trial
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.loop.evaluate import Success, full_reward
@@ -89,11 +90,11 @@ class Autopilot:
             )
         share = share_of(self.canary)
         store = TrajectoryStore() if self.store is None else self.store
-        self.book = Book(store.path, self.policy)
-        self._journal = Journal(self.book)
+        self.state_store = StateStore(store.path, self.policy)
+        self._journal = Journal(self.state_store)
         self._gate = Gate(self.gate, self.graph, self.reward, self.success, store)
         recorded = LedgerRuns(self.client, self.policy) if self.from_ledger else StoredRuns(store)
-        self._making = Making(
+        self._preparation = Preparation(
             self.policy,
             client=self.client,
             store=store,
@@ -130,7 +131,7 @@ class Autopilot:
             ConfigError: Another process flies the policy, or the store cannot be used.
             ServerError: The server has no such policy.
         """
-        with self.book.alone():
+        with self.state_store.alone():
             for entry in self.resume() if resume else ():
                 yield entry
             while True:
@@ -143,7 +144,7 @@ class Autopilot:
                     entries = self._journal.taken()
                 for entry in entries:
                     yield entry
-                if (state := self.book.state()) and state.pause:
+                if (state := self.state_store.state()) and state.pause:
                     return
                 if not entries:
                     await asyncio.sleep(self.poll)
@@ -154,7 +155,7 @@ class Autopilot:
         Returns:
             What it did. Empty: there is nothing to do yet, or it is paused.
         """
-        policy, state = await self.client.policy(self.policy), self.book.state()
+        policy, state = await self.client.policy(self.policy), await asyncio.to_thread(self.state_store.state)
         if state is None or state.created != policy.created:
             await self._take_over(policy, None)
         elif state.pause is None:
@@ -163,7 +164,7 @@ class Autopilot:
 
     def resume(self) -> list[Entry]:
         """Goes on where it is paused. The alarms that paused it do not pause it again until they have ended."""
-        state = self.book.state()
+        state = self.state_store.state()
         if state is not None and state.pause is not None:
             cause, state.pause = state.pause.cause, None
             if cause in (BY_HAND, NOTHING_PROMOTED):
@@ -175,7 +176,7 @@ class Autopilot:
 
     async def status(self) -> dict[str, Any]:
         """Where it is, as JSON: phase, versions, pause, and what the runs of both versions came to."""
-        state, counts = self.book.state(), await self.client.candidate(self.policy)
+        state, counts = self.state_store.state(), await self.client.candidate(self.policy)
         if state is None:
             return {"policy": self.policy, "phase": None}
         told = {"policy", "phase", "champion", "candidate", "steps", "pause"}
@@ -186,7 +187,7 @@ class Autopilot:
 
     def stop(self) -> bool:
         """Decides that the present candidate goes; `advance` carries it out. False: there is no candidate."""
-        state = self.book.state()
+        state = self.state_store.state()
         if state is None or state.phase not in (Phase.gate, Phase.canary):
             return False
         state.pause = None
@@ -204,11 +205,11 @@ class Autopilot:
                 return self._trial.nothing_promoted(state, policy)
         match state.phase:
             case Phase.collecting:
-                await self._making.collect(state)
+                await self._preparation.collect(state)
             case Phase.training:
-                await self._making.train(state, policy)
+                await self._preparation.train(state, policy)
             case Phase.gate:
-                await self._making.measure(state, policy)
+                await self._preparation.measure(state, policy)
             case Phase.canary:
                 await self._trial.compare(state, policy)
             case Phase.deciding:
@@ -229,8 +230,8 @@ class Autopilot:
 
 
 def _passes(error: ServerError) -> bool:
-    """Whether the same request may succeed later: the server is busy, or somebody promoted while it was under way."""
-    return error.status in (429, 503) or error.code == PROMOTED_MEANWHILE
+    """Whether the same phase may succeed later, also because somebody promoted while the request was under way."""
+    return may_succeed_later(error) or error.code == PROMOTED_MEANWHILE
 
 
 async def autopilot(

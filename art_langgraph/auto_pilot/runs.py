@@ -12,6 +12,7 @@ from art_langgraph.client.client import TrainerClient
 from art_langgraph.loop.evaluate import Success
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, scenario_id
+from trainer_server.wire import ServerError
 
 _AT_ONCE = 16
 """Rollouts that are read at once."""
@@ -77,20 +78,31 @@ class LedgerRuns:
         """See `Recorded`."""
         listed = [one async for one in self.client.rollouts(policy=self._policy, rewarded=True) if one.created >= since]
         new = [one for one in listed if (one.id, one.reward) not in self._known]
-        read = await self.read([one.id for one in new])
-        self._known |= {(one.id, one.reward): run for one, run in zip(new, read, strict=True)}
-        found = [self._known[one.id, one.reward] for one in listed]
-        return [run for run in reversed(found) if run.started >= since]
+        read = await self._read([one.id for one in new])
+        known = self._known | {(one.id, one.reward): read[one.id] for one in new if one.id in read}
+        keys = [(one.id, one.reward) for one in listed]
+        self._known = {key: known[key] for key in keys if key in known}
+        return [run for run in reversed(self._known.values()) if run.started >= since]
 
     async def read(self, ids: Sequence[str]) -> list[Trajectory]:
         """See `Recorded`."""
+        return list((await self._read(ids)).values())
+
+    async def _read(self, ids: Sequence[str]) -> dict[str, Trajectory]:
+        """Rollouts by id, without those that are gone."""
         limit = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(rollout_id: str) -> Trajectory:
+        async def one(rollout_id: str) -> Trajectory | None:
             async with limit:
-                return await self.client.rollout(rollout_id)
+                try:
+                    return await self.client.rollout(rollout_id)
+                except ServerError as error:
+                    if error.status == 404:
+                        return None
+                    raise
 
-        return list(await asyncio.gather(*map(one, ids)))
+        found = zip(ids, await asyncio.gather(*map(one, ids)), strict=True)
+        return {rollout_id: run for rollout_id, run in found if run is not None}
 
 
 def asked(run: Trajectory, policy: str) -> bool:

@@ -83,6 +83,8 @@ class State(BaseModel):
     """Idempotency key of the step."""
     runs: list[str] = Field(default_factory=list)
     """Ids of the runs that the step was given, or the last one."""
+    tried: list[str] = Field(default_factory=list)
+    """Ids of runs that steps were given and that none was trained on: alone they are no reason for another step."""
     candidate: int | None = None
     since: float | None = None
     """When the canary began, by the server's clock. None: the server was not told yet, or its answer was lost."""

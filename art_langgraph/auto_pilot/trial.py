@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from art_langgraph.auto_pilot.decision import CanaryRules, Outcomes, Verdict, decide
@@ -10,7 +11,9 @@ from art_langgraph.auto_pilot.runs import Recorded, count
 from art_langgraph.auto_pilot.state import Pause, State
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.loop.evaluate import Success
-from trainer_server.wire import CanaryCounts, Policy, ServerError
+from trainer_server.wire import CanaryCounts, Candidate, Policy, ServerError
+
+log = logging.getLogger("art_langgraph")
 
 BY_HAND, NOTHING_PROMOTED = "promoted_by_hand", "nothing_promoted"
 """Causes of a pause."""
@@ -44,6 +47,7 @@ class Trial:
     ) -> None:
         self._policy, self._client, self._journal, self._recorded = policy, client, journal, recorded
         self._share, self._success, self._rules = share, success, rules
+        self._said_share = False
 
     async def compare(self, state: State, policy: Policy) -> None:
         """Serves the candidate to its share, and decides once the outcomes tell."""
@@ -55,6 +59,7 @@ class Trial:
             why = policy.quarantined.get(state.candidate, "somebody ended its canary")
             state.decide(Verdict.abandon, f"it is served no longer: {why}")
         else:
+            self._say_share(counts.candidate)
             candidate, champion, numbers = await self.outcomes(state, counts)
             found = decide(candidate, champion, self._rules, expected=state.champion, promoted=policy.promoted)
             if found.verdict == Verdict.wait:
@@ -85,6 +90,19 @@ class Trial:
             "taken": counts.taken,
         }
         return candidate.outcomes, champion.outcomes, numbers
+
+    def _say_share(self, candidate: Candidate) -> None:
+        """Says, once, where the candidate was given another share than it would be given now."""
+        if candidate.share != self._share and not self._said_share:
+            self._said_share = True
+            log.warning(
+                "%s@%d keeps the share of %g%% that its canary began with: the share of %g%% holds from the next "
+                "candidate on (`art-langgraph autopilot --stop` rolls the present one back)",
+                self._policy,
+                candidate.version,
+                100 * candidate.share,
+                100 * self._share,
+            )
 
     async def _begin(self, state: State) -> None:
         assert state.candidate is not None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from art_langgraph.client.client import TrainerClient
     from art_langgraph.trajectory import Trajectory
 
-_GATE, _CANARY, _ACTIONS = "Gate", "Canary", "Instead of flying"
+_GATE, _CANARY, _ACTIONS = "Gate", "Canary", "Single actions"
 
 
 def autopilot_command(
@@ -160,10 +160,10 @@ def autopilot_command(
             if status:
                 return _show(await pilot.status(), as_json)
             if show_log:
-                return _tell(pilot.book.history(), as_json)
+                return _tell(pilot.state_store.history(), as_json)
             if stop:
                 return await _stop(pilot, as_json)
-            paused = state.pause if (state := pilot.book.state()) else None
+            paused = state.pause if (state := pilot.state_store.state()) else None
             if paused and not resume and not (sys.stdin.isatty() and typer.confirm(f"Paused. {paused}\nGo on?")):
                 raise ConfigError(f"the autopilot of {policy!r} is paused: {paused}. --resume goes on")
             if once:
@@ -171,7 +171,7 @@ def autopilot_command(
             else:
                 async for entry in pilot.run(resume=paused is not None):
                     _tell([entry], as_json)
-            if (state := pilot.book.state()) and state.pause:
+            if (state := pilot.state_store.state()) and state.pause:
                 raise typer.Exit(1)
 
     try:
@@ -183,8 +183,16 @@ def autopilot_command(
         raise typer.Exit(130) from None
 
 
+_NO_CANDIDATE: dict[str | None, str] = {
+    "training": "there is no candidate yet: a step is under way, and the next start of the autopilot goes on with it. "
+    "`art-langgraph jobs list` shows it, `art-langgraph jobs cancel` ends it",
+    "deciding": "the candidate is decided: the next start of the autopilot carries it out",
+}
+"""What `--stop` says, by the phase."""
+
+
 async def _once(pilot: Autopilot, as_json: bool, *, resume: bool) -> None:
-    with pilot.book.alone():
+    with pilot.state_store.alone():
         if resume:
             _tell(pilot.resume(), as_json)
         while entries := await pilot.advance():
@@ -192,9 +200,10 @@ async def _once(pilot: Autopilot, as_json: bool, *, resume: bool) -> None:
 
 
 async def _stop(pilot: Autopilot, as_json: bool) -> None:
-    with pilot.book.alone():
+    with pilot.state_store.alone():
         if not pilot.stop():
-            print("there is no candidate")
+            state = pilot.state_store.state()
+            print(_NO_CANDIDATE.get(state.phase if state else None, "there is no candidate"))
             return
         _tell(await pilot.advance(), as_json)
 

@@ -271,7 +271,7 @@ def train_command(
             elif ruler:
                 runs = await _judge(target, runs, ruler)
             config = GRPOConfig(lr=lr, loss_aggregation=loss_aggregation)
-            await _train(trainer, policy, target, runs, recorded, config, node)
+            await _train(trainer, policy, target, runs, recorded, config, node, again)
 
     asyncio.run(step())
 
@@ -322,13 +322,14 @@ async def _from_ledger(
 
         runs = await asyncio.gather(*(read(one.id) for one in listed if one.id in fresh))
         earlier = [header for header in headers if header.id not in fresh]
-        await _train(trainer, policy, store, runs, [*runs, *earlier], config, nodes)
+        await _train(trainer, policy, store, runs, [*runs, *earlier], config, nodes, again)
 
 
 async def _unused(
     trainer: TrainerClient, store: TrajectoryStore, policy: str, recorded: Sequence[Trajectory], again: bool
 ) -> list[Trajectory]:
     """The runs that a step may take. Says which ones are left out, and why."""
+    from art_langgraph.auto_pilot.state_store import StateStore
     from art_langgraph.client.step_marks import settle
 
     usable = [trajectory for trajectory in recorded if not (trajectory.evaluation or trajectory.hints)]
@@ -337,7 +338,10 @@ async def _unused(
             f"{evaluations} of {len(recorded)} runs are left out: they evaluate a version, or had hints, and are never "
             "trained on"
         )
-    for job in await settle(trainer, store, policy):
+    flown = StateStore(store.path, policy).step_of_a_running_autopilot()
+    if flown is not None:
+        print(f"the autopilot of {policy} is running, and has a training step under way: its runs are in use")
+    for job in await settle(trainer, store, policy, sending=flown):
         print(f"{job.id}, which was sent earlier, is still {job.status}: its runs are in use")
     if again:
         return usable
@@ -388,6 +392,7 @@ async def _train(
     recorded: Sequence[Trajectory],
     config: GRPOConfig,
     nodes: list[str] | None,
+    again: bool,
 ) -> None:
     """Compares runs, takes a training step on them, and records that they were used."""
     from art_langgraph.client.step_marks import StepMarks
@@ -395,14 +400,18 @@ async def _train(
     from art_langgraph.loop.sampling.dead_groups import dead_groups
     from art_langgraph.trajectory import TrajectoryGroup
 
-    chosen = {trajectory.id for trajectory in runs}
+    key = uuid.uuid4().hex
+    chosen = store.begin_step(policy, key, [trajectory.id for trajectory in runs], again=again)
+    if taken := sum(trajectory.id not in chosen for trajectory in runs):
+        print(f"{taken} of {len(runs)} runs are left out: another step of {policy} was given them meanwhile")
+    runs = [trajectory for trajectory in runs if trajectory.id in chosen]
     earlier = (run for run in recorded if run.id not in chosen and run.scored and not run.evaluation)
     comparison = compare(runs, policy, history=list(islice(earlier, _HISTORY)), nodes=nodes)
     _tell(comparison)
     if not comparison.groups:
+        store.end_step(policy, key, None)
         print("nothing to train on")
         raise typer.Exit(1)
-    key = uuid.uuid4().hex
     async with StepMarks(store, policy, key, comparison.trained) as marks:
         job = await trainer.submit(policy, comparison.groups, config, idempotency_key=key)
         print(f"{job.id} is accepted: a training step of {policy}")

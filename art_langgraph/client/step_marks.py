@@ -45,24 +45,29 @@ class StepMarks:
             await asyncio.to_thread(self._store.end_step, self._policy, self._step, _made(self.result))
 
 
-async def settle(client: TrainerClient, store: TrajectoryStore, policy: str) -> list[Job]:
+async def settle(
+    client: TrainerClient, store: TrajectoryStore, policy: str, *, sending: str | None = None
+) -> list[Job]:
     """Records what became of steps that were interrupted on this side.
 
     Args:
         client: The trainer server that they were sent to.
         store: Where their runs are.
         policy: Name of the policy.
+        sending: Idempotency key of a step that another process may be sending just now. While the server does not know
+            it, it stays open.
 
     Returns:
         The jobs that have not ended. Their runs stay marked.
     """
     running = []
-    for step in store.open_steps(policy):
+    for step in await asyncio.to_thread(store.open_steps, policy):
         job = await client.find_step(policy, step)
         if job is not None and not job.status.final:
             running.append(job)
-        else:
-            store.end_step(policy, step, _made(job.result if job is not None else None))
+        elif job is not None or step != sending:
+            made = _made(job.result if job is not None else None)
+            await asyncio.to_thread(store.end_step, policy, step, made)
     return running
 
 

@@ -23,7 +23,7 @@ def slots_over(store: AdapterStore, names: PolicyNames, engines: Engines, leases
         capacity=4,
         directory=store.directory,
         pinned=(leases or Leases(900.0)).versions,
-        is_newest=names.is_newest,
+        is_named=names.is_named,
     )
 
 

@@ -37,7 +37,7 @@ class Slots:
         capacity: Adapters that are loaded at once.
         directory: The directory of a version.
         pinned: The versions that running rollouts are pinned to. Their slots are taken only when no other slot is idle.
-        is_newest: Whether a policy's name means this version. Slots of older versions are taken first.
+        is_named: Whether a policy's name means this version. Slots of older versions are taken first.
         wait: Seconds that a request waits for a slot. Time in which its adapter loads or engines rest does not count.
         patience: Seconds after which the next adapter drains too: the first adapter may have a long answer to finish.
     """
@@ -49,13 +49,13 @@ class Slots:
         capacity: int,
         directory: Callable[[str, int], Path],
         pinned: Callable[[], Collection[Key]],
-        is_newest: Callable[[Key], bool],
+        is_named: Callable[[Key], bool],
         wait: float = 60.0,
         patience: float = 5.0,
     ) -> None:
         self._engines = engines
         self._capacity = capacity
-        self._directory, self._pinned, self._is_newest = directory, pinned, is_newest
+        self._directory, self._pinned, self._is_named = directory, pinned, is_named
         self._wait, self._patience = wait, patience
         self._loaded: OrderedDict[Key, None] = OrderedDict()  # least recently used first
         self._in_use: Counter[Key] = Counter()
@@ -203,4 +203,4 @@ class Slots:
         """
         pinned = self._pinned()
         idle = [key for key in self._loaded if not self._in_use[key]]
-        return min(idle, key=lambda key: (key in pinned, self._is_newest(key)), default=None)
+        return min(idle, key=lambda key: (key in pinned, self._is_named(key)), default=None)

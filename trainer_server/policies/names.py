@@ -25,7 +25,7 @@ class PolicyNames:
         self.unserved: dict[str, str] = {}
         """Policies that this server cannot serve, and why."""
 
-    def is_newest(self, key: Key) -> bool:
+    def is_named(self, key: Key) -> bool:
         """Whether the policy's name, or `name@latest`, means this version, also for a share of the rollouts only."""
         policy, version = key
         candidate = self.candidates.get(policy)
@@ -83,7 +83,7 @@ class PolicyNames:
     def refuse(self, key: Key, why: str) -> str:
         """What a request for a version with a problem is told. A version that the policy's name means is quarantined:
         what the name means must not depend on who notices the problem."""
-        if self.is_newest(key):
+        if self.is_named(key):
             return self.quarantine(key, why)
         return f"{adapter_name(key)} cannot be served: {why}. Ask for another version of it (/v1/models)."
 

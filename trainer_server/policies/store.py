@@ -65,8 +65,8 @@ class _PolicyFile(BaseModel):
 
 class _PromotedFile(BaseModel):
     version: int | None
-    count: int
-    """How many promotions there were until now."""
+    count: int = 1
+    """How many promotions there were until now. A file without the number was written by one."""
 
 
 class _ScoreFile(BaseModel):

@@ -78,7 +78,7 @@ class Server:
             capacity=config.adapter_slots,
             directory=self.store.directory,
             pinned=self.leases.versions,
-            is_newest=self.names.is_newest,
+            is_named=self.names.is_named,
             wait=config.slot_wait,
         )
         self.recorder = Recorder(self.identity, self.ledger)

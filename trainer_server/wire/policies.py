@@ -122,7 +122,7 @@ class Promotion(BaseModel):
     """Promote only if `Policy.promotions` is this number, that is, if nobody has promoted meanwhile; else 409."""
 
 
-class Canary(BaseModel):
+class CandidateSpec(BaseModel):
     """Body of `PUT /api/policies/{name}/candidate`."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)

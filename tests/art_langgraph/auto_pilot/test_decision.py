@@ -35,6 +35,7 @@ def trial(rng: random.Random, candidate: float, champion: float, per_run: int = 
     raise AssertionError("after `most` runs it is decided")
 
 
+@pytest.mark.slow
 def test_a_candidate_that_is_no_better_is_promoted_no_more_often_than_alpha() -> None:
     rng = random.Random(0)
     for rate in (0.1, 0.5):

@@ -20,11 +20,11 @@ from art_langgraph import (
     autopilot,
 )
 from art_langgraph.auto_pilot.journal import Journal
-from art_langgraph.auto_pilot.pilot import share_of
+from art_langgraph.auto_pilot.pilot import _passes, share_of
 from art_langgraph.auto_pilot.state import Entry, Phase, State
 from tests.support.deployment import Deployment, alternating, graph
 from tests.support.trainer_server import TrainerServer
-from trainer_server.wire import ConfigError
+from trainer_server.wire import ConfigError, ServerError
 
 Fly = Callable[..., Autopilot]
 
@@ -57,7 +57,7 @@ async def until(pilot: Autopilot, event: str) -> list[Entry]:
     entries: list[Entry] = []
     while not any(entry.event == event for entry in entries):
         more = await pilot.advance()
-        assert more, f"{[str(entry) for entry in entries]}, {pilot.book.state()}"
+        assert more, f"{[str(entry) for entry in entries]}, {pilot.state_store.state()}"
         entries += more
     return entries
 
@@ -81,6 +81,7 @@ async def decided(pilot: Autopilot, deployed: Deployment, likes: Callable[[int, 
     raise AssertionError(await pilot.status())
 
 
+@pytest.mark.slow
 async def test_a_better_candidate_takes_over_and_the_next_one_is_trained_from_it(
     deployed: Deployment, fly: Fly
 ) -> None:
@@ -151,14 +152,14 @@ async def test_a_kill_before_any_write_loses_nothing(
 
     monkeypatch.setattr(Journal, "write", killed)
     for _ in range(60):
-        if not deployed.versions and (state := fly().book.state()) and state.phase == Phase.collecting:
+        if not deployed.versions and (state := fly().state_store.state()) and state.phase == Phase.collecting:
             await deployed.use(4, alternating)
         try:
             if not await fly().advance():
                 await deployed.use(4, likes(1))
         except Killed:
             continue
-        history = fly().book.history()
+        history = fly().state_store.history()
         if history and history[-1].event == "promoted":
             break
     assert [entry.event for entry in history] == ["started", "training", "trained", "gate", "canary", "promoted"]
@@ -276,9 +277,15 @@ async def test_it_is_stopped_by_hand(deployed: Deployment, fly: Fly) -> None:
 
 
 async def test_one_process_flies_a_policy(deployed: Deployment, fly: Fly) -> None:
-    with fly().book.alone(), pytest.raises(ConfigError, match="another autopilot"):
+    with fly().state_store.alone(), pytest.raises(ConfigError, match="another autopilot"):
         async for _ in autopilot(deployed.policy, deployed.client, store=deployed.store):
             pass
+
+
+def test_a_server_at_fault_is_asked_again_and_one_that_refuses_is_not() -> None:
+    assert all(_passes(ServerError("later", status=status)) for status in (429, 500, 502, 503, 507))
+    assert not any(_passes(ServerError("never", status=status)) for status in (401, 404, 422))
+    assert _passes(ServerError("promoted", status=409, code="promoted_meanwhile"))
 
 
 def test_a_share_is_a_percentage_or_a_number() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from langchain_core.messages import HumanMessage
 
 from art_langgraph import Scenario, Trajectory, TrajectoryStore
 from art_langgraph.auto_pilot.decision import Outcomes
-from art_langgraph.auto_pilot.runs import StoredRuns, count, task, trainable
+from art_langgraph.auto_pilot.runs import LedgerRuns, StoredRuns, count, task, trainable
 from art_langgraph.trajectory import CompletionCall
+from trainer_server.wire import RolloutListed, ServerError
 
 
 def run(*versions: int, model: str = "agent", **fields: Any) -> Trajectory:
@@ -87,3 +89,30 @@ async def test_the_store_is_read_again_only_after_it_changed(tmp_path: Path) -> 
     store.add(run(1, started=0.5))
     assert len(await recorded.runs(0.0)) == 2
     assert [one.id for one in await recorded.read([first.id, "gone"])] == [first.id]
+
+
+class Ledger:
+    """A trainer server that lists three rollouts, one of which was purged since."""
+
+    def __init__(self) -> None:
+        self.reads = list[str]()
+
+    async def rollouts(self, **_: Any) -> AsyncIterator[RolloutListed]:
+        for name in ("first", "purged", "last"):
+            yield RolloutListed(id=name, created=1.0, reward=1.0)
+
+    async def rollout(self, rollout_id: str) -> Trajectory:
+        self.reads.append(rollout_id)
+        if rollout_id == "purged":
+            raise ServerError("there is no such rollout", status=404)
+        return run(1, id=rollout_id, started=1.0)
+
+
+async def test_rollouts_that_the_server_has_no_longer_are_left_out() -> None:
+    server: Any = Ledger()
+    recorded = LedgerRuns(server, "agent")
+    assert [one.id for one in await recorded.runs(0.0)] == ["last", "first"]
+    assert [one.id for one in await recorded.read(["first", "purged"])] == ["first"]
+    server.reads.clear()
+    assert len(await recorded.runs(0.0)) == 2
+    assert server.reads == ["purged"], "known ones are not read again"

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from art_langgraph import TrainerClient
+from art_langgraph.auto_pilot.state import Phase, State
+from art_langgraph.auto_pilot.state_store import StateStore
 from tests.support.cli import art
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
@@ -42,6 +44,15 @@ async def test_it_does_once_what_can_be_done_and_tells_its_history(connected: Tr
     assert (entry["event"], entry["numbers"]["champion"]) == ("started", 0)
     assert json.loads(art(*words, "--status", "--json").stdout)["phase"] == "collecting"
     assert "there is no candidate" in art(*words, "--stop").stdout
+
+
+@pytest.mark.parametrize(("phase", "said"), [("training", "a step is under way"), ("deciding", "is decided")])
+def test_stop_says_why_there_is_no_candidate_to_roll_back(
+    phase: Phase, said: str, connected: TrainerServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs.sqlite"
+    StateStore(path, "agent").write(State(policy="agent", created=1.0, phase=phase))
+    assert said in art("autopilot", "--policy", "agent", "--store", str(path), "--stop").stdout
 
 
 def test_the_help_says_how_it_works() -> None:

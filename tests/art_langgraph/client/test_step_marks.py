@@ -77,3 +77,11 @@ async def test_what_became_of_open_steps_is_asked_of_the_server(store: Trajector
     assert [left.id for left in await settle(server, store, "p")] == ["job-running"]
     assert store.trained("p") == {"made", "running"}
     assert store.open_steps("p") == ["running"]
+
+
+async def test_a_step_that_may_be_on_its_way_stays_open(store: TrajectoryStore) -> None:
+    for step in ("on_its_way", "never_sent"):
+        store.begin_step("p", step, [step])
+    server: Any = Server()
+    assert await settle(server, store, "p", sending="on_its_way") == []
+    assert (store.trained("p"), store.open_steps("p")) == ({"on_its_way"}, ["on_its_way"])

@@ -45,7 +45,7 @@ class Case:
             capacity=2,
             directory=self.store.directory,
             pinned=self.leases.versions,
-            is_newest=self.names.is_newest,
+            is_named=self.names.is_named,
             wait=wait,
             patience=0.2,
         )

@@ -34,8 +34,8 @@ def test_a_name_means_the_newest_version_in_service(store: AdapterStore) -> None
     names.serve(("p", 1))
     names.serve(("p", 0))
     assert names.newest == {"p": 1}
-    assert names.is_newest(("p", 1))
-    assert not names.is_newest(("p", 2))
+    assert names.is_named(("p", 1))
+    assert not names.is_named(("p", 2))
     names.forget("p")
     assert names.newest == {}
 
@@ -81,7 +81,7 @@ def test_a_promoted_version_is_what_the_name_means(store: AdapterStore) -> None:
     names.serve(("p", 2))
     names.promote("p", 1)
     assert (names.newest, names.promoted) == ({"p": 2}, {"p": 1})
-    assert [names.is_newest(("p", number)) for number in range(3)] == [False, True, True]
+    assert [names.is_named(("p", number)) for number in range(3)] == [False, True, True]
     names.promote("p", None)
     assert names.promoted == {}
 

@@ -165,3 +165,10 @@ def test_files_that_cannot_be_opened_now_are_not_damaged(store: AdapterStore, mo
     assert store.problem("p", 2) is None
     (folder(store, "2") / "adapter_model.safetensors").unlink()
     assert store.problem("p", 2) == "adapter_model.safetensors is missing"
+
+
+def test_a_promotion_that_was_written_without_its_number_counts(store: AdapterStore) -> None:
+    (store.root / "p" / "promoted.json").write_text('{"version": 1}')
+    assert (store.promoted("p"), store.promotions("p")) == (1, 1)
+    store.promote("p", 2)
+    assert (store.promoted("p"), store.promotions("p")) == (2, 2)

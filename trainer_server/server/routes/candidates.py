@@ -11,7 +11,7 @@ from trainer_server.engines.slots import NoFreeSlot
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.dependencies import PolicyDep, ServerDep, get_version, refuse_promoted, refuse_unserved
 from trainer_server.server.server import Server
-from trainer_server.wire import Canary, CanaryCounts, Candidate, Conflict, EngineError, NotFound, NotStored
+from trainer_server.wire import CanaryCounts, Candidate, CandidateSpec, Conflict, EngineError, NotFound, NotStored
 
 router = APIRouter(prefix="/api/policies/{name}/candidate", tags=["policies"])
 
@@ -23,14 +23,14 @@ async def show_candidate(policy: PolicyDep, server: ServerDep) -> CanaryCounts:
 
 
 @router.put("")
-async def serve_candidate(canary: Canary, policy: PolicyDep, server: ServerDep) -> CanaryCounts:
+async def serve_candidate(spec: CandidateSpec, policy: PolicyDep, server: ServerDep) -> CanaryCounts:
     """Tries a version on a share of the rollouts that begin from now on and ask for the policy by its name. Each
     rollout stays with the version that it began with. 409 where no version is promoted, or this one is. The same
     request again changes nothing."""
-    name, version = policy.name, canary.version
+    name, version = policy.name, spec.version
     refuse_unserved(server, name)
     async with server.creating[name]:
-        await asyncio.to_thread(refuse_promoted, server, name, canary.after)
+        await asyncio.to_thread(refuse_promoted, server, name, spec.after)
         beside = server.names.promoted.get(name)
         if beside is None:
             message = f"no version of {name!r} is promoted: promote the one that answers the other rollouts first"
@@ -38,13 +38,13 @@ async def serve_candidate(canary: Canary, policy: PolicyDep, server: ServerDep) 
         if beside == version:
             raise Conflict(f"{name}@{version} is promoted: it answers all rollouts", code="promoted", param="version")
         known = server.names.candidates.get(name)
-        if known is None or (known.version, known.share) != (version, canary.share):
+        if known is None or (known.version, known.share) != (version, spec.share):
             try:
                 await asyncio.to_thread(get_version, server, name, version)
                 async with server.slots.use((name, version)):  # the engines hold it before a rollout gets it
                     candidate = Candidate(
                         version=version,
-                        share=canary.share,
+                        share=spec.share,
                         since=time.time(),
                         beside=beside,
                         promotions=server.store.promotions(name),
@@ -58,7 +58,7 @@ async def serve_candidate(canary: Canary, policy: PolicyDep, server: ServerDep) 
 @router.delete("", status_code=204)
 async def end_candidate(policy: PolicyDep, server: ServerDep, version: int | None = None) -> None:
     """Ends the trial: new rollouts get the promoted version. Rollouts that began with the candidate keep it. With
-    `version`, only the trial of that version ends; 404 where another one is tried. No trial is fine."""
+    `version`, only the trial of that version ends; 404 where another one is tried. Where none is, nothing happens."""
     name = policy.name
     async with server.creating[name]:
         known = server.names.candidates.get(name)

@@ -10,6 +10,7 @@ from tests.support.jobs import answers, ask, step, version_of
 from tests.support.trainer_server import TrainerServer, trainer_server_on
 
 
+@pytest.mark.slow
 def test_a_promoted_version_is_served_while_newer_ones_come(tmp_path: Path, base_model: Path) -> None:
     with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
         assert http.post("/api/policies", json={"name": "p"}).json()["promoted"] is None

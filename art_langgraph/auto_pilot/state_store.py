@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from art_langgraph.auto_pilot.state import Entry, State
+from art_langgraph.auto_pilot.state import Entry, Phase, State
 from trainer_server.wire import NAME_PATTERN, ConfigError
 from trainer_server.wire.jsonl import from_json, to_json
 
@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS autopilot_history (policy TEXT NOT NULL, record TEXT 
 """
 
 
-class Book:
+class StateStore:
     """State and history of one policy's autopilot.
 
     Args:
@@ -60,6 +60,17 @@ class Book:
         with self._opened() as db:
             query = "SELECT record FROM autopilot_history WHERE policy = ? ORDER BY rowid"
             return [from_json(Entry, record) for (record,) in db.execute(query, (self._policy,))]
+
+    def step_of_a_running_autopilot(self) -> str | None:
+        """Key of the step that another process is sending, or waits for; None: there is none."""
+        state = self.state()
+        if state is None or state.phase != Phase.training:
+            return None
+        try:
+            with self.alone():
+                return None
+        except ConfigError:
+            return state.key
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -1,7 +1,8 @@
-"""Making a candidate: runs are collected, a step is trained on them, and its version is measured on the gate."""
+"""Preparation of a candidate: runs are collected, a step is trained on them, its version is measured on the gate."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Sequence
@@ -23,11 +24,12 @@ from art_langgraph.store import TrajectoryStore
 from trainer_server.wire import GRPOConfig, JobFailed, Policy
 
 _BATCHES = 4
-"""A step takes at most so many times `train_every` runs, the newest ones. The others wait for the next one."""
+"""A step takes at most so many times `train_every` runs: the newest, and those first that no step was given yet. The
+others wait for the next one."""
 _DAY = 86400.0
 
 
-class Making:
+class Preparation:
     """The phases collecting, training and gate of one policy.
 
     Args:
@@ -68,15 +70,17 @@ class Making:
     async def collect(self, state: State) -> None:
         """Begins a step once there are enough new runs."""
         recorded = await self._recorded.runs(time.time() - self._max_age * _DAY)
-        trained = self._store.trained(self._policy)
+        trained = await asyncio.to_thread(self._store.trained, self._policy)
         fresh = [run for run in recorded if run.id not in trained and trainable(run, self._policy, self._gate.tasks)]
-        new = sum(run.id not in state.runs for run in fresh)
+        tried = {run.id for run in fresh}.intersection(state.tried)
+        new = len(fresh) - len(tried)
         if new < self._train_every:
             return
-        chosen = fresh[: _BATCHES * self._train_every]
+        chosen = sorted(fresh, key=lambda run: run.id in tried)[: _BATCHES * self._train_every]
         state.phase, state.key, state.runs = Phase.training, uuid.uuid4().hex, [run.id for run in chosen]
+        state.tried = sorted(tried)
         held = sum(run.scored and not trainable(run, self._policy, self._gate.tasks) for run in recorded)
-        left = f", {len(fresh) - len(chosen)} older ones wait" if len(fresh) > len(chosen) else ""
+        left = f", {len(fresh) - len(chosen)} others wait" if len(fresh) > len(chosen) else ""
         said = f"a candidate is trained from {self._policy}@{state.champion} on {len(chosen)} runs{left}"
         self._journal.note(
             state, "training", said, runs=len(chosen), new=new, waiting=len(fresh) - len(chosen), left_out=held
@@ -86,18 +90,19 @@ class Making:
         """Sends the step, or finds it again, and waits for its version."""
         runs = await self._recorded.read(state.runs)
         job = await self._client.find_step(self._policy, state.key)
-        if job is None and state.key not in self._store.open_steps(self._policy):
-            trained = self._store.trained(self._policy)  # by somebody else meanwhile: `train --from-store`, say
-            runs = [run for run in runs if run.id not in trained]
+        if job is None:  # somebody else may have taken runs meanwhile: `train --from-store`, say
+            ids = [run.id for run in runs]
+            free = await asyncio.to_thread(self._store.begin_step, self._policy, state.key, ids, again=False)
+            runs = [run for run in runs if run.id in free]
         earlier = await self._recorded.runs(time.time() - self._max_age * _DAY)
         comparison = compared(runs, earlier, self._policy, self._nodes)
         try:
             result = await train_candidate(self._client, self._store, state, comparison, job, config=self._config)
         except JobFailed as error:
             state.collect()
-            state.runs = []  # they count as new
             remedy = "See why (`art-langgraph jobs list`, the server's log); after --resume the runs are used again"
             return self._journal.pause(state, Pause(cause="step_failed", reason=str(error), remedy=remedy))
+        state.tried = sorted({*state.tried, *state.runs})
         if result is None or (skipped := result.metrics.get("skipped")):
             why = "none of the runs can be compared with another" if result is None else str(skipped)
             counts = {"unscored": comparison.unscored, "no_baseline": comparison.no_baseline}
