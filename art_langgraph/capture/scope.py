@@ -35,7 +35,7 @@ class RemoteCall:
     id: str = field(default_factory=lambda: f"rc-{uuid4().hex}")
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Scope:
     """What everything inside a rollout may want to know.
 
@@ -56,8 +56,8 @@ class Scope:
         remote: Calls of remote graphs, in their order.
         records: Records of the runs that answered these calls.
         unrecorded: Whether a call of a remote graph has no record, or not all of it.
-        metadata: What those say of the run that keep something for it until its end, such as a world. The trajectory's
-            `metadata` gets it.
+        metadata: Records about the run from other components, such as the changes of its world. The trajectory's
+            `metadata` gets them when the run ends.
         call: Id of the remote call that this rollout of another process made; None: the rollout is of this process, or
             says nothing of a call.
     """

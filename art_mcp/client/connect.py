@@ -15,7 +15,7 @@ from art_mcp.client.capture import Record
 from art_mcp.client.cassette import Cassette
 from art_mcp.client.in_world import InWorld, Pool, check_target
 from art_mcp.client.live import Isolation, Live, Source
-from art_mcp.client.reset import AfterReset, Reset, Turns
+from art_mcp.client.reset import AfterReset, Reset, ResetQueue
 from art_mcp.client.result import MAX_RESULT, CallResult
 from art_mcp.client.sdk import Http, Stdio, Target
 from art_mcp.client.session import Reopening
@@ -228,7 +228,7 @@ async def connect(
             "a cassette changes nothing and needs no server: leave out worlds= and reset=, or the cassette"
         )
     connected: Server | None = None
-    turns = Turns(reset) if reset is not None else None
+    queue = ResetQueue(reset) if reset is not None else None
 
     def tools_changed() -> None:
         if connected is not None:  # before that nobody has listed them
@@ -240,19 +240,19 @@ async def connect(
         if worlds is not None:
             world = World(worlds, observers)
             pool = Pool(world, check_target(target), timeouts, tools_changed)
+            stack.push_async_callback(asyncio.to_thread, world.close)  # also if it is cancelled while it opens
             await asyncio.to_thread(world.open)
-            stack.push_async_callback(asyncio.to_thread, world.close)
             stack.push_async_callback(pool.close)
 
         def connection(rollout: Scope | None) -> Source:
             own = InWorld(pool, rollout) if pool else Reopening(target, timeouts, tools_changed)
-            return AfterReset(own, turns) if turns and rollout else own
+            return AfterReset(own, queue, rollout.rollout_id) if queue and rollout else own
 
-        live = Live(connection, "session" if world or turns else isolation)
+        live = Live(connection, "session" if world or queue else isolation)
         source: Source = cassette.over(live) if cassette else live
         stack.push_async_callback(source.close)
         info = await source.request("initialize", {})
-        connected = Server(source, info, max_result, world, serial=turns is not None)
+        connected = Server(source, info, max_result, world, serial=queue is not None)
         yield connected
 
 

@@ -10,11 +10,13 @@ from contextvars import Context
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from art_langgraph.capture.scope import Scope
 from art_mcp.client.effects import readers
 from art_mcp.client.sdk import Progress, Stdio
 from art_mcp.client.session import Session
+from art_mcp.worlds.alias import alias
 from art_mcp.worlds.change import Change
 from art_mcp.worlds.world import Copy, World
 from trainer_server.wire import ConfigError, MCPError
@@ -61,7 +63,7 @@ class Pool:
         self, world: World, target: Stdio, timeouts: tuple[float, float], on_change: Callable[[], None]
     ) -> None:
         for text in (*target.command, *target.env.values(), target.cwd or ""):
-            world.aliases.text(text)
+            world.aliases.text(text)  # before anything is copied
         self.world = world
         self._timeouts = timeouts
         self._on_change = on_change
@@ -90,9 +92,10 @@ class Pool:
             while refill and len(self._ahead) < AHEAD:
                 making = self._make()
                 self._ahead.append(asyncio.create_task(making, name="mcp world", context=Context()))
-            return await (ready or self._make())
+            # Shielded: a rollout that is cancelled does not cancel the start, which the next rollout then gets.
+            return await (asyncio.shield(ready) if ready else self._make())
         except asyncio.CancelledError:
-            if ready:
+            if ready and not ready.cancelled():
                 self._ahead.append(ready)
             raise
 
@@ -235,12 +238,15 @@ class InWorld:
             ready, self._ready = self._ready, None
             made = await self._pool.give_back(ready, self._as_new)
             if self._rollout:
-                self._rollout.metadata[WORLD_KEY] = {"changes": [change.model_dump(mode="json") for change in made]}
+                record = self._rollout.metadata.setdefault(WORLD_KEY, {"changes": []})
+                record["changes"] += [change.model_dump(mode="json") for change in made]
 
     async def _entered(self) -> Ready:
         """The copy with an open session."""
         async with self._lock:
             if self._ready is None and not self._closed:
+                if self._rollout:
+                    _claim(self._rollout, self._pool.world)
                 self._ready = await self._pool.take(refill=self._rollout is not None)
             elif self._ready and self._ready.session.ended:
                 self._ready = replace(self._ready, session=await self._pool.started(self._ready.target))
@@ -250,25 +256,61 @@ class InWorld:
             return self._ready
 
 
+_worlds: WeakKeyDictionary[Scope, dict[str, World]] = WeakKeyDictionary()
+"""By rollout, the worlds that it works in, by the names of their places."""
+
+
+def _claim(rollout: Scope, world: World) -> None:
+    """Notes that a rollout works in a world. Raises MCPError if it has a place of the same name in another world: its
+    model, and the record of its changes, could not tell them apart."""
+    worlds = _worlds.setdefault(rollout, {})
+    for place in world.places:
+        if worlds.setdefault(place.name, world) is not world:
+            raise MCPError(
+                f"two servers of the rollout have a world at {alias(place)}: give one of them another name, as in "
+                f"--world NAME={place.original}",
+                failure="closed",
+            )
+
+
 def placed(target: Stdio, copy: Copy) -> Stdio:
     """The server with the paths of a copy instead of placeholders and originals, started in the copy.
 
     Its working directory is the first place of the world, so that a relative path leads into the copy too. Relative
-    paths of files in the command are made absolute first: they are meant from here.
+    paths of files in the command are made absolute first: they are meant from here. Paths that lead into an original
+    by links are resolved.
+
+    Raises:
+        ConfigError: A word still leads into an original, or a placeholder names no place.
     """
-    command = tuple(copy.path(_absolute(word)) for word in target.command)
-    env = {name: copy.path(value) for name, value in target.env.items()}
+    command = tuple(copy.path(_absolute(word, copy)) for word in target.command)
+    env = {name: copy.path(_resolved(value, copy)) for name, value in target.env.items()}
+    cwd = copy.path(_absolute(target.cwd, copy)) if target.cwd else str(copy.home)
+    for word in (cwd, *command, *env.values()):
+        if original := copy.led_into(word, Path(cwd)):
+            raise ConfigError(
+                f"{copy.from_copy(word)!r} of the server's command, environment or working directory leads into the "
+                f"original {original}, which would be written: write {{world:NAME}} in its place"
+            )
     env.setdefault("GIT_CEILING_DIRECTORIES", str(copy.directory))  # no repository around the copies is found
-    return replace(target, command=command, env=env, cwd=copy.path(target.cwd) if target.cwd else str(copy.home))
+    return replace(target, command=command, env=env, cwd=cwd)
 
 
-def _absolute(word: str) -> str:
+def _absolute(word: str, copy: Copy) -> str:
     """A word of a command, or the value in `--option=VALUE`, as an absolute path if it is a relative one that is there.
     A word without a slash or a dot is a name."""
     option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
     if ("/" in value or "." in value) and "{" not in value and Path(value).exists():
-        return f"{option}{equals}{Path(value).absolute()}"
+        return f"{option}{equals}{_resolved(str(Path(value).absolute()), copy)}"
     return word
+
+
+def _resolved(path: str, copy: Copy) -> str:
+    """An absolute path without links if it leads into an original. Any other text as it is."""
+    if not os.path.isabs(path):
+        return path
+    resolved = os.path.realpath(path)
+    return resolved if copy.led_into(resolved, Path("/")) else path
 
 
 def _explained(copy: Copy, error: MCPError) -> str:

@@ -68,8 +68,8 @@ def withheld(tools: Iterable[CatalogTool]) -> str:
 
 
 REMEDY = (
-    "--world PATH (worlds=) gives each run a copy of what the server works on, --reset (reset=) makes it anew before "
-    "each run, and then all tools are called; --allow-destructive (allow_destructive=True) calls them as it is"
+    "--world PATH (worlds=) gives each run a copy of what the server works on, --reset (reset=) resets the server "
+    "before each run, and then all tools are called; --allow-destructive (allow_destructive=True) calls them as it is"
 )
 """What to do about tools that are withheld."""
 

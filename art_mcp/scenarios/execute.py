@@ -170,17 +170,20 @@ async def perform(server: Server, steps: Sequence[Step]) -> Execution:
         The results and the changes.
 
     Raises:
-        StepFailed: A call failed or gave nothing usable.
+        StepFailed: A call failed or gave nothing usable, or its world cannot be read.
     """
-    async with rollout_of_its_own() as scope:
-        performed: list[Step] = []
-        results: list[CallResult] = []
-        before: list[Change] | None = []
-        for index, step in enumerate(steps):
-            results.append(await performed_step(server, step, results, index))
-            after = await server.changes()
-            performed.append(step if after is None else step.model_copy(update={"reads": after == before}))
-            before = after
+    performed: list[Step] = []
+    results: list[CallResult] = []
+    before: list[Change] | None = []
+    try:
+        async with rollout_of_its_own() as scope:
+            for index, step in enumerate(steps):
+                results.append(await performed_step(server, step, results, index))
+                after = await server.changes()
+                performed.append(step if after is None else step.model_copy(update={"reads": after == before}))
+                before = after
+    except OSError as error:
+        raise StepFailed("error", f"what it changed in its world cannot be read: {error}") from error
     found = scope.metadata.get(WORLD_KEY)
     changes = None if found is None else [Change.model_validate(change) for change in found["changes"]]
     return Execution(performed, results, changes)

@@ -78,6 +78,10 @@ def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str,
     return reward
 
 
+_NO_ANSWER = ("closed", "missing")
+"""Failures of calls that say nothing of the run: the server had ended, or a cassette had no answer."""
+
+
 def solved(trajectory: Trajectory) -> bool:
     """Whether a scored trajectory was a success."""
     return trajectory.metrics.get("success", 0.0) > 0
@@ -95,7 +99,8 @@ def compared_world(trajectory: Trajectory, plan: Plan) -> Comparison | None:
     record = trajectory.metadata.get(WORLD_KEY)
     if plan.changes is None:
         return None
-    if record is None and plan.changes and any(call.server is not None for call in trajectory.tool_calls):
+    answered = [call for call in trajectory.tool_calls if call.server is not None and call.failure not in _NO_ANSWER]
+    if record is None and plan.changes and answered:
         raise ConfigError("the reference changed its world, and the run had none: connect to the server with worlds=")
     made = [Change.model_validate(change) for change in (record or {}).get("changes", ())]
     return compare(plan.changes, made) if plan.changes or made else None
@@ -114,7 +119,7 @@ def parts(trajectory: Trajectory, plan: Plan, compared: Comparison | None = None
     """
     calls = [call for call in trajectory.tool_calls if call.server is not None]
     for call in calls:
-        if call.failure in ("closed", "missing"):
+        if call.failure in _NO_ANSWER:
             raise MCPError(f"{call.tool} got no answer, so nothing can be said of this run: {call.result}")
     matches = match(plan.reference, calls)
     hits = [call for call, _ in matches if call]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,8 +17,11 @@ WORLD = "/world"
 
 _PLACEHOLDER = re.compile(r"\{world(?::([^{}]*))?\}")
 
-_BEFORE = r"(?:(?<![\w.~/\\-])|(?<=file://))"
-"""What may not stand before an absolute path in a text: otherwise it is the end of another path, or of a URL."""
+_BEFORE = r"(?:(?<![\w.~/\\-])|(?<=file://)|(?<=:///)|(?<=\A-\w))"
+"""What may not stand before an absolute path in a text: otherwise it is the end of another path, or of a URL. Three
+slashes precede it in the URL of a database, and a letter in an option such as `-v/srv/data:/data`."""
+_REST = re.compile(r"""[^\s'"]*""")
+"""The rest of a path."""
 _AFTER = r"(?![\w-])(?!\.\w)"
 """What may not follow a path: otherwise it is the beginning of another name."""
 
@@ -37,18 +41,27 @@ class Aliases:
     def __init__(self, places: Sequence[Place]) -> None:
         self._names = {place.name: alias(place) for place in places}
         self._originals = [
-            (re.compile(_BEFORE + re.escape(str(place.original)) + _AFTER), alias(place)) for place in places
+            (re.compile(_BEFORE + re.escape(path).replace("/", "/+") + _AFTER), alias(place))
+            for place in places
+            for path in place.spellings
         ]
 
-    def text(self, text: str) -> str:
+    def text(self, text: str, root: str = "") -> str:
         """The text with aliases.
+
+        Args:
+            text: The text.
+            root: What is put before each alias: the root of a copy.
 
         Raises:
             ConfigError: A placeholder names no place, or `{world}` stands for several.
         """
-        text = _PLACEHOLDER.sub(lambda match: self._alias(match[0], match[1]), text)
+        return self.originals(_PLACEHOLDER.sub(lambda match: root + self._alias(match[0], match[1]), text), root)
+
+    def originals(self, text: str, root: str = "") -> str:
+        """The text with aliases for the paths of originals only. The arguments are those of `text`."""
         for original, name in self._originals:
-            text = original.sub(name, text)
+            text = original.sub((root + name).replace("\\", r"\\"), text)
         return text
 
     def value(self, value: Any) -> Any:
@@ -92,9 +105,29 @@ class Translation:
         try:
             text = self._aliases.text(text)
         except ConfigError:  # it is the model's text, and may be of templates
-            pass
+            text = self._aliases.originals(text)
+        return self._rooted(text)
+
+    def word(self, text: str) -> str:
+        """A word of a command with the copy's paths, whatever stands before a placeholder: `sqlite:///{world}`.
+
+        Raises:
+            ConfigError: A placeholder names no place.
+        """
+        return self._rooted(self._aliases.text(text, self._root))
+
+    def _rooted(self, text: str) -> str:
+        """A text with the copy's paths for aliases. An alias from which `..` leads out of the world stays: such a path
+        is that of no place, and in the copy it would lead to other copies."""
         root, escaped = self._root, self._root.replace("/", "\\/")
-        return self._alias.sub(lambda match: (escaped if match[1] else root) + match[0], text)
+
+        def to_copy(match: re.Match[str]) -> str:
+            rest = _REST.match(text, match.end())
+            path = os.path.normpath(f"{WORLD}{rest[0] if rest else ''}".replace("\\/", "/"))
+            inside = path == WORLD or path.startswith(f"{WORLD}/")
+            return ((escaped if match[1] else root) if inside else "") + match[0]
+
+        return self._alias.sub(to_copy, text)
 
     def from_copy(self, value: Any) -> Any:
         """A JSON value with aliases in all its texts."""

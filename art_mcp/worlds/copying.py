@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-
-try:
-    import fcntl
-except ImportError:  # not on POSIX: no shared blocks
-    fcntl = None  # type: ignore[assignment]
 
 _FICLONE = 0x40049409
 """The ioctl of Linux that lets a file share the blocks of another one until either is written (btrfs, XFS)."""
@@ -98,9 +94,6 @@ class Copier:
 
     def _reflink(self, source: str, target: str) -> bool:
         """Lets the target share the source's blocks. False: that is not possible here."""
-        if fcntl is None:
-            self.reflinks = False
-            return False
         try:
             with open(source, "rb") as given, open(target, "wb") as made:
                 fcntl.ioctl(made.fileno(), _FICLONE, given.fileno())

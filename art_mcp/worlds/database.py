@@ -6,6 +6,8 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
@@ -43,7 +45,7 @@ def copy_database(source: Path, target: Path) -> None:
     Raises:
         sqlite3.Error: The file cannot be read as a database, or a writer did not let go of it.
     """
-    wal, shm = (source.with_name(source.name + suffix) for suffix in SIDECARS[:2])
+    wal, shm, journal = (source.with_name(source.name + suffix) for suffix in SIDECARS)
     if not source.stat().st_size and not wal.exists():  # a database without a page: a backup would give it one
         target.touch()
     elif _in_wal_mode(source) and not shm.exists():
@@ -51,13 +53,28 @@ def copy_database(source: Path, target: Path) -> None:
             # Nobody has it open. SQLite would make -wal and -shm beside it, unless it is told that nobody will.
             _backup(source, target, "mode=ro&immutable=1")
         else:  # a process died and left its log: recovering it writes, so that is done in a copy
-            with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-                for path in (source, wal):
-                    shutil.copyfile(path, Path(scratch) / path.name)
-                _backup(Path(scratch) / source.name, target, "mode=rw")
+            _recovered(source, wal, target)
     else:
-        _backup(source, target, "mode=ro")
+        try:
+            _backup(source, target, "mode=ro")
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _READ_ONLY or not journal.exists():
+                raise
+            target.unlink(missing_ok=True)
+            _recovered(source, journal, target)  # a process died in a transaction, whose journal nobody rolled back
     shutil.copystat(source, target)
+
+
+_READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
+"""Errors of a reader that would have to write first."""
+
+
+def _recovered(source: Path, log: Path, target: Path) -> None:
+    """Copies a database with the log or journal that a process left. Recovering writes: that is done in a copy."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        for path in (source, log):
+            shutil.copyfile(path, Path(scratch) / path.name)
+        _backup(Path(scratch) / source.name, target, "mode=rw")
 
 
 def read_only(path: Path) -> sqlite3.Connection:
@@ -72,9 +89,19 @@ def _backup(source: Path, target: Path, mode: str) -> None:
         closing(sqlite3.connect(f"file:{quote(str(source))}?{mode}", uri=True, timeout=_BUSY)) as reading,
         closing(sqlite3.connect(target)) as writing,
     ):
-        reading.backup(writing)
+        reading.backup(writing, progress=_let_go(time.monotonic() + _BUSY))
     for suffix in SIDECARS:
         assert not os.path.exists(f"{target}{suffix}"), f"the copy of {source} is not complete"
+
+
+def _let_go(deadline: float) -> Callable[[int, int, int], None]:
+    """A callback that ends a backup, which otherwise waits for ever for a lock. Raises sqlite3.OperationalError."""
+
+    def progress(status: int, remaining: int, total: int) -> None:
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
+            raise sqlite3.OperationalError("database is locked")
+
+    return progress
 
 
 def _in_wal_mode(path: Path) -> bool:

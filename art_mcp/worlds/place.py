@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,11 +28,21 @@ class Place:
         name: Its name in the world: `/world/NAME` to the model, and `{world:NAME}` in commands.
         original: Its absolute path, without symbolic links.
         kind: What it is.
+        given: The absolute path by which it was given, which may lead to the original by symbolic links.
     """
 
     name: str
     original: Path
     kind: Kind
+    given: Path | None = None
+
+    @property
+    def spellings(self) -> list[str]:
+        """The paths by which people name it: without links, as it was given, and with `~`. The longest first."""
+        paths = {self.original, self.given or self.original}
+        home = Path(os.path.expanduser("~"))
+        short = {f"~/{path.relative_to(home)}" for path in paths if path != home and path.is_relative_to(home)}
+        return sorted({*map(str, paths), *short}, key=len, reverse=True)
 
 
 def places_of(worlds: Worlds) -> list[Place]:
@@ -65,7 +76,7 @@ def places_of(worlds: Worlds) -> list[Place]:
             name = _free(re.sub(r"[^A-Za-z0-9._-]+", "-", original.name).lstrip(".-_") or "data", taken)
         elif not _NAME.fullmatch(name) or name in taken:
             raise ConfigError(f"the world {str(given)!r}: {name!r} is no name of its own of letters, digits, . _ and -")
-        places.append(Place(name, original, kind_of(original)))
+        places.append(Place(name, original, kind_of(original), Path(os.path.abspath(path.expanduser()))))
     if not places:
         raise ConfigError("a world needs at least one path")
     return places

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from art_mcp.worlds.copying import Copier
@@ -13,6 +14,11 @@ from trainer_server.wire import ConfigError
 
 LOCKED = 5.0
 """Seconds to wait for another git process to finish."""
+
+InCopy = Callable[[Path], Path | None]
+
+NO_PUSH = "no-push://copy-of-a-world"
+"""URL of remotes that a copy must not push to. Git knows no such protocol, and says so."""
 
 _OWN = {"commondir", "gitdir", "locked"}
 """Files of a linked worktree that lead to its main repository."""
@@ -42,11 +48,11 @@ def is_object(path: str) -> bool:
     Git names them by their content, makes them read-only, and replaces or removes them, but never writes into them.
     So copies can share them, as `git clone --local` does.
     """
-    parts = Path(path).parts
-    return "objects" in parts[-4:-1] and (len(parts[-2]) == 2 or parts[-2] == "pack")
+    objects, folder = Path(path).parents[1], Path(path).parent.name
+    return objects.name == "objects" and (len(folder) == 2 or folder == "pack") and is_git_directory(objects.parent)
 
 
-def copy_git(source: Path, target: Path, root: Path, copier: Copier) -> None:
+def copy_git(source: Path, target: Path, root: Path, copier: Copier, in_copy: InCopy) -> list[str]:
     """Copies a `.git` so that the copy stands alone.
 
     Objects are copied last: what a reference in the copy names was there before. The files of linked worktrees, and
@@ -58,6 +64,10 @@ def copy_git(source: Path, target: Path, root: Path, copier: Copier) -> None:
         target: The path to make.
         root: The place of the world that it is in.
         copier: Copies the files.
+        in_copy: Where a path of an original is in the copy; None: it is of no place.
+
+    Returns:
+        Remarks about remotes that the copy cannot push to.
 
     Raises:
         ConfigError: Another git process holds the repository's lock.
@@ -66,7 +76,7 @@ def copy_git(source: Path, target: Path, root: Path, copier: Copier) -> None:
     own = git_directory(source)
     if source.is_file() and own.is_relative_to(root):  # a submodule: its repository is in that of the outer one
         target.write_text(f"gitdir: {os.path.relpath(own, source.parent)}\n")
-        return
+        return []
     _wait_for_lock(own / "index.lock")
     common = (own / (own / "commondir").read_text().strip()).resolve() if (own / "commondir").exists() else own
     target.mkdir()
@@ -75,24 +85,28 @@ def copy_git(source: Path, target: Path, root: Path, copier: Copier) -> None:
     _copy(own, target, copier, leave=_OWN if common != own else set())
     shutil.copystat(common, target)
     _stand_alone(common, target, root)
+    return _without_remotes(common, target, in_copy)
 
 
-def run_git(git: Path, *words: str, check: bool = True) -> str:
+def run_git(git: Path, *words: str, check: bool = True, given: str = "") -> str:
     """Runs a git command that only reads, and returns its output.
 
     Args:
         git: The `.git` directory.
         *words: The command.
         check: Whether a failure raises. Otherwise its output is empty.
+        given: What it reads from its standard input.
 
     Raises:
         ConfigError: Git is not installed.
         OSError: The command failed. The message is what git wrote.
     """
     env = {**_ENVIRONMENT, "PATH": os.environ.get("PATH", os.defpath)}
-    command = ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", "--git-dir", str(git), *words]
+    command = ["git", *_SETTINGS, "--git-dir", str(git), *words]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, env=env)
+        done = subprocess.run(
+            command, input=given, capture_output=True, text=True, errors="replace", timeout=60, env=env
+        )
     except FileNotFoundError:
         raise ConfigError("`git` is not installed: the world has a repository, which only git can read") from None
     except subprocess.TimeoutExpired:
@@ -104,8 +118,22 @@ def run_git(git: Path, *words: str, check: bool = True) -> str:
     return done.stdout
 
 
-_ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_CONFIG_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-"""Git takes no lock, and reads no settings but the repository's."""
+_ENVIRONMENT = {
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "",
+    "LC_ALL": "C",
+}
+"""Git takes no lock, reads no settings but the repository's, and asks no remote."""
+
+_SETTINGS = [
+    word
+    for setting in ("safe.directory=*", "core.fsmonitor=false", "core.hooksPath=/dev/null", "log.showSignature=false")
+    for word in ("-c", setting)
+]
+"""Before those of the repository, which a model can write: none may name a program that git then starts."""
 
 
 def _wait_for_lock(lock: Path) -> None:
@@ -149,3 +177,56 @@ def _stand_alone(source: Path, target: Path, root: Path) -> None:
         lines = alternates.read_text().splitlines()
         objects = source / "objects"
         alternates.write_text("".join(f"{(objects / line).resolve()}\n" for line in lines if line.strip()))
+
+
+def _without_remotes(source: Path, target: Path, in_copy: InCopy) -> list[str]:
+    """Makes the remotes of a copied repository, and of its submodules, lead into the copy, or else refuse a push.
+
+    Returns:
+        A remark for each remote that refuses.
+    """
+    notes = []
+    for config in [target / "config", *target.glob("modules/**/config")]:
+        ask = ("config", "--file", str(config))
+        original = source / config.parent.relative_to(target)
+        listed = run_git(target, *ask, "-z", "--get-regexp", r"^remote\..*\.(url|pushurl)$", check=False)
+        remotes: dict[str, list[str]] = {}
+        for entry in filter(None, listed.split("\0")):
+            key, _, url = entry.partition("\n")
+            remote, _, kind = key.rpartition(".")
+            remotes.setdefault(remote, []).extend([url] if kind == "url" else [])
+        for remote, urls in remotes.items():
+            moved = [_moved(url, _base(original), _base(config.parent), in_copy) for url in urls]
+            run_git(target, *ask, "--unset-all", f"{remote}.pushurl", check=False)
+            run_git(target, *ask, "--unset-all", f"{remote}.url", check=False)
+            for url, to in zip(urls, moved, strict=True):
+                run_git(target, *ask, "--add", f"{remote}.url", to or url)
+            if not all(moved) or not moved:
+                run_git(target, *ask, "--add", f"{remote}.pushurl", NO_PUSH)
+                name = remote.removeprefix("remote.")
+                notes.append(f"the remote {name} of {original} is not in the world: its copies cannot push to it")
+    return notes
+
+
+def _moved(url: str, original: Path, copy: Path, in_copy: InCopy) -> str | None:
+    """The path of a remote in the copy, relative to the working tree. None: the remote is not in the world.
+
+    Args:
+        url: URL or path of the remote.
+        original: The original's working tree.
+        copy: The copy's working tree.
+        in_copy: As `copy_git` takes it.
+    """
+    path = url.removeprefix("file://")
+    if "://" in path or (not path.startswith(("/", ".", "~")) and ":" in path):
+        return None
+    moved = in_copy(Path(os.path.realpath(original / os.path.expanduser(path))))
+    return os.path.relpath(moved, copy) if moved else None
+
+
+def _base(git: Path) -> Path:
+    """Where relative paths of remotes begin: the working tree, or the repository if it is bare."""
+    worktree = run_git(git, "config", "--file", str(git / "config"), "core.worktree", check=False).strip()
+    if worktree:
+        return Path(os.path.normpath(git / worktree))
+    return git.parent if git.name == ".git" else git

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from art_mcp.worlds.copying import remove_tree
-from trainer_server.wire import Home
 
 log = logging.getLogger("art_mcp")
 
@@ -19,20 +18,19 @@ _LOCK = "lock"
 
 
 class Scratch:
-    """A directory below `worlds` in the cache (`ART_CACHE`), which only its owner may read.
+    """A directory below that of all processes, which only its owner may read.
 
     The process holds a lock of the directory. The system gives the lock back however the process ends, so that a
     directory whose lock is free belongs to nobody: the next `Scratch` of any process removes it.
 
     Args:
-        base: The directory of all processes. None takes that in the cache.
+        base: The directory of all processes.
 
     Raises:
         OSError: The directory cannot be made.
     """
 
-    def __init__(self, base: Path | None = None) -> None:
-        base = base or Home.find().cache / "worlds"
+    def __init__(self, base: Path) -> None:
         base.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _held(base / _LOCK):  # no process may remove a directory between its making and its locking
             self.removed = _remove_leftovers(base)
@@ -43,9 +41,13 @@ class Scratch:
             log.info("removed the worlds of %d processes that had died", self.removed)
 
     def close(self) -> None:
-        """Removes the directory."""
-        remove_tree(self.path)
-        os.close(self._lock)
+        """Removes the directory. What cannot be removed is left to the next process, with a warning."""
+        try:
+            remove_tree(self.path)
+        except OSError as error:
+            log.warning("%s cannot be removed now: %s", self.path, error)
+        finally:
+            os.close(self._lock)
 
 
 def _remove_leftovers(base: Path) -> int:
@@ -58,13 +60,20 @@ def _remove_leftovers(base: Path) -> int:
             lock = os.open(left / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:  # its process removes it now
             continue
+        except OSError as error:
+            log.warning("%s cannot be removed: %s", left, error)
+            continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             continue
         else:
-            remove_tree(left)
-            removed += 1
+            try:
+                remove_tree(left)
+            except OSError as error:
+                log.warning("%s, which a process left that died, cannot be removed: %s", left, error)
+            else:
+                removed += 1
         finally:
             os.close(lock)
     return removed

@@ -70,7 +70,7 @@ class _Snapshot:
         original, to = self._place.original, self._target / self._place.name
         self._copier.special = self._special
         if original.is_dir() and is_git_directory(original):
-            copy_git(original, to, original, self._copier)
+            self._repository(original, to)
         elif original.is_file() and is_database(original):
             self._database(original, to)
         else:
@@ -82,7 +82,7 @@ class _Snapshot:
         if entry.is_symlink():
             copy_link(entry.path, to, self._link(path, to))
         elif entry.name == ".git" or (entry.is_dir() and is_git_directory(path)):
-            copy_git(path, to, self._place.original, self._copier)
+            self._repository(path, to)
         elif entry.name.endswith(SIDECARS) and _is_sidecar(path):
             pass  # what it has is in the copy of its database
         elif entry.is_file() and is_database(path):
@@ -91,12 +91,20 @@ class _Snapshot:
             return False
         return True
 
+    def _repository(self, path: Path, to: Path) -> None:
+        """Copies a repository, with remarks about its remotes."""
+        self._notes += copy_git(path, to, self._place.original, self._copier, self._in_copy)
+
     def _database(self, path: Path, to: Path) -> None:
         """Copies a database; as bytes, with a remark, if it only looks like one."""
         try:
             copy_database(path, to)
         except sqlite3.Error as error:
             remove_tree(to)
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+                raise ConfigError(
+                    f"the database {path} cannot be copied: {error}. If a process is writing to it, wait for its end"
+                ) from None
             self._copier.file(str(path), str(to))
             self._notes.append(f"{path} is no database that SQLite can read ({error}): it is copied as any file")
         else:
@@ -106,16 +114,24 @@ class _Snapshot:
     def _link(self, path: Path, to: Path) -> str:
         """The target of a symbolic link in the copy."""
         link = os.readlink(path)
-        leads = Path(os.path.normpath(path.parent / link))
-        for place in self._places:
-            if leads.is_relative_to(place.original):
-                inside = self._target / place.name / leads.relative_to(place.original)
-                return os.path.relpath(inside, to.parent) if os.path.isabs(link) or place != self._place else link
+        leads, real = Path(os.path.normpath(path.parent / link)), Path(os.path.realpath(path))
+        if not os.path.isabs(link) and leads.is_relative_to(self._place.original):
+            return link
+        inside = self._in_copy(leads) or self._in_copy(real)
+        if inside:
+            return os.path.relpath(inside, to.parent)
         self._notes.append(
             f"the link {path} leads to {leads}, out of the world: what is written there is in no copy; "
             "--world with that path copies it too"
         )
         return str(leads)
+
+    def _in_copy(self, path: Path) -> Path | None:
+        """Where a path of an original is in the copy. None: it is of no place."""
+        for place in self._places:
+            if path.is_relative_to(place.original):
+                return self._target / place.name / path.relative_to(place.original)
+        return None
 
 
 def _is_sidecar(path: Path) -> bool:

@@ -22,12 +22,12 @@ class Seen:
 
     Args:
         values: By the names that the observer gives.
-        stamp: Of the files on which the values depend.
+        stamp: Of the files on which the values depend. None: they are not known, and it is read each time.
         observer: Who observed it. None: it is a directory like any other, or a symbolic link.
     """
 
     values: Mapping[str, str]
-    stamp: Stamp = ()
+    stamp: Stamp | None = None
     observer: Observer | None = None
 
 
@@ -36,7 +36,7 @@ State = dict[str, Seen]
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class StateReader:
     """Observes the directory of all places of a copy.
 
     Args:
@@ -81,10 +81,14 @@ class Observation:
                 yield name, Seen({"link": self.show(os.readlink(path))})
                 continue
             earlier = known.get(name)
-            if earlier and earlier.observer and earlier.stamp == self._stamp(name, earlier.observer):
+            if earlier and earlier.stamp is not None and earlier.stamp == self._stamp(name, earlier.observer):
                 yield name, earlier
                 continue
-            observer = next((one for one in self.observers if one.claims(path)), None)
+            try:
+                observer = next((one for one in self.observers if one.claims(path)), None)
+            except (OSError, ValueError) as error:
+                yield name, Seen({"unreadable": self.show(str(error))})
+                continue
             if observer:
                 stamp = self._stamp(name, observer)  # before the reading: a later write is seen the next time
                 yield name, Seen(self._values(name, observer), stamp, observer)
@@ -98,10 +102,17 @@ class Observation:
         except (OSError, ValueError) as error:
             return {"unreadable": self.show(str(error))}
 
-    def _stamp(self, name: str, observer: Observer | None) -> Stamp:
-        """The stamp of what an observer reads. Files that are missing are left out, so that their coming is seen."""
+    def _stamp(self, name: str, observer: Observer | None) -> Stamp | None:
+        """The stamp of what an observer reads. Files that are missing are left out, so that their coming is seen.
+        None: nobody observes it, or the observer cannot say which files it reads."""
+        if observer is None:
+            return None
+        try:
+            files = list(observer.files(self.root / name))
+        except (OSError, ValueError):
+            return None
         stamps = []
-        for path in observer.files(self.root / name) if observer else ():
+        for path in files:
             try:
                 status = os.lstat(path)
             except OSError:

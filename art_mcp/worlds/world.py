@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import re
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from art_mcp.worlds.alias import WORLD, Aliases, Translation
 from art_mcp.worlds.change import Change
@@ -19,7 +22,8 @@ from art_mcp.worlds.place import Worlds, places_of
 from art_mcp.worlds.repository import is_object
 from art_mcp.worlds.scratch import Scratch
 from art_mcp.worlds.snapshot import take
-from art_mcp.worlds.state import Observation, State, changes
+from art_mcp.worlds.state import State, StateReader, changes
+from trainer_server.wire import ConfigError, Home
 
 log = logging.getLogger("art_mcp")
 
@@ -51,10 +55,17 @@ class World:
         self.notes: list[str] = []
         self.made = self.removed = 0
         self._observers = observers_with(observers)
-        self._base = scratch
+        self._base = (scratch or Home.find().cache / "worlds").expanduser().resolve()
+        for place in self.places:
+            if self._base.is_relative_to(place.original) or place.original.is_relative_to(self._base):
+                raise ConfigError(
+                    f"the world {place.original} and the directory of its copies, {self._base}, overlap: set ART_CACHE "
+                    "to a directory elsewhere"
+                )
         self._scratch: Scratch | None = None
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
+        self._opening = threading.RLock()
         self._counts = Copier()
         self._reflinks: bool | None = None
         self._state: State = {}
@@ -67,13 +78,22 @@ class World:
             ConfigError: An original cannot be copied.
             OSError: The directory of copies cannot be made.
         """
+        with self._opening:
+            self._open()
+
+    def _open(self) -> None:
         self._scratch = Scratch(self._base)
         try:
             directory = self._snapshot.with_name("0") / WORLD[1:]
             directory.mkdir(parents=True)
             self._counts, self.notes = take(self.places, directory)
             show = Copy(self, self._snapshot, {}).show
-            self._state = Observation(directory, directory, self._observers, show).state()
+            self._state = StateReader(directory, directory, self._observers, show).state()
+            self.notes += [
+                f"{WORLD}/{name} cannot be observed, so changes of it are not seen: {seen.values['unreadable']}"
+                for name, seen in self._state.items()
+                if "unreadable" in seen.values
+            ]
             started = time.monotonic()
             self.remove(self.copy())
             self._seconds = time.monotonic() - started
@@ -87,10 +107,11 @@ class World:
             log.warning("%s", note)
 
     def close(self) -> None:
-        """Removes the snapshot and all copies."""
-        if self._scratch:
-            self._scratch.close()
-            self._scratch = None
+        """Removes the snapshot and all copies. A snapshot that another thread takes now is waited for."""
+        with self._opening:
+            if self._scratch:
+                self._scratch.close()
+                self._scratch = None
 
     def copy(self) -> Copy:
         """Makes a copy.
@@ -100,29 +121,33 @@ class World:
         """
         root = self._snapshot.with_name(str(next(self._numbers)))
         copier = Copier(linkable=is_object, reflinks=self._reflinks)
-        root.mkdir()
-        copier.tree(self._snapshot / WORLD[1:], root / WORLD[1:])
+        try:
+            root.mkdir()
+            copier.tree(self._snapshot / WORLD[1:], root / WORLD[1:])
+            copy = Copy(self, root, {})
+            copy.begin(copy.reader.restamped(self._state))
+        except BaseException:
+            _removed(root)
+            raise
         with self._lock:
             self.made += 1
             self._reflinks = copier.reflinks
-        copy = Copy(self, root, {})
-        copy.begin(copy.observation.restamped(self._state))
         return copy
 
     def remove(self, copy: Copy) -> None:
         """Removes a copy. The processes that work on it must have ended."""
-        remove_tree(copy.root)
-        with self._lock:
-            self.removed += 1
+        if _removed(copy.root):
+            with self._lock:
+                self.removed += 1
 
     @property
     def in_use(self) -> int:
         """Number of copies that are there."""
         return self.made - self.removed
 
-    def observation(self, copy: Copy) -> Observation:
+    def reader(self, copy: Copy) -> StateReader:
         """Observes a copy."""
-        return Observation(copy.directory, self._snapshot / WORLD[1:], self._observers, copy.show)
+        return StateReader(copy.directory, self._snapshot / WORLD[1:], self._observers, copy.show)
 
     @property
     def _snapshot(self) -> Path:
@@ -134,6 +159,20 @@ class World:
     def __str__(self) -> str:
         places = ", ".join(f"{WORLD}/{place.name} ({place.kind} {place.original})" for place in self.places)
         return f"{places}; {self._counts.files:,} files, {self._counts.bytes / 1e6:,.1f} MB"
+
+
+def _removed(path: Path) -> bool:
+    """Removes a copy. False: it cannot be removed, which is logged. The next start of any process tries it again."""
+    try:
+        remove_tree(path)
+    except OSError as error:
+        log.warning("the copy %s cannot be removed now: %s", path, error)
+        return False
+    return True
+
+
+_DIVIDERS = re.compile(r"""[\s=:,;'"]+""")
+"""What stands between paths in a word of a command."""
 
 
 class Copy:
@@ -153,18 +192,18 @@ class Copy:
         self._world = world
 
     @property
-    def observation(self) -> Observation:
+    def reader(self) -> StateReader:
         """Observes the copy."""
-        return self._world.observation(self)
+        return self._world.reader(self)
 
     def begin(self, state: State | None = None) -> None:
         """Notes the state from which `changes` counts. None observes it: what a server did when it started is then no
         change of the run."""
-        self._state = self.observation.state(self._state) if state is None else state
+        self._state = self.reader.state(self._state) if state is None else state
 
     def changes(self) -> list[Change]:
         """What differs from the state that `begin` noted."""
-        return changes(self._state, self.observation.state(self._state))
+        return changes(self._state, self.reader.state(self._state))
 
     @property
     def home(self) -> Path:
@@ -182,7 +221,27 @@ class Copy:
         Raises:
             ConfigError: A placeholder names no place.
         """
-        return self.translation.path(self._world.aliases.text(text))
+        return self.translation.word(text)
+
+    def led_into(self, word: str, cwd: Path) -> Path | None:
+        """The original into which a path in a word of a command leads, by links, `..` and `~` as well. None: there is
+        no such path.
+
+        Args:
+            word: The word, with the copy's paths.
+            cwd: Where relative paths begin.
+        """
+        value = re.sub(r"^-\w", "", word)  # of an option: -v/srv/data:/data
+        texts = {word, value, word.partition("=")[2], *_DIVIDERS.split(word), *_DIVIDERS.split(value)}
+        for text in {*texts, *map(unquote, texts)}:
+            try:
+                path = Path(os.path.realpath(cwd / os.path.expanduser(text))) if text else cwd
+            except (OSError, ValueError):  # no path
+                continue
+            for place in self._world.places:
+                if text and path.is_relative_to(place.original):
+                    return place.original
+        return None
 
     def to_copy(self, value: Any) -> Any:
         """A JSON value with this copy's paths for aliases."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from art_mcp.worlds.database import SIDECARS, is_database, read_only
 from art_mcp.worlds.observers.observer import Show
 
 CELLS = 20_000
-"""Values of a table that are observed one by one. A larger table is known by the number and digest of its rows."""
+"""Values of a table that are observed one by one. A table that had more before the run is known by the number and
+digest of its rows."""
 
 
 class DatabaseObserver:
@@ -37,13 +38,34 @@ class DatabaseObserver:
         if path.name.endswith(SIDECARS):  # a part of the database beside it
             return {}
         try:
+            sizes = _sizes(before)
             with closing(read_only(path)) as database:
-                return dict(_entries(database, show))
+                return dict(_entries(database, sizes, show))
         except sqlite3.Error as error:
             raise OSError(f"it is no database any more: {error}") from None
 
 
-def _entries(database: sqlite3.Connection, show: Show) -> Iterator[tuple[str, str]]:
+def _sizes(path: Path) -> dict[str, int]:
+    """The numbers of values of the tables of a database. Those that cannot be read are left out."""
+    sizes = {}
+    with suppress(sqlite3.Error), closing(read_only(path)) as database:
+        for (name,) in database.execute("select name from sqlite_master where type = 'table'").fetchall():
+            with suppress(sqlite3.Error):
+                sizes[name] = _size(database, name)
+    return sizes
+
+
+def _size(database: sqlite3.Connection, table: str) -> int:
+    columns = len(database.execute(f"pragma table_info({_quoted(table)})").fetchall())
+    (rows,) = database.execute(f"select count(*) from {_quoted(table)}").fetchone()
+    return columns * int(rows)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _entries(database: sqlite3.Connection, sizes: Mapping[str, int], show: Show) -> Iterator[tuple[str, str]]:
     """The names and values of a database."""
     schema = database.execute("select type, name, sql from sqlite_master order by type, name").fetchall()
     for kind, name, sql in schema:
@@ -53,27 +75,27 @@ def _entries(database: sqlite3.Connection, show: Show) -> Iterator[tuple[str, st
             yield f"{kind} {name}", show(" ".join(sql.split()))
         if kind == "table":
             try:
-                yield from _rows(database, name, show)
+                size = sizes[name] if name in sizes else _size(database, name)
+                yield from _rows(database, name, size > CELLS, show)
             except sqlite3.OperationalError as error:  # a virtual table of a module that is not here
                 yield f"rows of {name}", f"cannot be read: {error}"
 
 
-def _rows(database: sqlite3.Connection, table: str, show: Show) -> Iterator[tuple[str, str]]:
-    """The names and values of the rows of a table."""
-    quoted = '"' + table.replace('"', '""') + '"'
+def _rows(database: sqlite3.Connection, table: str, large: bool, show: Show) -> Iterator[tuple[str, str]]:
+    """The names and values of the rows of a table; of a large one, their number and digest."""
+    quoted = _quoted(table)
     columns = database.execute(f"pragma table_info({quoted})").fetchall()
     names = [column[1] for column in columns]
     keys = [column[1] for column in sorted(columns, key=lambda column: column[5]) if column[5]]
-    selected = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
-    (count,) = database.execute(f"select count(*) from {quoted}").fetchone()
+    selected = ", ".join(map(_quoted, names))
     try:
         rows = database.execute(f"select {'rowid' if not keys else 'null'}, {selected} from {quoted}")
     except sqlite3.OperationalError:  # a view in the place of a table, or a virtual table without row ids
         rows = database.execute(f"select null, {selected} from {quoted}")
-    if count * len(names) > CELLS:
+    if large:
         lines = sorted(json.dumps([show(_text(value)) for value in row[1:]]) for row in rows)
         digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
-        yield f"rows of {table}", f"{count:,} rows, sha256 {digest}"
+        yield f"rows of {table}", f"{len(lines):,} rows, sha256 {digest}"
         return
     for number, row in enumerate(rows):
         values = dict(zip(names, row[1:], strict=True))

@@ -58,7 +58,8 @@ def _entries(git: Path, before: Path | None, show: Show) -> Iterator[tuple[str, 
         if (git / name).exists():
             yield name, "unfinished"
     if (git / "config").exists():
-        yield "config", show(hashlib.sha256((git / "config").read_bytes()).hexdigest())  # it may have a password
+        config = show((git / "config").read_text(errors="replace"))  # with aliases: each copy has another path
+        yield "config", hashlib.sha256(config.encode()).hexdigest()  # it may have a password
 
 
 def _staged(git: Path, head: str, show: Show) -> Iterator[tuple[str, str]]:
@@ -90,7 +91,8 @@ def _new_commits(git: Path, known: tuple[str, ...]) -> dict[str, str]:
     at_head = ["HEAD"] if run_git(git, "rev-parse", "--verify", "--quiet", "HEAD", check=False) else []
     words = ["log", "--ignore-missing", "--topo-order", "--reverse", f"--format=tformat:{form}", "--all", *at_head]
     commits: dict[str, str] = {}
-    for record in run_git(git, *words, *(["--not", *known] if known else [])).split("\0\0\n"):
+    old = "".join(f"^{commit}\n" for commit in known)  # they may be too many for a command line
+    for record in run_git(git, *words, "--stdin", given=old).split("\0\0\n"):
         if not record.strip():
             continue
         own, tree, parents, author, message = record.strip("\n").split("\0")

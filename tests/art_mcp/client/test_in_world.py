@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableLambda
 
 from art_langgraph import Trajectory, rollout
 from art_mcp import Cassette, Server, connect
 from art_mcp.client import in_world
+from art_mcp.client.sdk import Stdio
 from art_mcp.worlds.change import Change
+from art_mcp.worlds.world import World
 from tests.support.mcp.commands import NOTES
 from tests.support.mcp.graphs import calling
 from tests.support.mcp.originals import digest
@@ -160,10 +164,69 @@ def test_words_that_name_files_from_here_become_absolute(tmp_path: Path, monkeyp
     (tmp_path / "server.py").touch()
     (tmp_path / "data").mkdir()
     (tmp_path / "server").touch()
-    absolute = in_world._absolute
+    with closing(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
+        world.open()
+        copy = world.copy()
+        absolute = partial(in_world._absolute, copy=copy)
     assert absolute("server.py") == f"{tmp_path}/server.py"
     assert absolute("./data") == absolute("data/") == f"{tmp_path}/data"
     assert absolute("--dir=./data") == f"--dir={tmp_path}/data"
     for word in ("server", "data", "none.py", "--flag", "{world}/server.py", "-m", "a=./data"):
         assert absolute(word) == word
     assert os.getcwd() == str(tmp_path)
+
+
+async def test_a_start_ahead_outlives_the_run_that_waited_for_it(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = asyncio.Event()
+
+    async def made(pool: in_world.Pool) -> str:
+        await go.wait()
+        return "ready"
+
+    monkeypatch.setattr(in_world.Pool, "_make", made)
+    pool = in_world.Pool(World(notes), Stdio(("server",)), (60.0, 60.0), lambda: None)
+    first = asyncio.create_task(pool.take())
+    await asyncio.sleep(0)  # two more are made now
+    waiting = asyncio.create_task(pool.take(refill=False))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    go.set()
+    assert [await first, *[await pool.take(refill=False) for _ in range(2)]] == ["ready"] * 3
+
+
+async def test_two_servers_of_a_run_have_worlds_of_their_own_in_one_record(notes: Path) -> None:
+    other = notes.with_name("other")
+    other.mkdir()
+
+    async def wrote(first: Server, second: Server) -> Trajectory:
+        async def both(_: object) -> dict[str, Any]:
+            await first.call("write_note", {"path": "/world/notes/b", "text": "1"})
+            await second.call("write_note", {"path": "/world/other/b", "text": "2"})
+            return {}
+
+        return await rollout(RunnableLambda(both), "go")
+
+    async with connect([*NOTES, "{world}"], worlds=notes) as first:
+        async with connect([*NOTES, "{world}"], worlds=other) as second:
+            run = await wrote(first, second)
+        assert sorted(changes(run)) == ["/world/notes/b: content is new: 1", "/world/other/b: content is new: 2"]
+        async with connect([*NOTES, "{world}"], worlds=f"notes={other}") as second:
+            run = await wrote(first, second)
+        assert "two servers of the rollout have a world at /world/notes" in str(run.tool_calls[1].result)
+
+
+async def test_a_command_that_leads_into_an_original_starts_in_the_copy_or_is_refused(
+    notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(notes.parent))
+    notes.with_name("link").symlink_to(notes)
+    for word in ("~/notes", f"{notes.parent}/link", f"{notes.parent}//notes"):
+        async with connected(notes, word) as server:
+            run = await ran(server, ("write_note", {"path": "/world/notes/b", "text": ""}), ("list_notes", {}))
+            assert run.tool_calls[1].structured == {"result": ["a.txt", "b"]}
+    for word in ("~/link", f"-v{notes.parent}/link:/x"):
+        with pytest.raises(ConfigError, match=r"leads into the original .*write \{world:NAME\}"):
+            async with connect([*NOTES, word], worlds=notes):
+                pass

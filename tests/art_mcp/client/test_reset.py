@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
+from typing import Any
 
 import pytest
 
 from art_langgraph import rollout
 from art_mcp import connect
-from art_mcp.client.reset import Turns
+from art_mcp.client.reset import AfterReset, ResetQueue
+from art_mcp.client.sdk import Progress
 from tests.support.mcp.commands import NOTES
 from tests.support.mcp.graphs import calling
 from trainer_server.wire import ConfigError, MCPError
@@ -58,18 +61,18 @@ async def test_a_reset_that_fails_is_an_answer_that_never_came_and_the_next_run_
 
 
 async def test_a_command_that_fails_says_what_it_wrote_last() -> None:
-    turns = Turns("sh -c 'echo one; echo two >&2; exit 3'")
+    queue = ResetQueue("sh -c 'echo one; echo two >&2; exit 3'")
     with pytest.raises(MCPError, match=r"failed: exit status 3: two"):
-        await turns.begin()
-    turns = Turns("no-such-command-anywhere")
+        await queue.begin()
+    queue = ResetQueue("no-such-command-anywhere")
     with pytest.raises(MCPError, match="No such file"):
-        await turns.begin()
+        await queue.begin()
 
 
 async def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("art_mcp.client.reset.TIMEOUT", 0.05)
     with pytest.raises(MCPError, match=r"no end within 0\.05 s"):
-        await Turns("sleep 600").begin()
+        await ResetQueue("sleep 600").begin()
 
 
 async def test_a_url_is_sent_a_post() -> None:
@@ -88,18 +91,77 @@ async def test_a_url_is_sent_a_post() -> None:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
-            turns = Turns(f"http://127.0.0.1:{server.server_port}/reset")
-            await turns.begin()
-            turns.end()
+            queue = ResetQueue(f"http://127.0.0.1:{server.server_port}/reset")
+            await queue.begin()
+            queue.end()
             with pytest.raises(MCPError, match="HTTP 503"):
-                await turns.begin()
+                await queue.begin()
         finally:
             server.shutdown()
             thread.join()
-    assert (asked, turns.resets) == (["/reset", "/reset"], 1)
+    assert (asked, queue.resets) == (["/reset", "/reset"], 1)
 
 
 def test_a_reset_that_is_no_command_is_refused() -> None:
     for wrong in ("", "echo 'open"):
         with pytest.raises(ConfigError, match="--reset"):
-            Turns(wrong)
+            ResetQueue(wrong)
+
+
+class Nothing:
+    """A source that answers everything with nothing."""
+
+    async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
+        return {}
+
+    async def changes(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_call_that_outlives_its_rollout_gets_no_turn() -> None:
+    queue = ResetQueue(lambda: None)
+    await queue.begin()
+    late = AfterReset(Nothing(), queue, "late")
+    call = asyncio.create_task(late.request("tools/call", {}))
+    await asyncio.sleep(0)
+    await late.close()
+    queue.end()
+    with pytest.raises(MCPError, match="is over"):
+        await call
+    async with asyncio.timeout(5):
+        await queue.begin()
+
+
+async def test_a_rollout_that_waits_for_itself_is_told_who_has_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("art_mcp.client.reset.PATIENCE", 0.02)
+    queue = ResetQueue(lambda: None)
+    await queue.begin("outer")
+    with pytest.raises(MCPError, match=r"outer has had the server for 0\.02 s.*inside of another"):
+        await queue.begin("inner")
+    queue.end()
+    await queue.begin("next")
+
+
+async def test_a_function_that_blocks_does_not_stop_the_loop() -> None:
+    go, went = Event(), []
+    begun = asyncio.create_task(ResetQueue(lambda: went.append(go.wait(5))).begin())
+    await asyncio.sleep(0)
+    go.set()
+    await begun
+    assert went == [True]
+
+
+async def test_a_command_that_leaves_a_process_in_the_background_has_ended() -> None:
+    async with asyncio.timeout(2):
+        await ResetQueue("sh -c 'sleep 3 & exit 0'").begin()
+
+
+async def test_an_error_without_a_message_is_named() -> None:
+    def fail() -> None:
+        raise LookupError
+
+    with pytest.raises(MCPError, match=r"the reset \(fail\) failed: LookupError"):
+        await ResetQueue(fail).begin()

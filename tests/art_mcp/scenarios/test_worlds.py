@@ -134,3 +134,13 @@ async def test_with_a_reset_all_tools_are_called() -> None:
         assert len(resets) == 2, "the second execution did not find the note of the first one"
         with pytest.raises(ConfigError, match="give them to `connect`"):
             await generate_scenarios(server, worlds="x")
+
+
+async def test_a_world_that_cannot_be_read_costs_one_scenario(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken() -> None:
+        raise OSError("the disk is gone")
+
+    async with connect([*NOTES, "{world}"], worlds=notes) as server:
+        monkeypatch.setattr(server, "changes", broken)
+        outcome = await executed(server, Step(tool="write_note", arguments=B))
+    assert outcome == "error: what it changed in its world cannot be read: the disk is gone"

@@ -205,6 +205,9 @@ async def test_a_run_that_called_nothing_changed_nothing_and_one_without_a_world
     await score(nowhere, verify())
     assert nowhere.reward is None
     assert "connect to the server with worlds=" in str(nowhere.reward_error)
+    unstarted = run(BRANCH, "It is done.", called("create", is_error=True, failure="closed"))
+    await score(unstarted, verify())
+    assert str(unstarted.reward_error).startswith("MCPError")
 
 
 @pytest.mark.parametrize("failure", ["closed", "missing"])

@@ -71,3 +71,29 @@ def test_a_placeholder_must_name_one_place() -> None:
     with pytest.raises(ConfigError, match="world:other"):
         ALIASES.text("{world:other}")
     assert Aliases([Place("one", Path("/x"), "file")]).value({"a": ["{world}", 1]}) == {"a": ["/world/one", 1]}
+
+
+def test_a_path_that_leads_out_of_the_world_is_not_translated() -> None:
+    for out in ("/world/../../0/world/repo/a", "/world/repo/../../x", "\\/world\\/..\\/x"):
+        assert TRANSLATION.to_copy(out) == out
+    assert TRANSLATION.to_copy("/world/repo/a/../b") == f"{ROOT}/world/repo/a/../b"
+
+
+def test_originals_are_replaced_beside_a_placeholder_that_names_nothing() -> None:
+    assert TRANSLATION.to_copy("{world:other} /home/me/repo") == f"{{world:other}} {ROOT}/world/repo"
+
+
+@pytest.mark.parametrize(
+    "said", ["/home//me/repo/x", "sqlite:////home/me/repo/x", "-v/home/me/repo/x:/x", "~/repo/x", "/short/repo/x"]
+)
+def test_an_original_is_found_however_a_command_spells_it(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    places = [Place("repo", Path("/home/me/repo"), "repository", given=Path("/short/repo"))]
+    meant = Translation(ROOT, Aliases(places)).word(said)
+    assert f"{ROOT}/world/repo/x" in meant
+    assert "me/repo" not in meant
+
+
+def test_a_placeholder_of_a_command_is_the_path_of_the_copy_whatever_stands_before() -> None:
+    assert TRANSLATION.word("sqlite:///{world:shop.db}") == f"sqlite:///{ROOT}/world/shop.db"
+    assert TRANSLATION.word("x{world:shop.db}") == f"x{ROOT}/world/shop.db"

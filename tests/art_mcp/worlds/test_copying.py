@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from art_mcp.worlds.copying import Copier, remove_tree
+from art_mcp.worlds.repository import is_object
 from tests.support.mcp.originals import digest
 
 
@@ -81,3 +82,13 @@ def test_what_may_not_be_written_is_removed_too(tmp_path: Path) -> None:
     remove_tree(source)
     assert not source.exists()
     remove_tree(source)
+
+
+def test_only_objects_of_a_repository_are_objects(tmp_path: Path) -> None:
+    for name in ("repo/.git", "data"):
+        (tmp_path / name / "objects" / "ab").mkdir(parents=True)
+        (tmp_path / name / "objects" / "ab" / "c").touch()
+    (tmp_path / "repo" / ".git" / "refs").mkdir()
+    (tmp_path / "repo" / ".git" / "HEAD").touch()
+    assert is_object(str(tmp_path / "repo" / ".git" / "objects" / "ab" / "c"))
+    assert not is_object(str(tmp_path / "data" / "objects" / "ab" / "c"))

@@ -76,3 +76,21 @@ def test_what_a_database_is(tmp_path: Path) -> None:
     assert (tmp_path / "copy.sqlite").read_bytes() == b""
     with pytest.raises(sqlite3.DatabaseError):
         copy_database(tmp_path / "b", tmp_path / "c")
+
+
+def test_a_transaction_that_a_process_left_is_rolled_back_in_the_copy(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as writer:
+        writer.execute("create table users (id integer primary key, name text)")
+        writer.execute("insert into users (name) values ('Ada'), ('Bob')")
+        writer.execute("pragma cache_size=1")
+        writer.execute("begin")
+        writer.execute("update users set name = 'half'")
+        writer.executemany("insert into users (name) values (?)", [("x" * 4000,)] * 50)  # more than the cache holds
+        for suffix in ("", "-journal"):
+            shutil.copyfile(tmp_path / f"a.db{suffix}", tmp_path / "data" / f"a.db{suffix}")
+        writer.execute("rollback")
+    before = digest(tmp_path / "data")
+    copy_database(tmp_path / "data" / "a.db", tmp_path / "copy.db")
+    assert rows(tmp_path / "copy.db") == ROWS
+    assert digest(tmp_path / "data") == before

@@ -44,3 +44,19 @@ def test_what_a_killed_process_left_is_removed_at_the_next_start(tmp_path: Path)
     assert (after.removed, left.exists(), living.path.exists()) == (1, False, True)
     after.close()
     living.close()
+
+
+def test_a_leftover_that_cannot_be_removed_is_said_and_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "left").mkdir()
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("art_mcp.worlds.scratch.remove_tree", refuse)
+        scratch = Scratch(tmp_path)
+    assert scratch.removed == 0
+    assert "left, which a process left that died, cannot be removed: " in caplog.text
+    scratch.close()

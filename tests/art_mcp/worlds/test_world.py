@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -255,3 +256,120 @@ def test_the_copies_are_in_the_cache_by_default(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "data").mkdir()
     with opened(World(tmp_path / "data")) as world:
         assert world.copy().root.is_relative_to(os.path.realpath(tmp_path / "cache" / "worlds"))
+
+
+def test_links_through_other_links_into_an_original_lead_into_the_copy(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "f").write_text("first")
+    (tmp_path / "short").symlink_to(tmp_path)
+    (tmp_path / "data" / "absolute").symlink_to(tmp_path / "short" / "data" / "f")
+    (tmp_path / "data" / "relative").symlink_to("../short/data/f")
+    with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
+        copy = world.copy()
+        for name in ("absolute", "relative"):
+            (copy.home / name).write_text(name)
+            assert (copy.home / "f").read_text() == name
+    assert (tmp_path / "data" / "f").read_text() == "first"
+
+
+def test_a_word_that_leads_into_an_original_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("data", "out"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
+        copy = world.copy()
+        for word in ("../data", f"-v{tmp_path}/link:/x", "~/link/a", f"-d=file://{tmp_path}/out/../data", "a=../data"):
+            assert copy.led_into(word, tmp_path / "out") == tmp_path / "data", word
+        for word in ("data", "", "python", "--flag", str(tmp_path / "out"), str(copy.home), f"{tmp_path}/data2"):
+            assert copy.led_into(word, tmp_path / "out") is None, word
+
+
+def test_a_world_that_has_the_copies_in_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"overlap: set ART_CACHE"):
+        World(tmp_path, scratch=tmp_path / "cache" / "worlds")
+    (tmp_path / "w" / "data").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"overlap: set ART_CACHE"):
+        World(tmp_path / "w" / "data", scratch=tmp_path / "w")
+
+
+def test_a_copy_that_fails_halfway_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a").write_text("a")
+    with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
+        copies = world.copy().root.parent
+        before = sorted(copies.iterdir())
+
+        def full(self: Copier, source: str, target: str) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(Copier, "file", full)
+        with pytest.raises(OSError, match="No space left"):
+            world.copy()
+        assert sorted(copies.iterdir()) == before
+        assert world.made == 1
+
+
+def test_a_broken_repository_is_a_change_each_time(tmp_path: Path) -> None:
+    (tmp_path / "data" / "sub").mkdir(parents=True)
+    with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
+        copy = world.copy()
+        (copy.home / "sub" / ".git").write_text("gitdir: ../nowhere\n")
+        for _ in range(2):
+            assert [(change.where, change.what) for change in copy.changes()] == [("/world/data/sub", "unreadable")]
+
+
+def test_what_cannot_be_observed_at_the_start_is_said(tmp_path: Path) -> None:
+    class Broken:
+        """Cannot say what it reads, or what it observes."""
+
+        def claims(self, path: Path) -> bool:
+            if path.suffix == ".md":
+                raise ValueError("no claim")
+            return path.suffix == ".txt"
+
+        def files(self, path: Path) -> list[Path]:
+            raise OSError("no files")
+
+        def observe(self, path: Path, before: Path, show: Show) -> Mapping[str, str]:
+            raise OSError("no reading")
+
+    (tmp_path / "data").mkdir()
+    for name in ("a.txt", "b.md"):
+        (tmp_path / "data" / name).touch()
+    with opened(World(tmp_path / "data", observers=[Broken()], scratch=tmp_path / "w")) as world:
+        assert [note.rpartition(": ")[2] for note in world.notes] == ["no reading", "no claim"]
+        assert world.copy().changes() == []
+
+
+def test_a_locked_database_is_not_copied_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("art_mcp.worlds.database._BUSY", 0.01)
+    with closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as writer:
+        writer.execute("create table t (a)")
+        writer.execute("begin exclusive")
+        with pytest.raises(ConfigError, match=r"shop\.db cannot be copied: database is locked"):
+            World(tmp_path / "shop.db", scratch=tmp_path / "w").open()
+
+
+@pytest.mark.slow
+def test_a_copy_pushes_to_places_of_the_world_only(tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repo")
+    for name in ("inner", "outer"):
+        git(tmp_path, "init", "-q", "--bare", name)
+        git(repository, "remote", "add", name, str(tmp_path / name))
+    git(repository, "remote", "add", "near", "../inner")
+    git(repository, "remote", "add", "far", "git@example.com:a/b.git")
+    git(repository, "config", "remote.inner.pushurl", str(tmp_path / "outer"))
+    before = digest(tmp_path)
+    with opened(World([repository, tmp_path / "inner"], scratch=tmp_path.with_name("scratch-push"))) as world:
+        copy, other = world.copy(), world.copy()
+        git(copy.home, "push", "-q", "inner", "main")
+        git(copy.home, "push", "-q", "near", "main:second")
+        assert git(copy.directory / "inner", "branch", "--format=%(refname:short)").split() == ["main", "second"]
+        for remote in ("outer", "far"):
+            with pytest.raises(subprocess.CalledProcessError) as refused:
+                git(copy.home, "push", "-q", remote, "main")
+            assert "no-push" in refused.value.stderr
+        assert [note.split()[2] for note in world.notes] == ["outer", "far"]
+        assert other.changes() == []
+    assert digest(tmp_path) == before

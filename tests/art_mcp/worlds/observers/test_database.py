@@ -79,3 +79,14 @@ def test_what_is_no_database_cannot_be_read_as_one(tmp_path: Path) -> None:
     assert DatabaseObserver().claims(broken)
     with pytest.raises(OSError, match="no database any more"):
         DatabaseObserver().observe(broken, broken, shown)
+
+
+def test_the_form_of_a_table_is_that_of_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "CELLS", 3)
+    made(tmp_path / "small.db", "create table t (a)", "insert into t values (1), (2), (3)")
+    made(tmp_path / "large.db", "create table t (a)", "insert into t values (1), (2), (3), (4)")
+    observe = DatabaseObserver().observe
+    grown = observe(tmp_path / "large.db", tmp_path / "small.db", shown)
+    assert grown["t[row 4].a"] == "4"
+    shrunk = observe(tmp_path / "small.db", tmp_path / "large.db", shown)
+    assert shrunk["rows of t"].startswith("3 rows, sha256 ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,37 @@ def test_a_repository_without_commits(tmp_path: Path) -> None:
     assert seen(new, new)["staged a"].startswith("100644 ")
     git(new, "commit", "-q", "-m", "first")
     assert seen(new, tmp_path / "none")["branch main"].startswith("new commit 'first' by A (")
+
+
+SIGNED = """tree {tree}
+author A <a@example.com> 1 +0000
+committer A <a@example.com> 1 +0000
+gpgsig -----BEGIN PGP SIGNATURE-----
+ x
+ -----END PGP SIGNATURE-----
+
+m
+"""
+
+
+def test_git_starts_no_program_that_the_repository_names(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    after, before = pair
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    program.chmod(0o755)
+    (tmp_path / "commit").write_text(SIGNED.format(tree=git(after, "rev-parse", "main^{tree}")))
+    git(after, "branch", "signed", git(after, "hash-object", "-t", "commit", "-w", str(tmp_path / "commit")))
+    for key, value in (("log.showSignature", "true"), ("gpg.program", str(program)), ("core.fsmonitor", str(program))):
+        git(after, "config", key, value)
+    assert seen(after, before)["branch signed"].startswith("new commit 'm' by A (")
+    assert not (tmp_path / "started").exists()
+
+
+def test_the_settings_are_the_same_where_only_the_path_of_the_copy_differs(pair: tuple[Path, Path]) -> None:
+    values = []
+    for repository in pair:
+        git(repository, "config", "own.path", f"{repository}/x")
+        show = partial(shown, translated=lambda text, root=str(repository): text.replace(root, "/world/repo"))
+        git_directory = repository / ".git"
+        values.append(RepositoryObserver().observe(git_directory, git_directory, show)["config"])
+    assert values[0] == values[1]
