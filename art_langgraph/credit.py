@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Literal
 
 from art_langgraph.trajectory import CompletionCall, Place, Trajectory, TrajectoryGroup
@@ -18,6 +19,9 @@ from trainer_server.wire import GroupRef, TrajectoryRef
 RetryCredit = Literal["drop", "train"]
 """Attempts of a node before an error retry: "drop" leaves them out, "train" trains them with the run's reward. "drop"
 hides failures that the policy caused."""
+
+HISTORY = 200
+"""How many earlier runs a running baseline is made of, at most."""
 
 
 def group_refs(
@@ -200,7 +204,7 @@ def compare(
     runs: Sequence[Trajectory],
     policy: str,
     *,
-    history: Sequence[Trajectory] = (),
+    history: Iterable[Trajectory] = (),
     nodes: Sequence[str] | None = None,
     retry_credit: RetryCredit = "drop",
 ) -> Comparison:
@@ -214,8 +218,8 @@ def compare(
     Args:
         runs: Runs to train on. Those without a reward, and those that evaluate a version, are counted and left out.
         policy: As that of `group_refs`.
-        history: Earlier runs of the policy, for the baseline. Those without a reward, and those that evaluate a
-            version, are ignored.
+        history: Recorded runs of the policy, newest first, for the baseline: the first HISTORY of them that have a
+            reward, are trained on, and are none of `runs`.
         nodes: As those of `group_refs`.
         retry_credit: As that of `group_refs`.
     """
@@ -231,7 +235,9 @@ def compare(
 
     groups = _by_group(rewards(scored))
     singles = [found[0] for found in groups if len(found) == 1]
-    pool = [*rewards(run for run in history if not (run.evaluation or run.hints)), *singles]
+    compared = {run.id for run in runs}
+    earlier = (run for run in history if run.id not in compared and run.scored and not run.untrained)
+    pool = [*rewards(islice(earlier, HISTORY)), *singles]
     grouped, single, left = set[str](), set[str](), set[str]()
     for found in groups:
         sampled = {credit.trajectory for credit in found if credit.reference.completions}

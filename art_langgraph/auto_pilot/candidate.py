@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from itertools import islice
 
 from art_langgraph.auto_pilot.state import State
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.client.step_marks import StepMarks
-from art_langgraph.credit import Comparison, compare
+from art_langgraph.credit import Comparison
 from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.loop.watch.signals import Signals
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
 from trainer_server.wire import GRPOConfig, Job, JobFailed, ServerError, StepResult
-
-HISTORY = 200
-"""How many earlier scored runs the running baseline is made of."""
-
-
-def compared(
-    runs: Sequence[Trajectory], recorded: Sequence[Trajectory], policy: str, nodes: Sequence[str] | None
-) -> Comparison:
-    """The runs of a step, grouped. A run that is alone in its scenario is compared with a running baseline.
-
-    Args:
-        runs: The runs of the step.
-        recorded: All runs, newest first: the baseline is made of those that are not in the step.
-        policy: The policy to train.
-        nodes: The nodes to train; None: all.
-    """
-    chosen = {run.id for run in runs}
-    earlier = (run for run in recorded if run.id not in chosen and run.scored and not run.untrained)
-    return compare(runs, policy, history=list(islice(earlier, HISTORY)), nodes=nodes)
 
 
 async def train_candidate(

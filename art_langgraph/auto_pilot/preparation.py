@@ -8,13 +8,14 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from art_langgraph.auto_pilot.candidate import compared, step_figures, train_candidate
+from art_langgraph.auto_pilot.candidate import step_figures, train_candidate
 from art_langgraph.auto_pilot.decision import CanaryRules, Verdict, gate
 from art_langgraph.auto_pilot.gate import Gate
 from art_langgraph.auto_pilot.journal import Journal
 from art_langgraph.auto_pilot.runs import Recorded, trainable
 from art_langgraph.auto_pilot.state import Entry, Pause, Phase, State, to_record
 from art_langgraph.client.client import TrainerClient
+from art_langgraph.credit import compare
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.loop.pins import PinIgnored
@@ -94,8 +95,8 @@ class Preparation:
             ids = [run.id for run in runs]
             free = await asyncio.to_thread(self._store.begin_step, self._policy, state.key, ids, again=False)
             runs = [run for run in runs if run.id in free]
-        earlier = await self._recorded.runs(time.time() - self._max_age * _DAY)
-        comparison = compared(runs, earlier, self._policy, self._nodes)
+        recorded = await self._recorded.runs(time.time() - self._max_age * _DAY)
+        comparison = compare(runs, self._policy, history=recorded, nodes=self._nodes)
         try:
             result = await train_candidate(self._client, self._store, state, comparison, job, config=self._config)
         except JobFailed as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
 _LOOP = "Training loop"
 """Where `--help` lists the options of the loop."""
-_HISTORY = 200
-"""How many earlier scored runs the running baseline is made of."""
 _AT_ONCE = 16
 """Rollouts that are read at once."""
 _SFT = SFTConfig()
@@ -405,8 +402,7 @@ async def _train(
     if taken := sum(trajectory.id not in chosen for trajectory in runs):
         print(f"{taken} of {len(runs)} runs are left out: another step of {policy} was given them meanwhile")
     runs = [trajectory for trajectory in runs if trajectory.id in chosen]
-    earlier = (run for run in recorded if run.id not in chosen and run.scored and not run.evaluation)
-    comparison = compare(runs, policy, history=list(islice(earlier, _HISTORY)), nodes=nodes)
+    comparison = compare(runs, policy, history=recorded, nodes=nodes)
     _tell(comparison)
     if not comparison.groups:
         store.end_step(policy, key, None)

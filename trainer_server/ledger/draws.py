@@ -6,15 +6,13 @@ A rollout keeps what it was given, also after the end of the trial and over a re
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-from trainer_server.ledger.base import RETENTION_DAYS, LedgerError
+from trainer_server.ledger.base import RETENTION_DAYS
+from trainer_server.ledger.file import LedgerFile
 from trainer_server.wire import Candidate
-from trainer_server.wire.home import create_private
 from trainer_server.wire.text import writable
 
 _SCHEMA = """
@@ -37,24 +35,16 @@ class Draws:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-        try:
-            create_private(path)
-        except OSError as error:
-            raise LedgerError(f"the draws at {path} cannot be opened: {error}") from error
-        with self._opened() as db:
-            db.execute("PRAGMA journal_mode=WAL")
-            db.executescript(_SCHEMA)
+        self._file = LedgerFile(path, "draws", _SCHEMA)
 
     def policies(self) -> set[str]:
         """The policies that have draws."""
-        with self._opened() as db:
+        with self._file.opened() as db:
             return {policy for (policy,) in db.execute("SELECT DISTINCT policy FROM draws")}
 
     def version(self, policy: str, rollout: str) -> int | None:
         """The version of a policy that a rollout was given; None: nothing was drawn for it."""
-        with self._opened() as db:
+        with self._file.opened() as db:
             return _version(db, policy, rollout)
 
     def draw(self, policy: str, rollout: str, candidate: Candidate, takes: Callable[[int, int], bool]) -> int:
@@ -70,7 +60,7 @@ class Draws:
         Returns:
             The version.
         """
-        with self._lock, self._opened() as db, db:
+        with self._file.lock, self._file.opened() as db, db:
             if (earlier := _version(db, policy, rollout)) is not None:
                 return earlier
             taken = takes(*_counts(db, policy, candidate))
@@ -81,22 +71,13 @@ class Draws:
 
     def counts(self, policy: str, candidate: Candidate) -> tuple[int, int]:
         """How many rollouts were drawn in a trial, and how many of them were given the candidate."""
-        with self._opened() as db:
+        with self._file.opened() as db:
             return _counts(db, policy, candidate)
 
     def purge(self, days: float = RETENTION_DAYS) -> None:
         """Deletes draws that are older than so many days: the ledger has no completions of their rollouts any more."""
-        with self._lock, self._opened() as db, db:
+        with self._file.lock, self._file.opened() as db, db:
             db.execute("DELETE FROM draws WHERE time < ?", (time.time() - days * 86400,))
-
-    @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with closing(sqlite3.connect(self._path, timeout=30)) as db:
-                db.execute("PRAGMA synchronous=FULL")
-                yield db
-        except sqlite3.Error as error:
-            raise LedgerError(f"the draws in {self._path} cannot be read or written: {error}") from error
 
 
 def _version(db: sqlite3.Connection, policy: str, rollout: str) -> int | None:

@@ -6,16 +6,14 @@ The ledger has what rollouts did. A ledger in another database needs no part of 
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-from trainer_server.ledger.base import RETENTION_DAYS, LedgerError
+from trainer_server.ledger.base import RETENTION_DAYS
+from trainer_server.ledger.file import LedgerFile
 from trainer_server.wire import GivenReward, Reward, RolloutListed, RolloutSpec
-from trainer_server.wire.home import create_private
 from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.text import writable
 
@@ -46,22 +44,14 @@ class RolloutBook:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = threading.Lock()
         self._specs: OrderedDict[str, RolloutSpec | None] = OrderedDict()
         """By rollout: what it was registered with, None for nothing. The one that was asked for last stands last."""
-        try:
-            create_private(path)
-        except OSError as error:
-            raise LedgerError(f"the rollouts at {path} cannot be opened: {error}") from error
-        with self._opened() as db:
-            db.execute("PRAGMA journal_mode=WAL")
-            db.executescript(_SCHEMA)
+        self._file = LedgerFile(path, "rollouts", _SCHEMA)
 
     def register(self, rollout_id: str, spec: RolloutSpec) -> None:
         """Records what a rollout is, in place of what was recorded before. When this returns, it survives a crash."""
-        with self._lock:
-            with self._opened() as db, db:
+        with self._file.lock:
+            with self._file.opened() as db, db:
                 _touch(db, rollout_id)
                 db.execute("UPDATE rollouts SET spec = ? WHERE id = ?", (to_json(spec), rollout_id))
             self._remember(rollout_id, spec)
@@ -71,8 +61,8 @@ class RolloutBook:
         known, spec = self.known_spec(rollout_id)
         if known:
             return spec
-        with self._lock:
-            with self._opened() as db:
+        with self._file.lock:
+            with self._file.opened() as db:
                 row = db.execute("SELECT spec FROM rollouts WHERE id = ?", (writable(rollout_id),)).fetchone()
             spec = from_json(RolloutSpec, row[0]) if row and row[0] else None
             self._remember(rollout_id, spec)
@@ -98,8 +88,8 @@ class RolloutBook:
         spec = self.spec(rollout_id)
         if reward.scenario is not None:
             spec = (spec or RolloutSpec()).model_copy(update={"scenario": given.scenario})
-        with self._lock:
-            with self._opened() as db, db:
+        with self._file.lock:
+            with self._file.opened() as db, db:
                 _touch(db, rollout_id)
                 if spec is not None:
                     db.execute("UPDATE rollouts SET spec = ? WHERE id = ?", (to_json(spec), writable(rollout_id)))
@@ -112,7 +102,7 @@ class RolloutBook:
 
     def rewards(self, rollout_id: str) -> list[GivenReward]:
         """All rewards of a rollout, oldest first."""
-        with self._opened() as db:
+        with self._file.opened() as db:
             query = "SELECT record FROM rewards WHERE rollout = ? ORDER BY rowid"
             return [from_json(GivenReward, record) for (record,) in db.execute(query, (writable(rollout_id),))]
 
@@ -138,7 +128,7 @@ class RolloutBook:
             query += " AND EXISTS (SELECT 1 FROM policies WHERE rollout = id AND policy = ?)"
             values.append(writable(policy))
         found: list[RolloutListed] = []
-        with self._opened() as db:
+        with self._file.opened() as db:
             rows = db.execute(f"{query} ORDER BY number LIMIT ?", [*values, limit + 1]).fetchall()
             for _, rollout_id, created, record in rows[:limit]:
                 spec = from_json(RolloutSpec, record) if record else RolloutSpec()
@@ -165,7 +155,7 @@ class RolloutBook:
             How many.
         """
         before = time.time() - days * 86400
-        with self._lock, self._opened() as db, db:
+        with self._file.lock, self._file.opened() as db, db:
             old = "SELECT id FROM rollouts WHERE changed < ?"
             for table in ("rewards", "policies"):
                 db.execute(f"DELETE FROM {table} WHERE rollout IN ({old})", (before,))
@@ -178,15 +168,6 @@ class RolloutBook:
         self._specs.move_to_end(rollout_id)
         while len(self._specs) > _REMEMBERED:
             self._specs.popitem(last=False)
-
-    @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with closing(sqlite3.connect(self.path, timeout=30)) as db:
-                db.execute("PRAGMA synchronous=FULL")
-                yield db
-        except sqlite3.Error as error:
-            raise LedgerError(f"the rollouts in {self.path} cannot be read or written: {error}") from error
 
 
 def _touch(db: sqlite3.Connection, rollout_id: str) -> None:
