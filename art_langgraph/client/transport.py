@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import math
+import ssl
 import threading
 import time
 from collections.abc import AsyncGenerator
+from functools import cache
 from typing import Any
 
 import httpx
 
 from art_langgraph.client.outages import LOST, outages
+
+
+@cache
+def certificates() -> ssl.SSLContext:
+    """What httpx trusts by default. Reading it takes 50 ms of the processor, which each client would spend anew."""
+    return httpx.create_ssl_context()
 
 
 class PatientAsyncClient(httpx.AsyncClient):
@@ -94,7 +102,7 @@ class LoopTransport(httpx.AsyncBaseTransport):
                     del self._pools[ended]
                 limits = httpx.Limits(max_connections=None, max_keepalive_connections=128)
                 guard = self._until_the_end_of(loop)
-                self._pools[loop] = (httpx.AsyncHTTPTransport(limits=limits), guard)
+                self._pools[loop] = (httpx.AsyncHTTPTransport(verify=certificates(), limits=limits), guard)
             pool, _ = self._pools[loop]
         if guard:
             await anext(guard)

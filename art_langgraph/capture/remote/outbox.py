@@ -15,6 +15,7 @@ from art_langgraph.capture.release import Server, token_of
 from art_langgraph.capture.remote.record import RemoteRecord
 from art_langgraph.capture.scope import Scope
 from art_langgraph.client.servers import known_servers
+from art_langgraph.client.transport import certificates
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire.jsonl import to_json
@@ -75,7 +76,7 @@ class Outbox:
 
     @contextmanager
     def _opened(self) -> Iterator[Callable[[list[_News]], int]]:
-        with httpx.Client(timeout=_TIMEOUT) as http:
+        with httpx.Client(timeout=_TIMEOUT, verify=certificates()) as http:
 
             def work(news: list[_News]) -> int:
                 if any(one.trajectory for one in news):
