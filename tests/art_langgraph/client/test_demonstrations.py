@@ -82,7 +82,7 @@ def test_a_share_is_set_aside_for_validation_and_the_seed_draws_it() -> None:
 @pytest.mark.parametrize(
     ("validation", "what"),
     [
-        (1.0, "validation=1: as a share it must be between 0 and 1"),
+        (1, "validation=1: as a share it must be between 0 and 1"),
         (0.9, "would measure all of the 2 demonstrations and imitate none"),
         ([], "validation is empty"),
         ([{"messages": "x"}], "demonstration of the validation 0"),
@@ -156,9 +156,6 @@ def test_the_command_line_says_what_was_done(connected: TrainerServer, tmp_path:
     options = ["--epochs", "2", "--lr", "1e-2", "--validation", str(apart), "--patience", "0", "--max-seconds", "600"]
     done = CliRunner().invoke(build(), ["sft", "d4", str(written(tmp_path / "t.jsonl", LINES[0], LINES[1])), *options])
     assert "left out: 1 in_validation" in done.output or "the held-out loss did not fall" in done.output
-    done = CliRunner().invoke(build(), ["sft", "d4", str(file), "--validation", "70%"])
-    assert done.exit_code == 1
-    assert isinstance(done.exception, SystemExit | ConfigError)
     done = CliRunner().invoke(build(), ["sft", "d4", str(written(tmp_path / "e.jsonl", unanswered))])
     assert done.exit_code == 1
     assert "d4 stays at version 1: nothing to imitate" in done.output

@@ -1,4 +1,4 @@
-"""What is held out is measured and never trained; the weights with the least loss are kept; the training ends in time."""
+"""What is held out is measured and never trained; the best weights are kept; the training ends in time."""
 
 from __future__ import annotations
 
