@@ -150,7 +150,8 @@ def _row(
     pending: Sequence[tuple[int, int]], paths: Sequence[Tokens], prompts: Sequence[Ints], completions: Sequence[Ints]
 ) -> Row:
     """One row of the completions in `pending`: (index, how many tokens of its path the row has already)."""
-    tokens, depths, runs = [], [], []
+    tokens, depths = [], []
+    runs: list[Run] = []
     places, targets, sources, offsets = [], [], [], []
     path_L = np.empty(0, dtype=np.int64)
     filled = 0

@@ -84,8 +84,10 @@ def warm_start(
         held_out = HeldOut(model, demonstrations.validation.rows, config, ranks)
         held_out.measure(0)
 
-    losses, norms, seconds, computed = [], [], [], 0
-    stopped = "epochs"
+    losses: list[float] = []
+    norms: list[float] = []
+    seconds: list[float] = []
+    computed, stopped = 0, "epochs"
     order: list[list[int]] = []
     while (update := len(losses)) < total:
         measuring = held_out.seconds[-1] if held_out else 0.0

@@ -69,7 +69,7 @@ def test_patience_ends_the_training_and_what_is_held_out_changes_no_gradient(mod
 
 def test_where_no_held_out_loss_is_smaller_nothing_changes_and_that_is_said(model: PolicyModel) -> None:
     start = [weight.detach().clone() for _, weight in model.parameters()]
-    metrics = warm_start(model, given(CONTRARY), config(patience=3))
+    metrics = warm_start(model, given(CONTRARY, ROWS[:1]), config(patience=3))
     assert metrics["skipped"].startswith("the held-out loss did not fall: ")
     assert (metrics["updates"], metrics["updates_kept"], metrics["stopped"]) == (3, 0, "patience")
     assert all(torch.equal(weight, other) for (_, weight), other in zip(model.parameters(), start, strict=True))

@@ -104,7 +104,7 @@ def loss_by_hand(stock: Any, rows: list[Row]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
-@pytest.mark.parametrize(("budget", "share"), [(1000, True), (9, True), (1000, False)])
+@pytest.mark.parametrize(("budget", "share"), [(1000, True), (8, True), (1000, False)])
 def test_the_gradient_is_that_of_separate_sequences(
     tmp_path: Path, architecture: str, budget: int, share: bool
 ) -> None:
@@ -113,9 +113,9 @@ def test_the_gradient_is_that_of_separate_sequences(
     expected = loss_by_hand(both.stock, SHARING)
     expected.backward()  # type: ignore[no-untyped-call]
     rows = Paths.of(SHARING).packed(budget, share=share, ranks=1).rows
-    assert (len(rows) > 1) == (budget == 9 or not share)
+    assert (len(rows) > 1) == (budget == 8 or not share)
     tokens = sum(row.loss_tokens for row in SHARING)
-    assert _backward(both.ours, rows, tokens, ALONE) == pytest.approx(float(expected), abs=1e-6)
+    assert _backward(both.ours, rows, tokens, ALONE) == pytest.approx(expected.item(), abs=1e-6)
     theirs = stock_weights(both.stock)
     for name, weight in both.ours.parameters():
         torch.testing.assert_close(weight.grad, theirs[name].grad, rtol=1e-4, atol=2e-6)
