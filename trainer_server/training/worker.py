@@ -20,6 +20,7 @@ from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
 from trainer_server.process.files import write_atomic
 from trainer_server.process.identity import server_id
+from trainer_server.process.memory import release
 from trainer_server.training.grpo.loss import LOSSES, register_loss
 from trainer_server.training.job_kinds import JobKinds
 from trainer_server.training.model.policy import PolicyModel
@@ -163,6 +164,7 @@ class Worker:
             trained = Trained(error=f"{type(error).__name__}: {error}")
         if self.takes_turns:  # not before the error is gone, whose traceback holds what was computed
             self.model.rest()
+        release()
         trained.seconds = time.monotonic() - started
         self._report(job.id, trained)
         faults.point("trained")
