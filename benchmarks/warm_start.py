@@ -9,8 +9,8 @@ differ. Call and answer are imitated. Token ids are random: no figure here depen
 Sides, each update of all of them in turn, in one process, after one update that is not counted:
     packed     this project's warm start
     separate   the same with each answer in a row of its own: nothing is shared
-    trl        trl.SFTTrainer's loop, padded rows, loss and LoRA (PEFT), a row for each demonstration; its preparation
-               is not counted
+    trl        trl.SFTTrainer's loop, loss and LoRA (PEFT), a row for each demonstration, one at a time: it makes the
+               logits of all tokens, which take 350 MB for each of these rows. Its preparation is not counted
     step       this project's training step on the same tokens, as if the policy had sampled call and answer
 
 `tokens`: of the demonstrations of an update. `unique`: what the side computes of them. `unique_per_second` compares
@@ -128,7 +128,7 @@ class Step(Packed):
 
 
 class TRL:
-    """trl.SFTTrainer on padded rows."""
+    """trl.SFTTrainer."""
 
     def __init__(self, path: str, dtype: torch.dtype) -> None:
         from transformers import AutoModelForCausalLM
@@ -157,7 +157,8 @@ class TRL:
             examples.append({"input_ids": row.ids, "labels": labels})
         with tempfile.TemporaryDirectory() as scratch:
             arguments = Arguments(
-                output_dir=scratch, per_device_train_batch_size=len(rows), num_train_epochs=1, report_to="none",
+                output_dir=scratch, per_device_train_batch_size=1, gradient_accumulation_steps=len(rows),
+                num_train_epochs=1, report_to="none",
                 bf16=self.dtype is torch.bfloat16, gradient_checkpointing=False, disable_tqdm=True, save_strategy="no",
                 dataset_kwargs={"skip_prepare_dataset": True}, use_cpu=not torch.cuda.is_available(),
             )  # fmt: skip
@@ -172,7 +173,7 @@ class TRL:
             trainer.train()
             seconds = clock() - started
             self.base = trainer.model.unload()
-        return seconds, len(rows) * max(len(row.ids) for row in rows)
+        return seconds, sum(len(row.ids) for row in rows)
 
 
 MAKE: dict[str, Callable[[str, torch.dtype], Packed | TRL]] = {
