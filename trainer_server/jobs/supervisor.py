@@ -71,6 +71,25 @@ class TrainerSettings:
     env: tuple[str, ...] = ()
 
 
+WAITING = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}
+"""Variables that say how OpenMP's threads wait for one another. Where the trainer has the cores that others leave, its
+threads sleep, unless one of these is set: by default they spin, for as long as the other process has a core that one of
+them needs."""
+
+
+def environment(settings: TrainerSettings, *, low_priority: bool) -> dict[str, str]:
+    """All environment variables of the trainer.
+
+    Args:
+        settings: How the process is started.
+        low_priority: Whether the trainer has the cores that others leave.
+    """
+    variables = {**inherited(settings.env), **settings.base.process_environment(settings.gpus)}
+    if low_priority and not WAITING & variables.keys():
+        variables["OMP_WAIT_POLICY"] = "passive"
+    return variables
+
+
 class TrainerProcess:
     """Runs the trainer, and starts it again when it ends.
 
@@ -98,8 +117,8 @@ class TrainerProcess:
                 "in a network that you trust",
                 shlex.join(line),
             )
-        variables = {**inherited(settings.env), **settings.base.process_environment(settings.gpus)}
         low_priority = flavour() == "cpu" if settings.low_priority is None else settings.low_priority
+        variables = environment(settings, low_priority=low_priority)
         self._child = Child("trainer", line, settings.home.logs, variables, low_priority=low_priority)
         self._watch = Rounds("supervision of the trainer", self._supervise)
         self._ending = asyncio.Lock()

@@ -66,6 +66,18 @@ def settings(home: Path, **others: Any) -> TrainerSettings:
     return TrainerSettings(home=Home(home), base=ServedModel("base", str(home)), tokenizer="tok", **others)
 
 
+def test_threads_of_a_trainer_that_has_what_others_leave_sleep_while_they_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in supervisor.WAITING:
+        monkeypatch.delenv(name, raising=False)
+    given = settings(tmp_path)
+    assert supervisor.environment(given, low_priority=True)["OMP_WAIT_POLICY"] == "passive"
+    assert "OMP_WAIT_POLICY" not in supervisor.environment(given, low_priority=False)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
+    assert "OMP_WAIT_POLICY" not in supervisor.environment(given, low_priority=True)
+
+
 def accelerate_config(path: Path, kind: str, machine: int = 0, machines: int = 1, port: int = 0) -> Path:
     fsdp = "fsdp_config:\n  fsdp_version: 2\n" if kind == "FSDP" else ""
     path.write_text(
