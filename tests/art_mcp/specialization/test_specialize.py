@@ -9,10 +9,8 @@ from typing import Any, Literal
 import pytest
 from langchain_core.tools import BaseTool
 from langgraph.graph import START, MessagesState, StateGraph
-from typer.testing import CliRunner
 
 from art_langgraph import ChatART, GRPOConfig, SFTConfig, TrainerClient
-from art_langgraph.cli.main import build
 from art_mcp import (
     GenerationSettings,
     MCPScenario,
@@ -23,7 +21,6 @@ from art_mcp import (
     connect,
     specialize,
 )
-from art_mcp.cli import headers_of, variables_of
 from art_mcp.scenarios.plan import Observation, Plan, Step
 from art_mcp.specialization.demonstrations import demonstrations
 from art_mcp.specialization.specialize import _steps
@@ -264,58 +261,3 @@ async def test_demonstrations_are_what_the_agent_would_send(connected: TrainerSe
     assert one.messages[4]["content"] == "The answer is 3."
     assert one.tools is not None
     assert "add" in [tool["function"]["name"] for tool in one.tools]
-
-
-def test_the_commands_say_what_is_wrong_with_their_options() -> None:
-    runner = CliRunner()
-    for words, why in (
-        (["specialize", "x", "--isolation", "none"], "neither shared nor session"),
-        (["specialize", "x", "--scenarios", "0"], "at least one"),
-        (["specialize", "x", "--scenarios", "missing.jsonl"], "neither a number nor a file"),
-        (["scenarios", "x", "--header", "secret"], "Name: value"),
-        (["scenarios", "x", "--header", "@missing.txt"], "missing.txt cannot be read: No such file"),
-        (["scenarios", "x", "--header", "Authorization: @missing.txt"], "missing.txt cannot be read: No such file"),
-        (["scenarios", "x", "--env", "ART_NO_SUCH_VARIABLE"], "ART_NO_SUCH_VARIABLE is not set"),
-        (["scenarios", "x", "--env", "=x"], "--env takes NAME"),
-        (["scenarios", "https://x", "--env", "A=x"], "env and cwd are for commands"),
-    ):
-        result = runner.invoke(build(), words)
-        assert isinstance(result.exception, ConfigError)
-        assert why in str(result.exception)
-
-
-def test_secrets_come_from_files_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is on a command line, `ps` shows to everybody."""
-    (tmp_path / "key").write_text("Bearer 123\n")
-    (tmp_path / "all").write_text("# of the shop\nX-One: 1\n\nX-Two: a: b\n")
-    (tmp_path / "bad").write_text("hunter2\n")
-    monkeypatch.setenv("SHOP_KEY", "456")
-    assert headers_of(None) is None
-    assert headers_of([f"Authorization: @{tmp_path / 'key'}", f"@{tmp_path / 'all'}", "X-Three: 3"]) == {
-        "Authorization": "Bearer 123",
-        "X-One": "1",
-        "X-Two": "a: b",
-        "X-Three": "3",
-    }
-    with pytest.raises(ConfigError, match="bad, line 1: ") as wrong:
-        headers_of([f"@{tmp_path / 'bad'}"])
-    assert "hunter2" not in str(wrong.value)
-    (tmp_path / "long").write_text("Bearer hunter2\nand more\n")
-    (tmp_path / "umlaut").write_text("X-Key: hünter2\n")
-    for option, where in ((f"Authorization: @{tmp_path / 'long'}", "--header"), (f"@{tmp_path / 'umlaut'}", "line 1")):
-        with pytest.raises(ConfigError, match=f"{where}: the value of .* must be one line of ASCII") as wrong:
-            headers_of([option])
-        assert "nter2" not in str(wrong.value)
-    assert variables_of(None) is None
-    assert variables_of(["SHOP_KEY", f"TOKEN=@{tmp_path / 'key'}", "LEVEL=3=4"]) == {
-        "SHOP_KEY": "456",
-        "TOKEN": "Bearer 123",
-        "LEVEL": "3=4",
-    }
-
-
-def test_scenarios_that_cannot_be_tried_are_said_to_be_so(tmp_path: Path) -> None:
-    words = ["scenarios", " ".join(SERVER), "-n", "2", "-o", str(tmp_path / "found.jsonl")]
-    result = CliRunner().invoke(build(), words)
-    assert result.exit_code == 1
-    assert "not called, as they may change something: add" in result.output
