@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.errors import LiveError
@@ -30,6 +30,16 @@ def progress_bar(*columns: ProgressColumn, shown: bool = True) -> Iterator[Progr
         yield bar
     finally:
         bar.stop()
+
+
+def losses(measured: Mapping[str, float]) -> str:
+    """The losses of a running job in words; empty where none was measured.
+
+    Args:
+        measured: As that of Job.
+    """
+    names = {"loss": "loss", "validation_loss": "held-out loss"}
+    return ", ".join(f"{said} {measured[name]:.3f}" for name, said in names.items() if name in measured)
 
 
 class Stages:

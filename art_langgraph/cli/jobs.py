@@ -10,6 +10,7 @@ import typer
 
 from art_langgraph.cli.options import JsonOption, several, short_patience
 from art_langgraph.cli.printing.lists import print_json, print_table, shortened
+from art_langgraph.progress import losses
 from trainer_server.wire import ConfigError, Job, JobStatus
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _row(job: Job) -> dict[str, Any]:
         if skipped := job.result.metrics.get("skipped"):
             outcome += f", skipped: {skipped}"
     elif job.progress is not None:
-        outcome = f"{job.progress:.0%} done"
+        outcome = ", ".join(filter(None, (f"{job.progress:.0%} done", losses(job.measured))))
     return {
         "id": job.id,
         "time": datetime.fromtimestamp(job.created).strftime("%m-%d %H:%M:%S"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from trainer_server.wire.jsonl import explain, read_jsonl
 Demonstration = Conversation | Mapping[str, Any] | Trajectory | TrajectoryGroup
 """A conversation, as a dict `{"messages": […], "tools": […]}` or a `Conversation`; or runs, whose completions are
 imitated."""
+Demonstrations = str | Path | Iterable[Demonstration]
+"""Demonstrations, or the JSONL file of conversations that has them."""
 
 
 def load_conversations(path: str | Path) -> list[Conversation]:
@@ -34,9 +37,10 @@ def load_conversations(path: str | Path) -> list[Conversation]:
 
 
 def sft_request(
-    demonstrations: str | Path | Iterable[Demonstration],
+    demonstrations: Demonstrations,
     config: SFTConfig | None = None,
     *,
+    validation: Demonstrations | float | None = None,
     nodes: Sequence[str] | None = None,
     idempotency_key: str | None = None,
 ) -> SFTRequest:
@@ -45,14 +49,83 @@ def sft_request(
     Args:
         demonstrations: As those of `TrainerClient.sft`.
         config: As that of `TrainerClient.sft`.
+        validation: As that of `TrainerClient.sft`.
         nodes: Patterns of the node paths whose completions are imitated; None: all.
         idempotency_key: As that of `TrainerClient.submit`.
 
     Raises:
-        ConfigError: A demonstration is no conversation, or there are none, or `nodes` is given with conversations.
+        ConfigError: A demonstration is no conversation, or there are none, or `nodes` is given with conversations, or
+            `validation` leaves nothing to imitate or to measure.
     """
+    config = config or SFTConfig()
+    imitated, measured = _read(demonstrations), list[Demonstration]()
+    if isinstance(validation, float):
+        imitated, measured = divide(imitated, validation, seed=config.seed)
+    elif validation is not None:
+        measured = _read(validation)
+        if not measured:
+            raise ConfigError("validation is empty: give demonstrations to measure, or leave validation= out")
+    conversations, trajectories = _of_kinds(imitated, "demonstration", nodes)
+    held_out, held_out_trajectories = _of_kinds(measured, "demonstration of the validation", nodes)
+    if not conversations and not trajectories:
+        raise ConfigError("there is nothing to imitate: the demonstrations are empty")
+    if (conversations or held_out) and nodes is not None:
+        raise ConfigError(
+            f"nodes={list(nodes)!r} chooses completions of recorded runs by their node; "
+            f"{len(conversations) + len(held_out)} of the demonstrations are conversations, which have no nodes: leave "
+            "nodes= out, or pass trajectories"
+        )
+    return SFTRequest(
+        conversations=conversations,
+        trajectories=trajectories,
+        validation=held_out,
+        validation_trajectories=held_out_trajectories,
+        config=config,
+        idempotency_key=idempotency_key,
+    )
+
+
+def divide(
+    demonstrations: Sequence[Demonstration], share: float, *, seed: int
+) -> tuple[list[Demonstration], list[Demonstration]]:
+    """Divides demonstrations into those that are imitated and those that are measured. A group of runs stays whole.
+
+    Args:
+        demonstrations: All of them.
+        share: Of them that is measured, between 0 and 1; one demonstration at least.
+        seed: The same seed draws the same demonstrations.
+
+    Returns:
+        What is imitated, and what is measured, each in the order that it came in.
+
+    Raises:
+        ConfigError: The share is not between 0 and 1, or leaves nothing to imitate.
+    """
+    if not 0 < share < 1:
+        raise ConfigError(f"validation={share:g}: as a share it must be between 0 and 1, such as 0.1 for a tenth")
+    count = max(1, round(share * len(demonstrations)))
+    if count >= len(demonstrations):
+        raise ConfigError(
+            f"validation={share:g} would measure all of the {len(demonstrations)} demonstrations and imitate none: "
+            "give a smaller share, or more demonstrations"
+        )
+    drawn = set(random.Random(seed).sample(range(len(demonstrations)), count))
+    return (
+        [demonstration for at, demonstration in enumerate(demonstrations) if at not in drawn],
+        [demonstration for at, demonstration in enumerate(demonstrations) if at in drawn],
+    )
+
+
+def _read(demonstrations: Demonstrations) -> list[Demonstration]:
     if isinstance(demonstrations, (str, Path)):
-        demonstrations = load_conversations(demonstrations)
+        return [*load_conversations(demonstrations)]
+    return list(demonstrations)
+
+
+def _of_kinds(
+    demonstrations: Iterable[Demonstration], what: str, nodes: Sequence[str] | None
+) -> tuple[list[Conversation], list[TrajectoryRef]]:
+    """The conversations and the runs among demonstrations. what: How messages call one of them."""
     conversations: list[Conversation] = []
     trajectories: list[TrajectoryRef] = []
     for number, demonstration in enumerate(demonstrations):
@@ -72,17 +145,5 @@ def sft_request(
             try:
                 conversations.append(Conversation.model_validate(demonstration))
             except ValidationError as error:
-                raise ConfigError(f"demonstration {number} (counted from 0): {explain(error)}") from None
-    if not conversations and not trajectories:
-        raise ConfigError("there is nothing to imitate: the demonstrations are empty")
-    if conversations and nodes is not None:
-        raise ConfigError(
-            f"nodes={list(nodes)!r} chooses completions of recorded runs by their node; {len(conversations)} of the "
-            "demonstrations are conversations, which have no nodes: leave nodes= out, or pass trajectories"
-        )
-    return SFTRequest(
-        conversations=conversations,
-        trajectories=trajectories,
-        config=config or SFTConfig(),
-        idempotency_key=idempotency_key,
-    )
+                raise ConfigError(f"{what} {number} (counted from 0): {explain(error)}") from None
+    return conversations, trajectories

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from art_langgraph.client.api import ServerAPI
-from art_langgraph.client.demonstrations import Demonstration, sft_request
+from art_langgraph.client.demonstrations import Demonstrations, sft_request
 from art_langgraph.credit import RetryCredit, group_refs, repeated
-from art_langgraph.progress import progress_bar
+from art_langgraph.progress import losses, progress_bar
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import (
     ConfigError,
@@ -151,14 +150,20 @@ class JobAPI(ServerAPI):
             JobFailed: The job failed or was cancelled.
             TimeoutError: The job has not ended in time. It goes on: wait for it again, or cancel it.
         """
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[measured]}"),
+        )
         with progress_bar(*columns, shown=progress is not None) as bar:
-            task = bar.add_task(progress or "", total=1.0)
+            task = bar.add_task(progress or "", total=1.0, measured="")
             try:
                 async with asyncio.timeout(timeout):
                     while not job.status.final:
                         job = await self.job(job.id, wait=_GLANCE if progress else _WAIT)
-                        bar.update(task, completed=job.progress or 0.0)
+                        bar.update(task, completed=job.progress or 0.0, measured=losses(job.measured))
             except TimeoutError:
                 raise TimeoutError(
                     f"{job.id} on policy {job.policy!r} is {job.status.value} after {timeout:g} s and goes on: wait "
@@ -234,9 +239,10 @@ class JobAPI(ServerAPI):
     async def sft(
         self,
         policy: str,
-        demonstrations: str | Path | Iterable[Demonstration],
+        demonstrations: Demonstrations,
         config: SFTConfig | None = None,
         *,
+        validation: Demonstrations | float | None = None,
         nodes: Sequence[str] | None = None,
         idempotency_key: str | None = None,
         time_limit: float | None = None,
@@ -245,14 +251,18 @@ class JobAPI(ServerAPI):
     ) -> StepResult:
         """Warm start: the next version of a policy imitates demonstrations, by supervised fine-tuning.
 
-        Only the assistants' messages are trained.
+        Only the assistants' messages are trained. With `validation`, the loss on demonstrations that are not trained is
+        measured before training, after each epoch, and within long epochs. The version has the weights with the least
+        of these losses, and the warm start ends when they do not fall any more (`SFTConfig.patience`).
 
         Args:
             policy: The policy to train.
             demonstrations: A JSONL file in OpenAI's fine-tuning format (`{"messages": […], "tools": […]}` a line),
                 conversations of that form, or trajectories. For trajectories, the sampled tokens are trained.
-            config: Learning rate, epochs and other settings. With `min_reward`, only runs with at least that reward
-                are used.
+            config: Learning rate, epochs, `max_seconds` and other settings. With `min_reward`, only runs with at least
+                that reward are used.
+            validation: Demonstrations to measure, in any of these forms; or the share of `demonstrations` to set aside
+                for it, drawn by `config.seed`, such as 0.1. None: nothing is measured, and the last weights are kept.
             nodes: Patterns of the node paths whose completions are imitated; None: all.
             idempotency_key: As that of `submit`.
             time_limit: As that of `submit`.
@@ -260,15 +270,23 @@ class JobAPI(ServerAPI):
             timeout: As that of `wait`.
 
         Returns:
-            As `train_step`.
+            As `train_step`. `metrics["stopped"]` says what ended the training: "epochs", "patience" or "max_seconds";
+            `metrics["validation_losses"]` has the held-out losses, the first one before training. When no weights had a
+            smaller held-out loss than the version that there was, the version stays and `metrics["skipped"]` says so.
 
         Raises:
             ConfigError: A demonstration is no conversation, or there are none, or `nodes` is given with
-                conversations.
+                conversations, or `validation` leaves nothing to imitate or to measure.
             JobFailed: The warm start failed; the policy stays at the version it had.
             TimeoutError: As `wait`.
         """
-        request = sft_request(demonstrations, config, nodes=nodes, idempotency_key=idempotency_key or uuid.uuid4().hex)
+        request = sft_request(
+            demonstrations,
+            config,
+            validation=validation,
+            nodes=nodes,
+            idempotency_key=idempotency_key or uuid.uuid4().hex,
+        )
         request.time_limit = time_limit
         answer = await self._ask("POST", f"/api/policies/{policy}/sft", content=to_json(request), headers=_JSON)
         label = f"warm start of {policy}" if progress else None

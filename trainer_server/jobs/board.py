@@ -93,7 +93,7 @@ class JobFile(BaseModel):
     def completions(self) -> list[str]:
         """Ids of the completions that the job needs from the ledger."""
         if isinstance(self.request, SFTRequest):
-            trajectories = self.request.trajectories
+            trajectories = self.request.trajectories + self.request.validation_trajectories
         else:
             groups = self.request.groups if self.request else ()
             trajectories = [trajectory for group in groups for trajectory in group.trajectories]
@@ -123,6 +123,13 @@ class JobFile(BaseModel):
         if teacher is not None and isinstance(teacher.version, int):
             named.add((teacher.policy, teacher.version))
         return named
+
+
+class Progress(BaseModel):
+    """How far the trainer is with a running job; the fields are those of Job."""
+
+    share: float | None = None
+    measured: dict[str, float] = Field(default_factory=dict)
 
 
 class Trained(BaseModel):
@@ -371,9 +378,9 @@ class JobBoard:
             return {}
         return claim if isinstance(claim, dict) else {}
 
-    def progress(self, job_id: str, share: float) -> None:
-        """Records how much of a running job is done: `share`, 0 to 1."""
-        write_atomic(self.root / job_id / "progress.json", json.dumps({"share": share}))
+    def progress(self, job_id: str, progress: Progress) -> None:
+        """Records how much of a running job is done."""
+        write_atomic(self.root / job_id / "progress.json", progress.model_dump_json())
 
     def use(self, job_id: str, trajectories: Sequence[str]) -> None:
         """Records which trajectories a step trains. The trainer calls this before it publishes the version."""
@@ -433,7 +440,7 @@ class JobBoard:
                 self._ended[job_id] = job.status
                 return job
             file = self.file(job_id)
-            share = float(json.loads(progress.read_text())["share"]) if progress.exists() else None
+            told = Progress.model_validate_json(progress.read_text()) if progress.exists() else Progress()
             trained = self.trained(job_id)
         except OSError as error:
             if may_pass(error):
@@ -456,7 +463,8 @@ class JobBoard:
             created=file.created,
             status=status,
             error=why,
-            progress=share,
+            progress=told.share,
+            measured=told.measured,
         )
 
     def final_status(self, job_id: str) -> JobStatus | None:

@@ -40,7 +40,7 @@ class Row(BaseModel):
 
 
 class Demonstrations(BaseModel):
-    """Everything that one warm start imitates, and how much it skips."""
+    """Everything that one warm start imitates, or measures, and how much it skips."""
 
     rows: list[Row]
     """Sequences to train on."""
@@ -52,7 +52,37 @@ class Demonstrations(BaseModel):
     """Conversations that were skipped: reason → how many."""
     trajectories_skipped: dict[str, int] = Field(default_factory=dict)
     """Trajectories that were skipped: reason → how many."""
+    validation: Demonstrations | None = None
+    """What is measured and not trained; None: nothing."""
     seconds: float = Field(default=0.0, description="wall time of rendering and look-up")
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Everything that was skipped: reason → how many."""
+        return {**self.turns_skipped, **self.conversations_skipped, **self.trajectories_skipped}
+
+    def why_nothing(self, what: str) -> str:
+        """Why there are no rows, in words. what: The purpose that they lack for, such as "imitate"."""
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.skipped.items())
+        return f"nothing to {what}: {reasons or 'no answers'}"
+
+    def with_validation(self, validation: Demonstrations) -> Demonstrations:
+        """Those of these demonstrations that are not among the validation ones, and the validation ones.
+
+        Args:
+            validation: Of which nothing is trained. Equal rows are skipped and counted as `in_validation`.
+        """
+        measured = {tuple(row.ids) for row in validation.rows}
+        rows = [row for row in self.rows if tuple(row.ids) not in measured]
+        removed = sum(len(row.loss_spans) for row in self.rows) - sum(len(row.loss_spans) for row in rows)
+        return self.model_copy(
+            update={
+                "rows": rows,
+                "turns": self.turns - removed,
+                "turns_skipped": {**self.turns_skipped, **({"in_validation": removed} if removed else {})},
+                "validation": validation,
+            }
+        )
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from trainer_server.engines.base import Engine, RequestRefused
 from trainer_server.engines.vllm import harmony
 from trainer_server.jobs.demonstrations import Collection, Demonstrations, Turn
 from trainer_server.ledger.base import Ledger
-from trainer_server.wire import Conversation, SFTRequest, TrainingError
+from trainer_server.wire import Conversation, SFTRequest, TrainingError, TrajectoryRef
 
 _QUESTION = {"role": "user", "content": "?"}
 _PROBES = ("yes", "no")
@@ -40,7 +40,7 @@ class Renderer:
         self._engine = engine
 
     async def demonstrations(self, request: SFTRequest, ledger: Ledger, tokenizer: str) -> Demonstrations:
-        """Renders everything that a warm start imitates.
+        """Renders everything that a warm start imitates and measures.
 
         Args:
             request: The warm start.
@@ -49,30 +49,45 @@ class Renderer:
 
         Raises:
             EngineError: The engine went away.
-            TrainingError: A conversation cannot be rendered.
+            TrainingError: A conversation cannot be rendered, or nothing of the validation can be measured.
             LedgerError: The ledger could not be read.
         """
         started = time.monotonic()
-        collection = Collection(request.config)
         try:
-            end = await self._end() if request.conversations else -1
+            end = await self._end() if request.conversations or request.validation else -1
         except RequestRefused as error:
             raise TrainingError(str(error)) from None
-        for number, conversation in enumerate(request.conversations):
-            positions = conversation.answers(request.config.train_on)
-            if not positions:
-                collection.conversations_skipped["no_answer"] += 1
-            try:
-                results = await asyncio.gather(*(self._turn(conversation, at, end) for at in positions))
-            except (TrainingError, RequestRefused) as error:
-                raise TrainingError(f"conversation {number} (counted from 0): {error}") from None
-            collection.turns_skipped.update(reason for reason in results if isinstance(reason, str))
-            collection.add(turn for turn in results if isinstance(turn, Turn))
-        ids = [completion_id for trajectory in request.trajectories for completion_id in trajectory.completions]
+        trajectories = [*request.trajectories, *request.validation_trajectories]
+        ids = [completion_id for trajectory in trajectories for completion_id in trajectory.completions]
         completions = await asyncio.to_thread(ledger.read, ids)
-        for trajectory in request.trajectories:
-            collection.add_trajectory(trajectory, completions, tokenizer=tokenizer)
-        return collection.whole(time.monotonic() - started)
+
+        async def collected(
+            conversations: list[Conversation], trajectories: list[TrajectoryRef], what: str
+        ) -> Demonstrations:
+            collection = Collection(request.config)
+            for number, conversation in enumerate(conversations):
+                positions = conversation.answers(request.config.train_on)
+                if not positions:
+                    collection.conversations_skipped["no_answer"] += 1
+                try:
+                    results = await asyncio.gather(*(self._turn(conversation, at, end) for at in positions))
+                except (TrainingError, RequestRefused) as error:
+                    raise TrainingError(f"{what} {number} (counted from 0): {error}") from None
+                collection.turns_skipped.update(reason for reason in results if isinstance(reason, str))
+                collection.add(turn for turn in results if isinstance(turn, Turn))
+            for trajectory in trajectories:
+                collection.add_trajectory(trajectory, completions, tokenizer=tokenizer)
+            return collection.whole(time.monotonic() - started)
+
+        validation = None
+        if request.validation or request.validation_trajectories:
+            validation = await collected(
+                request.validation, request.validation_trajectories, "conversation of the validation"
+            )
+            if not validation.rows:
+                raise TrainingError(f"validation: {validation.why_nothing('measure')}")
+        demonstrations = await collected(request.conversations, request.trajectories, "conversation")
+        return demonstrations if validation is None else demonstrations.with_validation(validation)
 
     async def _turn(self, conversation: Conversation, at: int, end: int | None) -> Turn | str:
         """Renders one answer.

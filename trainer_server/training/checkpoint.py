@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from trainer_server.policies.store import OPTIMIZER
 from trainer_server.process import faults
 from trainer_server.training.model.policy import PolicyModel
-from trainer_server.wire import GRPOConfig
+from trainer_server.wire import GRPOConfig, SFTConfig
 
 
-def make_optimizer(model: PolicyModel, config: GRPOConfig) -> torch.optim.AdamW:
+def make_optimizer(model: PolicyModel, config: GRPOConfig | SFTConfig) -> torch.optim.AdamW:
     """AdamW over the LoRA's weights, without state."""
     optimizer = torch.optim.AdamW(
         [weight for _, weight in model.parameters()],

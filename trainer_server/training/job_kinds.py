@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from trainer_server.jobs.board import JobBoard, JobFile
+from trainer_server.jobs.board import JobBoard, JobFile, Progress
 from trainer_server.ledger.base import Ledger
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
 from trainer_server.process import faults
@@ -25,12 +25,11 @@ from trainer_server.training.grpo.step import optimise
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.publish import Publisher
 from trainer_server.training.ranks import Ranks
-from trainer_server.training.sft import warm_start
+from trainer_server.training.sft.warm_start import warm_start
 from trainer_server.wire import (
     BASE_TEACHER,
     Fork,
     GRPOConfig,
-    Home,
     PolicySpec,
     SFTRequest,
     StepRequest,
@@ -50,7 +49,6 @@ class JobKinds:
     def __init__(
         self,
         *,
-        home: Home,
         board: JobBoard,
         store: AdapterStore,
         ledger: Ledger,
@@ -63,7 +61,7 @@ class JobKinds:
     ) -> None:
         """base_model, tokenizer: name and fingerprint; completions of others are skipped. server_id: steps skip
         completions of other servers. revision: commit of a base model from the hub; versions carry it."""
-        self._home, self._board, self._store, self._model = home, board, store, model
+        self._board, self._store, self._model = board, store, model
         self._ledger = ledger
         self._base_model, self._tokenizer, self._ranks = base_model, tokenizer, ranks
         self._server_id = server_id
@@ -79,24 +77,27 @@ class JobKinds:
         """
         return self._publisher.published_by(job) or self._kinds[job.kind](job)
 
-    def compute_step(self, job_id: str, version: int) -> tuple[dict[str, Any], torch.optim.AdamW]:
-        """Takes a step on top of a version, on every rank; leaves the new weights in place.
+    def compute(self, job_id: str, version: int) -> tuple[dict[str, Any], torch.optim.AdamW | None]:
+        """Takes a step, or a warm start, on top of a version, on every rank; leaves the new weights in place.
 
         Returns:
-            The step's metrics, and the optimizer with its new state.
+            The metrics, and the optimizer with its new state; None: the next step begins with a fresh one.
 
         Raises:
-            ARTError: The step cannot be taken; raised by all ranks.
+            ARTError: It cannot be done; raised by all ranks.
             OSError: A file cannot be read; of a single process.
             RankFailed: This rank failed, and the others wait for it.
             RankLost: Another rank is gone.
         """
         with self._ranks.step():
-            return self._compute(job_id, version)
+            with self._ranks.agreed():
+                job = self._board.file(job_id)
+            if job.kind == "sft":
+                return self._compute_warm_start(job, version), None
+            return self._compute_step(job, version)
 
-    def _compute(self, job_id: str, version: int) -> tuple[dict[str, Any], torch.optim.AdamW]:
+    def _compute_step(self, job: JobFile, version: int) -> tuple[dict[str, Any], torch.optim.AdamW]:
         with self._ranks.agreed():
-            job = self._board.file(job_id)
             request, spec = job.request, self._store.spec(job.policy)
             if not isinstance(request, StepRequest) or spec is None:
                 raise TrainingError(f"{job.id} says nothing about a step")
@@ -110,7 +111,7 @@ class JobKinds:
                 base_model=self._base_model,
                 tokenizer=self._tokenizer,
                 server_id=self._server_id,
-                teaching=self._board.teaching(job_id),
+                teaching=self._board.teaching(job.id),
             )
             directory = self._store.directory(job.policy, version)
             self._model.load(spec, directory)
@@ -207,15 +208,19 @@ class JobKinds:
         """The next version by policy gradient, or none where there is nothing to learn from."""
         _, newest = self._publisher.newest(job.policy)
         version = self._begins_from(job, newest)
-        if self._ranks.count > 1:
-            self._ranks.order(json.dumps({"job": job.id, "version": version}))
-        metrics, optimizer = self.compute_step(job.id, version)
+        metrics, optimizer = self._together(job, version)
         trained = metrics["trajectories_trained"]
         self._board.use(job.id, trained)  # before the version: a process that is killed after it does not step again
         metrics["trajectories_trained"] = len(trained)
         if "skipped" in metrics:
             return StepResult(version=newest, metrics=metrics)
         return self._publisher.publish_weights(job, metrics, optimizer, made_from=version)
+
+    def _together(self, job: JobFile, version: int) -> tuple[dict[str, Any], torch.optim.AdamW | None]:
+        """Computes a job on all ranks; the first rank calls it."""
+        if self._ranks.count > 1:
+            self._ranks.order(json.dumps({"job": job.id, "version": version}))
+        return self.compute(job.id, version)
 
     def _begins_from(self, job: JobFile, newest: int) -> int:
         """The version that a step goes on from. Raises TrainingError where the one that it names cannot be used."""
@@ -227,26 +232,26 @@ class JobKinds:
         return named
 
     def _sft(self, job: JobFile) -> StepResult:
-        """The next version by imitation of demonstrations."""
-        spec, version = self._publisher.newest(job.policy)
-        demonstrations = self._board.rows(job.id)
-        if demonstrations is None or not isinstance(job.request, SFTRequest):
-            raise TrainingError(f"{job.id} says nothing about demonstrations")
-        if self._ranks.sharded:
-            raise TrainingError(
-                "a warm start needs the whole base model in one process: serve without --trainer-shard for it"
-            )
-        self._model.load(spec, self._store.directory(job.policy, version))
-        noted = -math.inf
-
-        def note_progress(done: int, updates: int) -> None:
-            nonlocal noted
-            if time.monotonic() - noted >= _PROGRESS_EVERY:
-                self._board.progress(job.id, done / updates)
-                noted = time.monotonic()
-
-        scratch = self._home.jobs / job.id / "trl"
-        metrics = warm_start(self._model, demonstrations, job.request.config, scratch, note_progress)
+        """The next version by imitation of demonstrations, or none where there is nothing to imitate."""
+        _, version = self._publisher.newest(job.policy)
+        metrics, _ = self._together(job, version)
         if "skipped" in metrics:
             return StepResult(version=version, metrics=metrics)
         return self._publisher.publish_weights(job, metrics, None, made_from=version)
+
+    def _compute_warm_start(self, job: JobFile, version: int) -> dict[str, Any]:
+        with self._ranks.agreed():
+            demonstrations, request = self._board.rows(job.id), job.request
+            spec = self._store.spec(job.policy)
+            if demonstrations is None or spec is None or not isinstance(request, SFTRequest):
+                raise TrainingError(f"{job.id} says nothing about demonstrations")
+            self._model.load(spec, self._store.directory(job.policy, version))
+        noted = -math.inf
+
+        def note_progress(share: float, measured: dict[str, float]) -> None:
+            nonlocal noted
+            if self._ranks.first and time.monotonic() - noted >= _PROGRESS_EVERY:
+                self._board.progress(job.id, Progress(share=share, measured=measured))
+                noted = time.monotonic()
+
+        return warm_start(self._model, demonstrations, request.config, progress=note_progress, ranks=self._ranks)

@@ -40,7 +40,7 @@ _REPORT_EVERY = 1.0
 class Worker:
     """Does jobs on one base model. Holds no state between jobs that is not on disk.
 
-    Of several ranks, the first takes jobs and writes files; the others compute a step with it when it asks them to.
+    Of several ranks, the first takes jobs and writes files; the others compute with it when it asks them to.
     """
 
     def __init__(
@@ -74,7 +74,6 @@ class Worker:
         self.board = JobBoard(home.jobs)
         self.store = AdapterStore(home.policies)
         self._kinds = JobKinds(
-            home=home,
             board=self.board,
             store=self.store,
             ledger=ledger,
@@ -121,12 +120,12 @@ class Worker:
         return True
 
     def follow(self) -> None:
-        """Computes steps with the first rank, until that is gone. An error that not all ranks raise fails the job and
-        ends this process, and with it the others, which would wait for it."""
+        """Computes steps and warm starts with the first rank, until that is gone. An error that not all ranks raise
+        fails the job and ends this process, and with it the others, which would wait for it."""
         while True:
             order = json.loads(self.ranks.next_order())
             try:
-                self._kinds.compute_step(order["job"], order["version"])
+                self._kinds.compute(order["job"], order["version"])
             except ARTError as error:  # raised by all ranks: the first reports it
                 log.info("%s: %s", order["job"], error)
             except RankFailed as error:  # the first rank cannot know why

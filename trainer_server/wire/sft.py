@@ -22,15 +22,24 @@ class SFTConfig(BaseModel):
 
     lr: float = Field(default=2e-4, gt=0, description="peak learning rate of AdamW")
     num_train_epochs: int = Field(default=3, ge=1, le=MOST_EPOCHS, description="passes over the rows")
-    per_device_train_batch_size: int = Field(
-        default=8, ge=1, le=MOST_ROWS, description="rows at once, padded to the longest"
-    )
-    gradient_accumulation_steps: int = Field(
-        default=1, ge=1, le=MOST_ROWS, description="such batches in one optimizer update"
-    )
+    per_device_train_batch_size: int = Field(default=8, ge=1, le=MOST_ROWS)
+    """Demonstrations of an optimizer update. What they have in common is computed once for each update. Trainer
+    processes divide them: an update has as many with several processes as with one."""
+    gradient_accumulation_steps: int = Field(default=1, ge=1, le=MOST_ROWS)
+    """Factor on `per_device_train_batch_size`, for configurations written for TRL. How much is computed at once is
+    `token_budget`."""
+    token_budget: int = Field(default=8192, gt=0, le=MOST_TOKENS)
+    """Unique tokens that are computed at once, as in GRPOConfig. A longer demonstration is computed alone."""
     max_length: int = Field(default=4096, ge=2, le=MOST_TOKENS)
     """Largest number of tokens in a row, prompt and answer together. A longer answer is skipped and counted as
     `too_long`; it is never cut."""
+    max_seconds: float | None = Field(default=None, gt=0, le=366 * 86400)
+    """Seconds for training and measuring; None: no limit. The warm start ends before an update that would take longer,
+    after one update at least, and makes its version. The learning rate then falls by the time that has passed, where
+    that is ahead of the updates. Unlike `time_limit` of the request, which fails the job."""
+    patience: int | None = Field(default=2, ge=1, le=MOST_UPDATES)
+    """The warm start ends after this many measurements of the held-out loss without a new least one; None: never. Has
+    no effect without validation."""
     lr_scheduler_type: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
     warmup_steps: float = Field(default=0.05, ge=0, le=MOST_UPDATES)
     """Updates until the peak learning rate; below 1: a fraction of all updates."""
@@ -103,7 +112,7 @@ class Conversation(BaseModel):
 
 
 class SFTRequest(BaseModel):
-    """Body of `POST /api/policies/{name}/sft`: at least one conversation or trajectory."""
+    """Body of `POST /api/policies/{name}/sft`: at least one conversation or trajectory to imitate."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -112,6 +121,11 @@ class SFTRequest(BaseModel):
     trajectories: list[TrajectoryRef] = Field(default_factory=list)
     """Trajectories whose completions are imitated with the tokens that were sampled. They may come from any policy, at
     any temperature."""
+    validation: list[Conversation] = Field(default_factory=list)
+    """Conversations that are measured and never trained. Their loss is taken before training, after each epoch, and
+    within long epochs. The version is made of the weights that had the least."""
+    validation_trajectories: list[TrajectoryRef] = Field(default_factory=list)
+    """Trajectories that are measured like those conversations."""
     config: SFTConfig = Field(default_factory=SFTConfig)
     idempotency_key: str | None = Field(default=None, max_length=200)
     """As in StepRequest."""

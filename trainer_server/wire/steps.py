@@ -374,6 +374,9 @@ class Job(BaseModel):
     """What the job made; None unless it succeeded."""
     progress: float | None = None
     """Fraction of the trainer's work that is done, 0 to 1; None where it is not known."""
+    measured: dict[str, float] = Field(default_factory=dict)
+    """What the trainer of a running warm start has measured so far: `loss`, `validation_loss` (the newest),
+    `epoch`, `updates`, `updates_left`, `seconds_left` (an estimate). Empty for other jobs."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Wall time of each phase, seconds: `render` (sft only), `teacher` (steps that ask another vLLM, or have hints),
     `train`, `swap`."""

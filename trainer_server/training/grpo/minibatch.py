@@ -15,7 +15,7 @@ import torch
 from trainer_server.training.grpo.batch import Sample
 from trainer_server.training.grpo.loss import by_trajectory, loss_named
 from trainer_server.training.grpo.tokens import Tokens
-from trainer_server.training.model.tree import Packing, Row, pack
+from trainer_server.training.model.tree import Packing, Row, pack_for
 from trainer_server.wire import GRPOConfig
 
 
@@ -76,20 +76,8 @@ def packed(samples: Sequence[Sample], budget: int, *, share: bool, ranks: int = 
         samples: What is packed, prompts and answers.
         budget: Tokens of a row at most.
         share: Whether samples may share a row, see `pack`.
-        ranks: Where the rows are fewer than the processes that could compute them, they are divided into that many, as
-            equal as can be.
+        ranks: As that of `pack_for`.
     """
     prompts = [np.array(sample.completion.prompt_token_ids) for sample in samples]
     answers = [np.array(sample.completion.token_ids) for sample in samples]
-    packing = pack(prompts, answers, budget=budget, share=share)
-    if len(packing.rows) >= min(ranks, len(samples)):
-        return packing
-    low = max(len(prompt) + len(answer) - 1 for prompt, answer in zip(prompts, answers, strict=True))
-    high = max(low, max(len(row.tokens_T) for row in packing.rows))
-    while low < high:  # the smallest budget that needs no more rows than there are ranks
-        middle = (low + high) // 2
-        if len(pack(prompts, answers, budget=middle, share=share).rows) <= ranks:
-            high = middle
-        else:
-            low = middle + 1
-    return pack(prompts, answers, budget=high, share=share)
+    return pack_for(ranks, prompts, answers, budget=budget, share=share)

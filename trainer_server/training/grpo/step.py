@@ -29,11 +29,11 @@ from trainer_server.training.grpo.old_logprobs import (
     reference_logprobs,
     trainable_samples,
 )
-from trainer_server.training.grpo.schedule import learning_rate
 from trainer_server.training.grpo.teacher import WithTeacher, teacher_logprobs
 from trainer_server.training.grpo.tokens import Tokens
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.ranks import ALONE, Ranks
+from trainer_server.training.schedule import scheduled
 from trainer_server.wire import GRPOConfig, TrainingError
 
 
@@ -99,7 +99,9 @@ def optimise(
         if not (math.isfinite(losses[-1]) and math.isfinite(norms[-1])):
             raise TrainingError(f"the loss is {losses[-1]} and the gradient norm {norms[-1]}: no version was made")
         measured.check_gap(config)
-        optimizer.param_groups[0]["lr"] = learning_rate(config, update)
+        optimizer.param_groups[0]["lr"] = scheduled(
+            config.lr, config.lr_scheduler_type, update, warmup=config.warmup_steps, total=config.max_steps
+        )
         optimizer.step()
         update += 1
 

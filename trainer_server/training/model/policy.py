@@ -11,7 +11,6 @@ import logging
 import math
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -180,20 +179,6 @@ class PolicyModel:
         for name, weight in sorted(self._peft.named_parameters()):
             if mark in name and "lora_" in name:
                 yield name.replace(mark, "."), weight
-
-    @contextmanager
-    def as_peft(self) -> Iterator[PeftModel]:
-        """PEFT's own class, for trainers of other libraries. What they put into the model is removed afterwards; the
-        weights that they trained stay. Its attention still needs a tree: compute with `logprobs`."""
-        assert self._peft is not None
-        before = set(vars(self._base))
-        try:
-            yield self._peft
-        finally:
-            for name in set(vars(self._base)) - before:  # TRL replaces `forward`, once more with each trainer
-                delattr(self._base, name)
-            self._peft.zero_grad(set_to_none=True)
-            self._peft.train()
 
     def _checkpointing(self, on: bool) -> None:
         """Trades computing for memory: layers are computed again in the backward pass."""

@@ -110,6 +110,32 @@ def pack(prompts: Sequence[Ints], completions: Sequence[Ints], *, budget: int, s
     return Packing(tuple(rows), sum(len(paths[i]) for i in kept), unique, computed - unique, too_long)
 
 
+def pack_for(
+    ranks: int, prompts: Sequence[Ints], completions: Sequence[Ints], *, budget: int, share: bool = True
+) -> Packing:
+    """Packs as `pack` does, into rows that so many processes can divide.
+
+    Args:
+        ranks: Number of processes. Where the rows would be fewer, they are divided into that many, as equal as can be.
+        prompts: As those of `pack`.
+        completions: As those of `pack`.
+        budget: As that of `pack`.
+        share: As that of `pack`.
+    """
+    packing = pack(prompts, completions, budget=budget, share=share)
+    if len(packing.rows) >= min(ranks, len(prompts)):
+        return packing
+    low = max(len(prompt) + len(completion) - 1 for prompt, completion in zip(prompts, completions, strict=True))
+    high = max(low, max(len(row.tokens_T) for row in packing.rows))
+    while low < high:  # the smallest budget that needs no more rows than there are ranks
+        middle = (low + high) // 2
+        if len(pack(prompts, completions, budget=middle, share=share).rows) <= ranks:
+            high = middle
+        else:
+            low = middle + 1
+    return pack(prompts, completions, budget=high, share=share)
+
+
 def common_prefix(a: Tokens, b: Tokens) -> int:
     """Length of the longest common prefix of two token sequences."""
     n = min(len(a), len(b))

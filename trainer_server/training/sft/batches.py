@@ -1,0 +1,87 @@
+"""Which demonstrations an update imitates: those that begin alike together, so that their prefix is computed once."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer_server.jobs.demonstrations import Row
+from trainer_server.training.model import tree
+
+
+def families(rows: Sequence[Row]) -> list[int]:
+    """A number for each row, the same for rows that begin alike.
+
+    Rows begin alike if they share at least half of what stands before the first answer of one of them. So
+    demonstrations of one agent, with its system prompt and tools, are one family; questions without such a prompt are
+    each their own.
+
+    Args:
+        rows: Of a warm start.
+    """
+    tokens = [np.array(row.ids, dtype=np.uint32) for row in rows]
+    order = sorted(range(len(rows)), key=lambda index: tokens[index].astype(">u4").tobytes())
+    family_of = [0] * len(rows)
+    for before, index in zip(order, order[1:], strict=False):
+        context = min(rows[before].loss_spans[0][0], rows[index].loss_spans[0][0])
+        alike = tree.common_prefix(tokens[before], tokens[index]) >= context / 2
+        family_of[index] = family_of[before] + (not alike)
+    return family_of
+
+
+def batches(family_of: Sequence[int], size: int, rng: random.Random) -> list[list[int]]:
+    """One pass over all rows in random order: the indices of the rows of each update.
+
+    A batch has rows of one family, as long as a family has enough of them. What is left of all families fills the
+    other batches, family by family.
+
+    Args:
+        family_of: Of each row, see `families`.
+        size: Rows of an update. One update has fewer, where the number of rows is no multiple of it.
+        rng: Draws the order.
+    """
+    members: defaultdict[int, list[int]] = defaultdict(list)
+    for index in rng.sample(range(len(family_of)), len(family_of)):
+        members[family_of[index]].append(index)
+    full: list[int] = []
+    rest: list[int] = []
+    for indices in members.values():
+        whole = len(indices) // size * size
+        full += indices[:whole]
+        rest += indices[whole:]
+    ordered = full + rest
+    found = [ordered[at : at + size] for at in range(0, len(ordered), size)]
+    return rng.sample(found, len(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Answers of demonstrations and what stands before each: the paths of a prefix tree."""
+
+    prompts: list[tree.Ints]
+    answers: list[tree.Ints]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Paths:
+        """rows: The demonstrations; every span that has a loss is an answer."""
+        prompts, answers = [], []
+        for row in rows:
+            ids = np.array(row.ids, dtype=np.int64)
+            prompts += [ids[:start] for start, _ in row.loss_spans]
+            answers += [ids[start:stop] for start, stop in row.loss_spans]
+        return cls(prompts, answers)
+
+    def packed(self, budget: int, *, share: bool, ranks: int) -> tree.Packing:
+        """Rows of at most `budget` tokens; a longer path has a row of its own, so that none is left out.
+
+        Args:
+            budget: Tokens of a row.
+            share: As that of `pack`.
+            ranks: As that of `pack_for`.
+        """
+        longest = max(len(prompt) + len(answer) for prompt, answer in zip(self.prompts, self.answers, strict=True))
+        return tree.pack_for(ranks, self.prompts, self.answers, budget=max(budget, longest), share=share)
