@@ -19,6 +19,10 @@ UrlOption = Annotated[
     str | None,
     typer.Option("--model-url", help="OpenAI-compatible endpoint of --model. Its API key: ART_JUDGE_KEY."),
 ]
+ParaphraseOption = Annotated[
+    str | None,
+    typer.Option("--paraphrase", help="Model that rewrites the texts of tasks (provider/name), also at --model-url."),
+]
 ResourceOption = Annotated[
     list[Path] | None,
     typer.Option("--resource", help="Values for arguments: PARAMETER.txt or PARAMETER=FILE, one per line; or JSON."),

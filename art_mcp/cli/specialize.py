@@ -19,6 +19,7 @@ from art_mcp.cli.options import (
     HeaderOption,
     InstructionsOption,
     ModelOption,
+    ParaphraseOption,
     ResetOption,
     ResourceOption,
     SeedOption,
@@ -31,17 +32,33 @@ from art_mcp.cli.options import (
 from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
 
 if TYPE_CHECKING:
+    from art_mcp.specialization.settings import WarmStart
     from art_mcp.specialization.specialization import Specialization
 
 
 def specialize_command(
     server: ServerArgument,
     policy: Annotated[str, typer.Option(help="Policy to train; created if it is missing.")] = "agent",
+    minutes: Annotated[
+        float,
+        typer.Option(help="Time for everything, divided among the stages. 0: no limit, fixed numbers."),
+    ] = 20.0,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Directory of report, scenarios, adapter.")] = Path(
+        "specialized"
+    ),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --output that was killed, with the same options.")
+    ] = False,
     scenarios: Annotated[
-        str, typer.Option(metavar="N|FILE", help="Number to generate, or a JSONL file that `scenarios` wrote.")
-    ] = "96",
+        str | None,
+        typer.Option(
+            metavar="N|FILE",
+            help="Most scenarios to generate, or a JSONL file that `scenarios` wrote. Default: as many as time allows.",
+        ),
+    ] = None,
     model: ModelOption = None,
     model_url: UrlOption = None,
+    paraphrase: ParaphraseOption = None,
     resource: ResourceOption = None,
     allow_destructive: DestructiveOption = False,
     instructions: InstructionsOption = None,
@@ -59,48 +76,59 @@ def specialize_command(
     judge: Annotated[str | None, typer.Option(help="Model that compares runs, besides the verifier.")] = None,
     judge_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint of the judge.")] = None,
     warm_start: Annotated[
-        str | None, typer.Option(help="SFT before GRPO, on `reference` or on a JSONL file of conversations.")
+        str,
+        typer.Option(
+            help="SFT before GRPO: on `reference`, on a JSONL file of conversations, or `none`. `auto`: `reference`, "
+            "and `none` with --graph."
+        ),
+    ] = "auto",
+    sft_lr: Annotated[float | None, typer.Option(help="Learning rate of the warm start.", min=0.0)] = None,
+    sft_epochs: Annotated[int | None, typer.Option(help="Most epochs of the warm start.", min=1)] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Most GRPO steps. Default: as many as time allows; 8 without a limit.", min=0)
     ] = None,
-    sft_lr: Annotated[float, typer.Option(help="Learning rate of the warm start.", min=0.0)] = 1e-3,
-    sft_epochs: Annotated[int, typer.Option(help="Epochs of the warm start.", min=1)] = 3,
-    steps: Annotated[int, typer.Option(help="GRPO steps.", min=0)] = 8,
-    groups: Annotated[int, typer.Option(help="Scenarios per step.", min=1)] = 4,
+    groups: Annotated[int, typer.Option(help="Scenarios per step.", min=1)] = 6,
     n: Annotated[int, typer.Option("--n", help="Runs of each scenario in a step.", min=2)] = 8,
-    measure: Annotated[int, typer.Option(help="Runs of each scenario to measure its difficulty; 0: none.", min=0)] = 4,
-    lr: Annotated[float, typer.Option(help="Learning rate of GRPO.", min=0.0)] = 2e-4,
+    measure: Annotated[
+        int, typer.Option(help="Runs of each scenario to measure its difficulty first; 0: steps find out.", min=0)
+    ] = 0,
+    lr: Annotated[
+        float | None, typer.Option(help="Constant learning rate of GRPO. Default: one that falls.", min=0.0)
+    ] = None,
     loss_aggregation: AggregationOption = "loss_type",
     evaluate_every: Annotated[
-        int | None, typer.Option("--evaluate-every", help="Measure on held-out scenarios after so many steps.", min=1)
+        int | None,
+        typer.Option("--evaluate-every", help="Measure on the selection scenarios after so many steps.", min=1),
     ] = None,
     patience: Annotated[
-        int | None, typer.Option(help="Stop after so many measurements without a gain beyond chance.", min=1)
+        int | None, typer.Option(help="Stop after so many of these measurements without a gain beyond chance.", min=1)
     ] = None,
     keep_best: Annotated[
-        bool, typer.Option("--keep-best", help="Promote and export the version with the highest held-out success.")
-    ] = False,
-    max_tokens: Annotated[int, typer.Option(help="Maximum tokens of each answer.", min=1)] = 256,
+        bool,
+        typer.Option(help="Take an earlier version if it is better than the last one on the selection scenarios."),
+    ] = True,
+    rank: Annotated[int | None, typer.Option(help="Rank of the LoRA, if the policy is created.", min=1)] = None,
+    max_tokens: Annotated[int, typer.Option(help="Maximum tokens of each answer.", min=1)] = 128,
     seed: SeedOption = 0,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Directory of report, scenarios, adapter.")] = Path(
-        "specialized"
-    ),
 ) -> None:
     """Specialize a model to an MCP server: generate tasks, check that they can be done, train, show the difference.
 
-    The trainer server must be running (`art-langgraph serve`). Without --model and --judge nothing leaves this machine.
+    The trainer server must be running (`art-langgraph serve`). Without --model, --paraphrase and --judge nothing leaves
+    this machine.
     """
     if isolation not in ("shared", "session"):
         raise ConfigError(f"--isolation {isolation!r} is neither shared nor session")
+    if minutes < 0:
+        raise ConfigError(f"--minutes {minutes:g} must be above 0, or 0 for no limit")
     headers, variables = headers_of(header), variables_of(env)
-    chosen = _number_or_file(scenarios)
+    chosen = _number_or_file(scenarios) if scenarios is not None else None
     tell = _stage_printer()
 
     async def run() -> Specialization:
         from art_mcp.client.connect import connect
-        from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings, WarmStart
+        from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings
         from art_mcp.specialization.specialize import specialize
 
-        sft = SFTConfig(lr=sft_lr, num_train_epochs=sft_epochs, seed=seed)
-        conversations = None if warm_start == "reference" else warm_start
         async with connect(
             server,
             env=variables,
@@ -112,39 +140,67 @@ def specialize_command(
             return await specialize(
                 connected,
                 policy=policy,
+                minutes=minutes or None,
                 scenarios=chosen,
                 graph=load_object(graph) if graph else None,
                 generation=GenerationSettings(
                     model=make_llm(model, model_url) if model else None,
+                    paraphrase=make_llm(paraphrase, model_url) if paraphrase else None,
                     difficulty=difficulty,
                     instructions=instructions,
                     resources=resource,
                     allow_destructive=allow_destructive,
                 ),
-                warm_start=WarmStart(conversations=conversations, config=sft) if warm_start else None,
+                warm_start=_warm_start(warm_start, sft_lr, sft_epochs, seed, own_agent=graph is not None),
                 training=TrainingSettings(
                     steps=steps,
                     groups_per_step=groups,
                     n=n,
-                    config=GRPOConfig(lr=lr, loss_aggregation=loss_aggregation),
+                    config=_config(lr, loss_aggregation),
                     difficulty_runs=measure,
                     judge=make_llm(judge, judge_url) if judge else None,
                     evaluate_every=evaluate_every,
                     patience=patience,
                     keep_best=keep_best,
                 ),
-                runs=RunSettings(max_tokens=max_tokens),
+                runs=RunSettings(max_tokens=max_tokens, rank=rank),
                 seed=seed,
                 output=output,
+                resume=resume,
                 progress=sys.stderr.isatty(),
                 on_stage=tell,
             )
 
     made = asyncio.run(run())
-    print(made.dead_groups)
-    print(f"held out, before: {made.before}")
-    print(f"held out, after: {made.after}")
+    if made.groups:
+        print(made.dead_groups)
+    for stage, measured in made.measurements.items():
+        print(f"held out, {stage}: {measured}")
+    if made.gain is not None:
+        print(f"gain of reinforcement learning: {made.gain}")
     print(f"use {made.model}; the report is {output / 'report.html'}")
+
+
+def _warm_start(given: str, lr: float | None, epochs: int | None, seed: int, *, own_agent: bool) -> WarmStart | None:
+    """The warm start that the options ask for. None: none."""
+    from art_mcp.specialization.settings import WarmStart
+    from art_mcp.specialization.stages.warm_start import RATE
+
+    if given == "none" or (given == "auto" and own_agent):
+        if lr is not None or epochs is not None:
+            raise ConfigError("--sft-lr and --sft-epochs are for a warm start: give --warm-start reference or a file")
+        return None
+    config = None
+    if lr is not None or epochs is not None:
+        config = SFTConfig(lr=lr or RATE, num_train_epochs=epochs or SFTConfig().num_train_epochs, seed=seed)
+    return WarmStart(conversations=None if given in ("auto", "reference") else given, config=config)
+
+
+def _config(lr: float | None, aggregation: AggregationOption) -> GRPOConfig | None:
+    """The settings of all steps. None: the default ones, with a learning rate that falls."""
+    if lr is not None:
+        return GRPOConfig(lr=lr, loss_aggregation=aggregation)
+    return None if aggregation == "loss_type" else GRPOConfig(loss_aggregation=aggregation)
 
 
 def _stage_printer() -> Callable[[str], None]:
