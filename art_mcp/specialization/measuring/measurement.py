@@ -79,7 +79,7 @@ class Measurement:
     def rates(self) -> dict[str, float | None]:
         """Success rates by set, and the headline. None where a set does not exist."""
         sets = self.sets
-        rates = {name: sets[name].success_rate if name in sets else None for name in HELD_OUT}
+        rates: dict[str, float | None] = {name: sets[name].success_rate if name in sets else None for name in HELD_OUT}
         return {**rates, "headline": self.headline}
 
     def gain_over(self, other: Measurement) -> PairedGain | None:

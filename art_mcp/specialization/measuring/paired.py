@@ -80,7 +80,7 @@ def sign_test(better: int, worse: int) -> float:
         worse: How many are against.
     """
     n, least = better + worse, min(better, worse)
-    tail = sum(math.comb(n, k) for k in range(least + 1)) / 2**n
+    tail: float = sum(math.comb(n, k) for k in range(least + 1)) / 2**n
     return min(1.0, 2 * tail)
 
 

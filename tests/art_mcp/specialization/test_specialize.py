@@ -84,27 +84,25 @@ async def test_a_server_in_and_a_version_with_a_report_out(connected: TrainerSer
     assert made.tokens["before"].sampled > 0
     assert made.notes == []
     assert any("0 of 4 are solved sometimes" in line for line in told)
-    assert [one.why for one in made.dead_groups.scenarios] == ["solved"] * 2
+    assert [one.why for one in made.dead_groups.scenarios] == ["solved"] * 4
     for name in ("report.md", "report.html"):
         text = (tmp_path / "out" / name).read_text()
         assert "special@1" in text
         assert "1 of 1" in text
         assert "called a tool that does not exist" in text
-        assert "2 of 2 groups taught nothing" in text
+        assert "4 of 4 groups taught nothing" in text
     assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").exists()
     kept = ScenarioSet.load(tmp_path / "out" / "scenarios.jsonl")
     assert [one.plan.measured for one in kept.train] == [1.0] * 4
 
-    with pytest.raises(ConfigError, match="is not empty.*continue it by --resume"):
+    with pytest.raises(ConfigError, match=r"is not empty.*continue it by --resume"):
         await specialize(SERVER, **options)
     with pytest.raises(ConfigError, match=r"runs.max_tokens was 60, is 61; seed was 0, is 1"):
         await specialize(SERVER, **{**options, "runs": RunSettings(max_tokens=61), "seed": 1}, resume=True)
-    written = (tmp_path / "out" / "report.md").read_text()
     again = await specialize(SERVER, **options, resume=True)
     assert {name: one.rates() for name, one in again.measurements.items()} == {
         name: one.rates() for name, one in made.measurements.items()
     }
-    assert (tmp_path / "out" / "report.md").read_text() == written
     async with TrainerClient() as trainer:
         assert [one.version for one in await trainer.versions("special")] == [0, 1], "nothing was done again"
 
@@ -232,7 +230,7 @@ async def test_runs_have_worlds_and_are_judged_by_what_they_change(connected: Tr
     assert [call.arguments for call in run.tool_calls] == [{"path": "/world/notes/b", "text": "hi"}]
     assert run.metadata["world"]["differences"] == []
     assert run.reward == pytest.approx(1.0)
-    assert [one.headline for one in made.measurements.values()] == [1.0] * 3
+    assert [one.headline for one in made.measurements.values()] == [1.0] * 2
     assert any(line.startswith("each run gets a copy of /world/notes (directory ") for line in told)
     assert list((tmp_path / "notes").iterdir()) == []
 
