@@ -59,7 +59,7 @@ def sft_request(
     """
     config = config or SFTConfig()
     imitated, measured = _read(demonstrations), list[Demonstration]()
-    if isinstance(validation, float):
+    if isinstance(validation, (int, float)):
         imitated, measured = divide(imitated, validation, seed=config.seed)
     elif validation is not None:
         measured = _read(validation)

@@ -1,4 +1,4 @@
-"""Warm starts on the real engine: rendered as vLLM prompts, learnt by TRL, answered by vLLM."""
+"""Warm starts on the real engine: rendered as vLLM prompts, learnt, answered by vLLM."""
 
 from __future__ import annotations
 

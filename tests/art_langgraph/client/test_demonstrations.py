@@ -65,6 +65,35 @@ def test_nothing_to_imitate_is_refused_before_it_is_sent(tmp_path: Path) -> None
         sft_request([LINES[0], {"messages": "x"}])
 
 
+def test_a_share_is_set_aside_for_validation_and_the_seed_draws_it() -> None:
+    lines = [
+        {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": f"{n}"}]} for n in range(20)
+    ]
+    request = sft_request(lines, validation=0.1)
+    assert (len(request.conversations), len(request.validation)) == (18, 2)
+    together = [*request.conversations, *request.validation]
+    assert sorted(one.messages[1]["content"] for one in together) == sorted(f"{n}" for n in range(20))
+    assert request == sft_request(lines, validation=0.1)
+    assert request.validation != sft_request(lines, SFTConfig(seed=1), validation=0.1).validation
+    given = sft_request(lines, validation=lines[:1])
+    assert (len(given.conversations), [one.messages for one in given.validation]) == (20, [lines[0]["messages"]])
+
+
+@pytest.mark.parametrize(
+    ("validation", "what"),
+    [
+        (1, "validation=1: as a share it must be between 0 and 1"),
+        (0.9, "would measure all of the 2 demonstrations and imitate none"),
+        ([], "validation is empty"),
+        ([{"messages": "x"}], "demonstration of the validation 0"),
+        ("none.jsonl", "cannot be read"),
+    ],
+)
+def test_a_validation_that_cannot_be_is_refused_before_it_is_sent(validation: Any, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        sft_request(LINES, validation=validation)
+
+
 async def test_conversations_and_files_start_a_policy_warm(connected: TrainerServer, tmp_path: Path) -> None:
     async with TrainerClient() as trainer:
         await trainer.create_policy("d1")
@@ -119,6 +148,14 @@ def test_the_command_line_says_what_was_done(connected: TrainerServer, tmp_path:
     assert done.exit_code == 0, done.output
     assert "d4@1 is served: 2 answers of 6 tokens" in done.output
     assert "left out: 1 no_answer" in done.output
+    assert "ended after 2 updates: all epochs" in done.output
+    done = CliRunner().invoke(build(), ["sft", "d4", str(file), "--lr", "1e-2", "--validation", str(file)])
+    assert done.exit_code == 1
+    assert "d4 stays at version 1: nothing to imitate" in done.output
+    apart = written(tmp_path / "v.jsonl", LINES[0])
+    options = ["--epochs", "2", "--lr", "1e-2", "--validation", str(apart), "--patience", "0", "--max-seconds", "600"]
+    done = CliRunner().invoke(build(), ["sft", "d4", str(written(tmp_path / "t.jsonl", LINES[0], LINES[1])), *options])
+    assert "left out: 1 in_validation" in done.output or "the held-out loss did not fall" in done.output
     done = CliRunner().invoke(build(), ["sft", "d4", str(written(tmp_path / "e.jsonl", unanswered))])
     assert done.exit_code == 1
     assert "d4 stays at version 1: nothing to imitate" in done.output

@@ -15,13 +15,15 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
 from tests.support.training.worker import COMPLETIONS, completion, groups
+from trainer_server.jobs.demonstrations import Demonstrations, Row
 from trainer_server.training.checkpoint import make_optimizer
 from trainer_server.training.grpo.batch import gather_batch
 from trainer_server.training.grpo.step import optimise
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import pack
 from trainer_server.training.ranks import Ranks
-from trainer_server.wire import GRPOConfig, PolicySpec
+from trainer_server.training.sft.warm_start import warm_start
+from trainer_server.wire import GRPOConfig, PolicySpec, SFTConfig
 
 
 @torch.no_grad()
@@ -70,7 +72,21 @@ def main(model_path: str, out: Path, cases: dict[str, Any]) -> None:
             moments = {weight: optimizer.state[one]["exp_avg"] for weight, one in model.parameters()}
             save_file({weight: one.contiguous() for weight, one in moments.items()}, out / f"{name}.safetensors")
             (out / f"{name}.json").write_text(json.dumps({**metrics, "layers_gathered": whole}))
+    warm_start_together(model, out, ranks)
     ranks.leave()
+
+
+def warm_start_together(model: PolicyModel, out: Path, ranks: Ranks) -> None:
+    """A warm start with validation and a clock by all ranks; the first writes its weights and metrics."""
+    model.initialise(PolicySpec(name="p"))
+    rows = [Row(ids=[1, 2, 3, *answer], loss_spans=[(3, 3 + len(answer))]) for answer in ([5, 6], [5, 9], [8, 6, 7])]
+    demonstrations = Demonstrations(rows=rows, turns=3, validation=Demonstrations(rows=rows[:1], turns=1))
+    config = SFTConfig(lr=1e-3, adam_epsilon=1e-3, per_device_train_batch_size=2, num_train_epochs=2, max_seconds=1e6)
+    metrics = warm_start(model, demonstrations, config, ranks=ranks)
+    if ranks.first:
+        weights = {name: weight.detach().contiguous() for name, weight in model.parameters()}
+        save_file(weights, out / "warm start.safetensors")
+        (out / "warm start.json").write_text(json.dumps(metrics))
 
 
 if __name__ == "__main__":

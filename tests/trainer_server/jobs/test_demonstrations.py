@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.training.worker import completion
-from trainer_server.jobs.demonstrations import Collection, Row, Turn, join
+from trainer_server.jobs.demonstrations import Collection, Demonstrations, Row, Turn, join
 from trainer_server.wire import CompletionStatus, Sampling, SFTConfig, TrajectoryRef
 
 ids = st.lists(st.integers(0, 2), min_size=1, max_size=6)
@@ -80,3 +80,14 @@ def test_with_a_least_reward_unrewarded_runs_are_left_out() -> None:
         collection.add_trajectory(ref, found, tokenizer="tok")
     assert collection.trajectories_skipped == {"low_reward": 1, "no_reward": 2}
     assert collection.turns == 1
+
+
+def test_nothing_of_the_validation_is_imitated() -> None:
+    same, other = Row(ids=[1, 2, 3], loss_spans=[(1, 2), (2, 3)]), Row(ids=[1, 2, 4], loss_spans=[(2, 3)])
+    given = Demonstrations(rows=[same, other], turns=3).with_validation(Demonstrations(rows=[same], turns=2))
+    assert (given.rows, given.turns, given.turns_skipped) == ([other], 1, {"in_validation": 2})
+    assert given.validation is not None
+    assert given.validation.rows == [same]
+    assert Demonstrations.model_validate_json(given.model_dump_json()) == given
+    nothing = Demonstrations(rows=[same], turns=2).with_validation(given.validation)
+    assert nothing.why_nothing("imitate") == "nothing to imitate: 2 in_validation"

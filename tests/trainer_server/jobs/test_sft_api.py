@@ -61,13 +61,27 @@ def test_a_warm_start_makes_a_version_that_is_served(server: TrainerServer) -> N
     assert job["result"]["version"] == 1
     assert metrics["loss_last"] < metrics["loss_first"]
     assert (metrics["rows"], metrics["turns"], metrics["updates"]) == (4, 4, 8)
-    assert set(metrics["seconds"]) == {"render", "prepare", "compute"}
+    assert set(metrics["seconds"]) == {"render", "validation", "compute"}
     with server.http() as http:
         assert version_of(http, ask(http, "say x", "w1")) == 1
         stepped = finish(http, http.post("/api/policies/w1/steps", json={"groups": groups(http, 1.0, 0.0, model="w1")}))
         assert stepped["result"]["version"] == 2
         assert [one["version"] for one in http.get("/api/policies/w1/versions").json()["versions"]] == [0, 1, 2]
-    assert not (server.home.jobs / job["id"] / "trl").exists()
+
+
+def test_what_is_validated_is_measured_and_the_job_tells_the_losses(server: TrainerServer) -> None:
+    lines = [{"messages": [said("user", f"what is {n}?"), said("assistant", f"it is {n}")]} for n in range(5)]
+    job = start(server, lines, "w7", validation=[lines[4]])
+    assert job["status"] == "succeeded", job["error"]
+    metrics = job["result"]["metrics"]
+    assert (metrics["rows"], metrics["turns_skipped"], metrics["validation_rows"]) == (4, {"in_validation": 1}, 1)
+    losses = metrics["validation_losses"]
+    assert len(losses) == len(metrics["validation_updates"]) > 1
+    assert min(losses) < losses[0]
+    assert metrics["stopped"] in ("epochs", "patience")
+    unanswered = {"messages": [said("user", "nobody answers")]}
+    job = start(server, lines, "w7", validation=[unanswered])
+    assert (job["status"], job["error"]) == ("failed", "validation: nothing to measure: 1 no_answer")
 
 
 def test_rows_are_what_the_gateway_prompts_with_and_gets_back(server: TrainerServer) -> None:
@@ -260,12 +274,14 @@ def test_a_trainer_killed_in_the_middle_begins_again_and_makes_one_version(tmp_p
         http.post("/api/policies", json={"name": "p"})
         body = {"conversations": lines, "config": {**CONFIG, "num_train_epochs": 15}}
         job = http.post("/api/policies/p/sft", json=body)
-        progress = None
+        told: dict[str, Any] = {"progress": None}
         deadline = time.monotonic() + PATIENCE
-        while progress is None and time.monotonic() < deadline:
-            progress = http.get(f"/api/jobs/{job.json()['id']}", params={"wait": 0.1}).json()["progress"]
-        assert progress is not None
-        assert 0 < progress < 1
+        while told["progress"] is None and time.monotonic() < deadline:
+            told = http.get(f"/api/jobs/{job.json()['id']}", params={"wait": 0.1}).json()
+        assert told["progress"] is not None
+        assert 0 < told["progress"] < 1
+        assert told["measured"]["loss"] > 0
+        assert told["measured"]["updates_left"] > 0
         os.kill(json.loads((tmp_path / "trainer.json").read_text())["pid"], signal.SIGKILL)
         done = finish(http, job)
         assert done["result"]["version"] == 1

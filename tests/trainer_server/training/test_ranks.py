@@ -77,6 +77,18 @@ def test_two_ranks_make_the_step_of_one(outcomes: dict[str, Path], case: str, ba
     assert (whole - other).norm() / whole.norm() <= 1e-5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("base", ["whole", "sharded"])
+def test_two_ranks_make_the_warm_start_of_one(outcomes: dict[str, Path], base: str) -> None:
+    one, two = (json.loads((outcomes[name] / "warm start.json").read_text()) for name in ("one", base))
+    assert (two["ranks"], two["updates"], two["stopped"]) == (2, 4, "epochs")
+    for name in ("loss_first", "loss_last", "grad_norm", "validation_losses", "updates_kept"):
+        assert two[name] == pytest.approx(one[name], rel=1e-5, abs=1e-6), name
+    expected, found = (load_file(outcomes[name] / "warm start.safetensors") for name in ("one", base))
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-6)
+
+
 def run_failing(where: Path, *options: str) -> subprocess.CompletedProcess[str]:
     make_worker(where)
     return subprocess.run(

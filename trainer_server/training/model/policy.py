@@ -85,8 +85,8 @@ class PolicyModel:
         self._attention, self._layout = _ATTENTION.get(self.device.type, _ATTENTION["cpu"])
         self._examined = False
         self.unshared_because: str | None = None
-        """Why completions may not share a row: each then has a row of its own, and the model's own forward pass. None:
-        they may."""
+        """Why rows may not branch: completions then share a row only where one continues the other, and the model's own
+        forward pass computes it. None: they may."""
         if ranks.sharded:  # before it comes to a GPU, which may not hold all of it
             shard(base.get_decoder().layers)
         if not rest:

@@ -2,7 +2,8 @@
 
 Sequences are sorted; each then adds what differs from the one before it, which is the tree in depth-first preorder.
 Token k of a row is visible to token q iff k ≤ q < end[k], where end[k] closes the subtree that k opens. The new tokens
-of one sequence form a *run*; the run sees its own ancestors and, causally, itself. Position id = depth.
+of a sequence, and of those that go on from its end, form a *run*, which has no branches; the run sees its own ancestors
+and, causally, itself. Position id = depth.
 
 Pure numpy; no Python loop per token. Shapes: T tokens of a row, R read-outs, L length of one path.
 """
@@ -22,7 +23,7 @@ Tokens = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive tokens of a row that one sequence added.
+    """Consecutive tokens of a row that have no branches between them.
 
     start, stop: their places in the row. path_L: places of all tokens from the root to the end of the run, by depth;
     the last stop − start of them are the run itself.
@@ -83,7 +84,8 @@ def pack(prompts: Sequence[Ints], completions: Sequence[Ints], *, budget: int, s
         prompts: Token ids, one array for each completion; none may be empty.
         completions: Token ids that were sampled after the prompt of the same index; none may be empty.
         budget: Tokens of a row at most. A completion whose own path is longer is in no row.
-        share: False gives every completion a row of its own, for models whose layers would leak between branches.
+        share: False makes rows without branches, for models whose layers would leak between them: only a completion
+            whose path continues the whole path before it, as the next turn of a conversation, shares a row with it.
     """
     # Four bytes a token, the highest first: the order of the bytes is the order of the tokens.
     paths = [np.concatenate([p, c[:-1]]).astype(">u4") for p, c in zip(prompts, completions, strict=True)]
@@ -97,7 +99,8 @@ def pack(prompts: Sequence[Ints], completions: Sequence[Ints], *, budget: int, s
     for i in order:
         shared = common_prefix(previous.view(np.uint32), paths[i].view(np.uint32))
         unique += len(paths[i]) - shared
-        if pending and (not share or filled + len(paths[i]) - shared > budget):
+        branches = shared < len(previous)
+        if pending and ((branches and not share) or filled + len(paths[i]) - shared > budget):
             rows.append(_row(pending, paths, prompts, completions))
             pending, filled = [], 0
         have = shared if pending else 0
@@ -153,10 +156,13 @@ def _row(
     filled = 0
     for i, have in pending:
         new = len(paths[i]) - have
+        goes_on = bool(runs) and have == len(path_L) and path_L[-1] == filled - 1
         path_L = np.concatenate([path_L[:have], np.arange(filled, filled + new)])
         tokens.append(paths[i][have:])
         depths.append(np.arange(have, have + new))
-        if new:
+        if goes_on:
+            runs[-1] = Run(runs[-1].start, filled + new, path_L)
+        elif new:
             runs.append(Run(filled, filled + new, path_L))
         filled += new
         count = len(completions[i])

@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -26,7 +27,7 @@ def families(rows: Sequence[Row]) -> list[int]:
     tokens = [np.array(row.ids, dtype=np.uint32) for row in rows]
     order = sorted(range(len(rows)), key=lambda index: tokens[index].astype(">u4").tobytes())
     family_of = [0] * len(rows)
-    for before, index in zip(order, order[1:], strict=False):
+    for before, index in pairwise(order):
         context = min(rows[before].loss_spans[0][0], rows[index].loss_spans[0][0])
         alike = tree.common_prefix(tokens[before], tokens[index]) >= context / 2
         family_of[index] = family_of[before] + (not alike)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,17 @@ def test_the_mask_law(data: list[tuple[list[int], list[int]]]) -> None:
             for q in range(run.start, run.stop):
                 visible = [k for k in range(len(end_T)) if k <= q < end_T[k]]
                 assert visible == run.path_L[: row.depth_T[q] + 1].tolist()
+
+
+@given(pairs)
+def test_rows_that_may_not_branch_share_only_what_goes_on(data: list[tuple[list[int], list[int]]]) -> None:
+    paths = sorted(prompt + completion[:-1] for prompt, completion in data)
+    ends = sum(after[: len(path)] != path for path, after in pairwise(paths)) + 1
+    rows = packed(data, share=False).rows
+    assert len(rows) == ends
+    for row in rows:
+        (run,) = row.runs
+        assert (run.start, run.stop, run.path_L.tolist()) == (0, len(row.tokens_T), list(range(len(row.tokens_T))))
 
 
 @given(pairs, st.integers(8, 40))

@@ -8,18 +8,18 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from trainer_server.training.grpo.schedule import learning_rate
+from trainer_server.training.schedule import scheduled
 from trainer_server.wire import GRPOConfig
 
 
 @pytest.mark.parametrize("warmup", [0, 3])
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
 def test_schedules_are_those_of_transformers(kind: Any, warmup: int) -> None:
-    config = GRPOConfig(lr=2e-4, lr_scheduler_type=kind, warmup_steps=warmup, max_steps=10)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2e-4)
     theirs = get_scheduler(kind if kind != "constant" else "constant_with_warmup", optimizer, warmup, 10)
     for update in range(11):  # beyond, transformers' cosine would rise again
-        assert learning_rate(config, update) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
+        found = scheduled(2e-4, kind, update, warmup=warmup, total=10)
+        assert found == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
         optimizer.step()
         theirs.step()
 

@@ -1,25 +1,25 @@
-"""Warm starts by TRL's SFTTrainer on the policy's own model: what is learnt, what is not, and what is left behind."""
+"""Warm starts on packed rows: what is learnt, what is not, and that it is what TRL's SFTTrainer learns."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support.training.models import ARCHITECTURES, pair, stock_weights
 from tests.support.training.worker import groups, make_worker, step
 from trainer_server.jobs.demonstrations import Demonstrations, Row
-from trainer_server.training.model.attention import NAME
-from trainer_server.training.sft import warm_start
+from trainer_server.training.model.tree import pack
+from trainer_server.training.ranks import ALONE
+from trainer_server.training.sft.batches import Paths
+from trainer_server.training.sft.warm_start import _backward, warm_start
 from trainer_server.training.worker import Worker
 from trainer_server.wire import Conversation, PolicySpec, SFTConfig, SFTRequest, TrainingError
-
-pytestmark = pytest.mark.slow
 
 ROWS = [
     Row(ids=[1, 2, 3, 9, 8, 7], loss_spans=[(3, 6)]),
@@ -47,19 +47,11 @@ def sft(worker: Worker, rows: list[Row] = ROWS, config: SFTConfig = CONFIG) -> A
     return worker.board.trained(job.id)
 
 
-@contextmanager
-def plain_attention(worker: Worker) -> Iterator[Any]:
-    with worker.model.as_peft() as peft:
-        peft.base_model.model.set_attn_implementation("sdpa")
-        yield peft
-        peft.base_model.model.set_attn_implementation(NAME)
-
-
 def logps(worker: Worker, row: Row) -> torch.Tensor:
-    """Log-probability of every token of a row but the first, by the plain model."""
-    with torch.no_grad(), plain_attention(worker) as peft:
-        logits = peft(input_ids=torch.tensor([row.ids])).logits[0, :-1].log_softmax(-1)
-    return logits.gather(1, torch.tensor(row.ids[1:])[:, None])[:, 0]
+    """Log-probability of every token of a row but the first."""
+    (packed,) = pack([np.array(row.ids[:1])], [np.array(row.ids[1:])], budget=100).rows
+    with torch.no_grad():
+        return worker.model.logprobs(packed, torch.ones(len(row.ids) - 1))[0]
 
 
 def adapter(worker: Worker, version: int) -> dict[str, torch.Tensor]:
@@ -88,10 +80,109 @@ def test_the_loss_is_that_of_the_learnt_tokens_alone(worker: Worker) -> None:
     worker.model.load(PolicySpec(name="p"), worker.store.directory("p", 0))
     found = [logps(worker, row)[start - 1 : stop - 1] for row in ROWS for start, stop in row.loss_spans]
     metrics = sft(worker).result.metrics
-    assert metrics["loss_first"] == pytest.approx(-float(torch.cat(found).mean()), abs=1e-4)  # TRL logs 4 digits
+    assert metrics["loss_first"] == pytest.approx(-float(torch.cat(found).mean()), abs=1e-6)
 
 
-def test_context_has_no_gradient(worker: Worker, tmp_path: Path) -> None:
+SHARING = [
+    Row(ids=[1, 2, 3, 9, 8, 7], loss_spans=[(3, 6)]),
+    Row(ids=[1, 2, 3, 9, 12, 1, 13, 14], loss_spans=[(3, 5), (6, 8)]),
+    Row(ids=[1, 2, 3, 9, 12], loss_spans=[(4, 5)]),
+    Row(ids=[1, 2, 4, 4], loss_spans=[(2, 4)]),
+]
+"""Demonstrations that begin alike; the first tokens of one answer are context of another."""
+
+
+def loss_by_hand(stock: Any, rows: list[Row]) -> torch.Tensor:
+    """One sequence at a time: transformers' forward pass, PEFT's LoRA, all logits."""
+    total, tokens = torch.zeros(()), 0
+    for row in rows:
+        logp = stock(input_ids=torch.tensor([row.ids])).logits[0, :-1].log_softmax(1)
+        for start, stop in row.loss_spans:
+            total = total - logp[start - 1 : stop - 1].gather(1, torch.tensor(row.ids[start:stop])[:, None]).sum()
+            tokens += stop - start
+    return total / tokens
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+@pytest.mark.parametrize(("budget", "share"), [(1000, True), (9, True), (1000, False)])
+def test_the_gradient_is_that_of_separate_sequences(
+    tmp_path: Path, architecture: str, budget: int, share: bool
+) -> None:
+    """Plain transformers and PEFT, whatever is packed into one row, divided over rows, or in a row of its own."""
+    both = pair(ARCHITECTURES[architecture], tmp_path)
+    expected = loss_by_hand(both.stock, SHARING)
+    expected.backward()  # type: ignore[no-untyped-call]
+    rows = Paths.of(SHARING).packed(budget, share=share, ranks=1).rows
+    assert (len(rows) > 1) == (budget == 9 or not share)
+    tokens = sum(row.loss_tokens for row in SHARING)
+    assert _backward(both.ours, rows, tokens, ALONE) == pytest.approx(float(expected), abs=1e-6)
+    theirs = stock_weights(both.stock)
+    for name, weight in both.ours.parameters():
+        torch.testing.assert_close(weight.grad, theirs[name].grad, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_losses_and_weights_are_those_of_trl(tmp_path: Path) -> None:
+    """Four updates of AdamW with warm-up, decay, clipping and accumulation, by SFTTrainer on padded rows."""
+    import datasets
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+    from trl import SFTConfig as Arguments
+    from trl import SFTTrainer
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+    config = SFTConfig(
+        lr=2e-3, num_train_epochs=4, per_device_train_batch_size=2, gradient_accumulation_steps=2, warmup_steps=1,
+        weight_decay=0.1, adam_epsilon=1e-3, max_grad_norm=0.5,
+    )  # fmt: skip
+    both = pair(ARCHITECTURES["llama"], tmp_path / "model")
+    metrics = warm_start(both.ours, Demonstrations(rows=SHARING, turns=5), config)
+    own = {"lr", "train_on", "min_reward", "token_budget", "patience", "max_seconds"}
+    arguments = Arguments(
+        output_dir=str(tmp_path / "trl"), learning_rate=config.lr, **config.model_dump(exclude=own), use_cpu=True,
+        bf16=False, gradient_checkpointing=False, dataset_kwargs={"skip_prepare_dataset": True}, logging_steps=1,
+        save_strategy="no", report_to="none", disable_tqdm=True,
+    )  # fmt: skip
+    examples = []
+    for row in SHARING:
+        labels = [-100] * len(row.ids)
+        for start, stop in row.loss_spans:
+            labels[start:stop] = row.ids[start:stop]
+        examples.append({"input_ids": row.ids, "labels": labels})
+    trainer = SFTTrainer(
+        both.stock, arguments, data_collator=DataCollatorForLanguageModeling(pad_token_id=0),
+        train_dataset=datasets.Dataset.from_list(examples),
+        processing_class=PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"</s>": 0}, "</s>")),
+                                                 pad_token="</s>", eos_token="</s>"),
+    )  # fmt: skip
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == metrics["updates"] == 4
+    assert metrics["loss_first"] == pytest.approx(losses[0], rel=1e-3)  # TRL rounds what it logs
+    assert metrics["loss_last"] == pytest.approx(losses[-1], rel=1e-3)
+    assert metrics["loss_last"] < metrics["loss_first"]
+    theirs = stock_weights(both.stock)
+    for name, weight in both.ours.parameters():
+        torch.testing.assert_close(weight.detach(), theirs[name].detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_tokens_are_counted_after_sharing(worker: Worker) -> None:
+    metrics = sft(worker, SHARING, SFTConfig(num_train_epochs=1)).result.metrics
+    assert metrics["tokens_total"] == 23
+    assert metrics["tokens_unique"] == 9  # 1 2 3 9 8, then 12 1 13, then 4; the last token of an answer is a target
+    assert metrics["tokens_per_second"] > 0
+
+
+def test_a_single_update_learns(worker: Worker) -> None:
+    """A fraction of one update as warm-up is none: its learning rate is not 0."""
+    assert sft(worker, config=SFTConfig(num_train_epochs=1)).result.metrics["updates"] == 1
+    before, after = adapter(worker, 0), adapter(worker, 1)
+    assert not all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_context_has_no_gradient(tmp_path: Path) -> None:
     """Other context after the last learnt token changes not one bit."""
     first, second = make_worker(tmp_path / "a"), make_worker(tmp_path / "b")
     sft(first, [Row(ids=[1, 2, 3, 4, 5], loss_spans=[(2, 4)])])
@@ -136,15 +227,6 @@ def test_a_step_after_a_warm_start_begins_with_a_fresh_optimizer(tmp_path: Path)
     assert json.loads((worker.store.directory("p", 3) / "trainer.json").read_text()) == {"updates": 1}
 
 
-def test_steps_compute_the_same_after_trl_has_been_there(tmp_path: Path) -> None:
-    plain, warmed = make_worker(tmp_path / "a"), make_worker(tmp_path / "b")
-    expected = step(plain, groups(1.0, 0.0, 0.3)).result.metrics
-    for _ in range(2):
-        warm_start(warmed.model, given(), CONFIG, tmp_path / "scratch")
-    found = step(warmed, groups(1.0, 0.0, 0.3)).result.metrics  # loads version 0 again
-    assert {**found, "seconds": None} == {**expected, "seconds": None}
-
-
 def test_layers_are_computed_twice_by_the_size_of_a_row_whatever_was_trained_before(worker: Worker) -> None:
     calls: list[int] = []
     worker.model._base.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
@@ -158,19 +240,11 @@ def test_layers_are_computed_twice_by_the_size_of_a_row_whatever_was_trained_bef
         assert len(calls) == expected
 
 
-def test_nothing_is_left_on_disk_and_progress_is_told(worker: Worker, tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    scratch = tmp_path / "scratch"
-    warm_start(worker.model, given(), CONFIG, scratch, lambda done, all_: told.append((done, all_)))
-    assert not scratch.exists()
-    assert told == [(n, 12) for n in range(1, 13)]
-
-
 def test_a_warm_start_that_diverges_makes_no_version(worker: Worker) -> None:
     with torch.no_grad():
         next(iter(worker.model.parameters()))[1].fill_(math.inf)
     with pytest.raises(TrainingError, match="no version was made"):
-        warm_start(worker.model, given(), CONFIG, worker.home.root / "scratch")
+        warm_start(worker.model, given(), CONFIG)
 
 
 def test_no_rows_make_no_version(worker: Worker) -> None:
