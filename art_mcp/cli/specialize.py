@@ -108,7 +108,10 @@ def specialize_command(
         typer.Option(help="Take an earlier version if it is better than the last one on the selection scenarios."),
     ] = True,
     rank: Annotated[int | None, typer.Option(help="Rank of the LoRA, if the policy is created.", min=1)] = None,
-    max_tokens: Annotated[int, typer.Option(help="Maximum tokens of each answer.", min=1)] = 128,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(help="Maximum tokens of each answer. Default: as the longest reference.", min=1),
+    ] = None,
     seed: SeedOption = 0,
 ) -> None:
     """Specialize a model to an MCP server: generate tasks, check that they can be done, train, show the difference.

@@ -1,4 +1,4 @@
-"""Recipe: what is done in each stage of a specialization after its scenarios are there."""
+"""Recipe: what is done in the stages that change the policy, and which version is taken."""
 
 from __future__ import annotations
 
@@ -15,32 +15,30 @@ from art_langgraph.trajectory import TrajectoryGroup
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.calls import schemas_of
-from art_mcp.specialization.course import Course
+from art_mcp.specialization.course import Course, Stage
 from art_mcp.specialization.measure import rated
-from art_mcp.specialization.measuring.measure import Measurer, interleaved
-from art_mcp.specialization.measuring.measurement import Measurement
 from art_mcp.specialization.measuring.tokens import Tokens
 from art_mcp.specialization.settings import RunSettings, TrainingSettings, WarmStart
 from art_mcp.specialization.specialization import Specialization
+from art_mcp.specialization.stages.measured import MeasuredStages
 from art_mcp.specialization.stages.reinforcement import TEMPERATURE, reinforce
 from art_mcp.specialization.stages.selection import put_aside, selected
 from art_mcp.specialization.stages.toolbox import Toolbox, shown
 from art_mcp.specialization.stages.warm_start import Imitation, warm_start
 from art_mcp.specialization.verify import solved, verify
 
-MARGIN = 1.25
-"""What is kept for the last measurement, compared with what the same scenarios took after the warm start."""
 _LEAST = 20.0
 """Seconds of the warm start and of the training at least. With less time they are left out."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Recipe:
-    """The stages of a run. Each is done once: what an earlier process has ended is read from the directory.
+    """The stages that train. Each is done once: what an earlier process has ended is read from the directory.
 
     Args:
         made: The outcome, which each stage adds to.
         course: The time, the journal, and the report.
+        measured: The measurements on the held-out sets.
         trainer: The trainer server.
         box: The tools of the agent.
         agent: The agent.
@@ -54,6 +52,7 @@ class Recipe:
 
     made: Specialization
     course: Course
+    measured: MeasuredStages
     trainer: TrainerClient
     box: Toolbox
     agent: Graph
@@ -63,8 +62,6 @@ class Recipe:
     ruler: Ruler | None
     seed: int
     progress: bool
-    _measurer: Measurer = field(init=False)
-    _order: list[MCPScenario] = field(init=False)
     _training: list[MCPScenario] = field(init=False)
     _selection: list[MCPScenario] = field(init=False)
     _measured: Sequence[TrajectoryGroup] = ()
@@ -73,34 +70,24 @@ class Recipe:
     """Evaluations on the selection scenarios, by version."""
 
     def __post_init__(self) -> None:
-        self._measurer = Measurer(self.runs, self.progress)
-        self._order = interleaved(self.made.scenarios.held_out, self.seed)
         self._training, self._selection = put_aside(self.made.scenarios.train, self.seed)
         if len(self._training) < self.training.groups_per_step:
             self._training, self._selection = self.made.scenarios.train, []
         self.made.schemas = schemas_of(self.box.tools)
 
-    async def measure_before(self) -> None:
-        """Measures the newest version as it is."""
-        measured = await self._measure("before", self.agent, self._order, self.made.version, may_fail=False)
-        self.made.version = measured.version
-        self._keep_for_the_last(measured)
-
     async def measure_prompted(self) -> None:
-        """Measures the same version with demonstrations in its prompt, on the same scenarios."""
-        before = self.made.measurements["before"]
+        """Measures the untrained version with demonstrations in its prompt, if its prompt is known."""
         examples = shown(self._training, self.seed)
         if self.own_agent or not examples:
             why = "the prompt of your own agent is not known" if self.own_agent else "there is no demonstration"
             return self.course.skip("prompted", why)
-        agent = self.box.agent(self.trainer, self.made.policy, self.runs, examples)
-        await self._measure("prompted", agent, self._same(before), before.version)
+        await self.measured.prompted(self.box.agent(self.trainer, self.made.policy, self.runs, examples))
 
     async def warm_start(self, settings: WarmStart) -> None:
         """Lets the policy imitate demonstrations."""
         if done := self.course.ended("warm start"):
             self.made.warm_start, self.made.version = done["metrics"], done["version"]
-            return self._update()
+            return
         imitation = Imitation.of(settings, self._training, self._selection, self.box.tools, self.runs.system, self.seed)
         if not imitation.conversations:
             return self._without("warm start", "no reference of the training scenarios was executed")
@@ -119,14 +106,6 @@ class Recipe:
             stage.facts |= {"version": result.version, "metrics": metrics, "tokens": Tokens(trained=trained).summary()}
             self.made.warm_start, self.made.version = metrics, result.version
             self.course.tell(f"{self.made.model}: {_imitated(metrics)}")
-            self._update()
-        self._update()
-
-    async def measure_after_sft(self) -> None:
-        """Measures what the warm start made, and keeps as much time for the last measurement."""
-        if self.made.warm_start is not None:
-            measured = await self._measure("after_sft", self.agent, self._order, self.made.version)
-            self._keep_for_the_last(measured)
 
     async def measure_difficulty(self) -> None:
         """Measures how often the policy solves each training scenario, if that was asked for."""
@@ -165,13 +144,17 @@ class Recipe:
             self.made.groups = groups_by_version(store.list(), self.made.policy)
         if done := self.course.ended("rl"):
             self.made.version = done["version"]
-            return self._update()
+            return
         allowed = self.course.budget.allows("rl")
         if allowed is not None and allowed < _LEAST and not self.made.steps:
             return self._without("rl", f"only {allowed:.0f} s are left for it")
+        took = sum(self.made.steps[-1]["seconds"].values()) if self.made.steps else 0.0
+        if self.made.steps and (self.made.steps[-1]["stopped"] or (allowed is not None and allowed < took)):
+            with self.course.stage("rl", "no time is left for another step") as stage:
+                await self._end_of_training(stage)
+            return
         about = f"steps of {self.training.groups_per_step} scenarios × {self.training.n} runs"
         with self.course.stage("rl", about) as stage:
-            tokens = sum((Tokens(**line["tokens"]) for line in journal.of("step", "rl")), Tokens())
             async for record in reinforce(
                 self.agent,
                 self._training,
@@ -193,7 +176,6 @@ class Recipe:
             ):
                 runs = [*runs_of(record.groups), *record.hinted]
                 own = Tokens.of(runs) + Tokens(trained=record.result.metrics.get("tokens_unique", 0))
-                tokens += own
                 row = record.summary()
                 journal.note("step", stage="rl", row=row, tokens=own.summary(), left=self.course.budget.left)
                 self.made.steps.append(row)
@@ -202,17 +184,24 @@ class Recipe:
                     self._selected[record.result.version] = record.evaluation
                 left = f" ({self.course.budget.text()})" if self.course.budget.text() else ""
                 self.course.tell(f"{record}{left}")
-            self.made.version = (await self.trainer.policy(self.made.policy)).latest
-            stage.facts |= {"version": self.made.version, "steps": len(self.made.steps), "tokens": tokens.summary()}
-            self._update()
-        self._update()
+            await self._end_of_training(stage)
+
+    async def _end_of_training(self, stage: Stage) -> None:
+        """Notes the version that the training has made. A step that a killed process has sent is waited for."""
+        steps = self.course.directory.journal.of("step", "rl")
+        sent = await self.trainer.find_step(self.made.policy, f"{self.course.directory.name}-step-{len(steps) + 1}")
+        if sent is not None and not sent.status.final:
+            await self.trainer.wait(sent)
+        self.made.version = (await self.trainer.policy(self.made.policy)).latest
+        tokens = sum((Tokens(**line["tokens"]) for line in steps), Tokens())
+        stage.facts |= {"version": self.made.version, "steps": len(steps), "tokens": tokens.summary()}
 
     async def select(self) -> None:
         """Compares the last version with that before the training, on scenarios that were put aside for it."""
         if done := self.course.ended("selection"):
             self.made.version, self.made.selection = done["version"], done["why"]
-            return self._update()
-        earlier, last = self._before_training, self.made.version
+            return
+        earlier, last = self.measured.before_training.version, self.made.version
         if not self.training.keep_best or last == earlier:
             why = f"version {last} is the last one; no measurement took part in the choice"
             self.made.selection = why
@@ -226,7 +215,7 @@ class Recipe:
             for version in (earlier, last):
                 if version not in self._selected or count < len(self._selection):
                     try:
-                        self._selected[version] = await self._measurer.measure(self.agent, scenarios, version)
+                        self._selected[version] = await self.measured.measurer.measure(self.agent, scenarios, version)
                     except RolloutsFailed as error:
                         self.made.notes.append(f"version {version} could not be compared: {error}")
             self.made.version, self.made.selection = selected(self._selected, last)
@@ -238,93 +227,13 @@ class Recipe:
             }  # fmt: skip
             self.course.tell(self.made.selection)
             await self._promote(last)
-            self._update()
-        self._update()
-
-    async def measure_after(self) -> None:
-        """Measures the version that is taken, on the scenarios that were measured before the training."""
-        earlier = self.made.measurements.get("after_sft") or self.made.measurements["before"]
-        if self.made.version == earlier.version and not self.course.ended("after"):
-            with self.course.stage("after", "the version is the one that was measured last") as stage:
-                self._add("after", earlier.evaluation, stage.facts)
-            return self._update()
-        await self._measure("after", self.agent, self._same(earlier), self.made.version, whole=True)
-
-    async def _measure(
-        self,
-        stage_name: str,
-        agent: Graph,
-        scenarios: Sequence[MCPScenario],
-        version: int,
-        *,
-        may_fail: bool = True,
-        whole: bool = False,
-    ) -> Measurement:
-        """Measures a version after a stage. whole: on all scenarios, whatever the time is."""
-        if done := self.course.ended(stage_name):
-            evaluation = self.course.directory.measurement(stage_name, done["version"])
-            self.made.measurements[stage_name] = Measurement(stage_name, evaluation)
-            self._measurer.cost = done["cost"] or self._measurer.cost
-            self._update()
-            return self.made.measurements[stage_name]
-        sets = ", ".join(self.made.scenarios.held_out)
-        with self.course.stage(stage_name, f"measuring version {version} on held-out scenarios ({sets})") as stage:
-            try:
-                evaluation = await self._measurer.measure(
-                    agent,
-                    scenarios,
-                    version,
-                    None if whole else stage.seconds,
-                    lambda runs, seconds: self.course.directory.journal.note(
-                        "part", stage=stage_name, runs=runs, seconds=round(seconds, 3)
-                    ),
-                )
-            except RolloutsFailed as error:  # what was done until then must not be lost with a measurement
-                if not may_fail:
-                    raise
-                self.made.notes.append(f"version {version} could not be measured ({stage_name}): {error}")
-                evaluation = Evaluation(error.trajectories, version, solved)
-            self._add(stage_name, evaluation, stage.facts)
-        self._update()
-        return self.made.measurements[stage_name]
-
-    def _add(self, stage: str, evaluation: Evaluation, facts: dict[str, object]) -> None:
-        """Keeps a measurement."""
-        measured = Measurement(stage, evaluation)
-        self.course.directory.save_measurement(stage, evaluation)
-        self.made.measurements[stage] = measured
-        tokens = Tokens.of(evaluation.trajectories).summary()
-        facts |= {
-            "version": measured.version,
-            "cost": self._measurer.cost,
-            "tokens": tokens,
-            "result": measured.summary(),
-        }
-        self.course.tell(f"{self.made.policy}@{measured.version}, held out: {measured}")
-        self._update()
-
-    def _same(self, measured: Measurement) -> list[MCPScenario]:
-        """The scenarios that were measured, in their order."""
-        ids = {run.scenario.id for run in measured.evaluation.trajectories}
-        return [scenario for scenario in self._order if scenario.id in ids]
-
-    def _keep_for_the_last(self, measured: Measurement) -> None:
-        """Keeps time for a last measurement of the same scenarios."""
-        if self._measurer.cost is not None:
-            count = len(measured.evaluation.trajectories)
-            self.course.budget.reserve("after", MARGIN * self._measurer.cost * count)
 
     def _affordable(self, count: int, versions: int) -> int:
         """How many scenarios there is time for, for so many versions. 0: too few to tell anything."""
-        seconds, cost = self.course.budget.allows("selection"), self._measurer.cost
+        seconds, cost = self.course.budget.allows("selection"), self.measured.measurer.cost
         if seconds is not None and cost:
             count = min(count, int(seconds / (versions * cost)))
         return count if count >= 8 else 0
-
-    @property
-    def _before_training(self) -> int:
-        """The version before the training."""
-        return (self.made.measurements.get("after_sft") or self.made.measurements["before"]).version
 
     async def _promote(self, last: int) -> None:
         """Lets the policy's name mean the version that is taken, unless somebody has promoted another one."""
@@ -342,10 +251,6 @@ class Recipe:
         """Leaves a stage out."""
         self.made.notes.append(f"{stage} was left out: {why}")
         self.course.skip(stage, why)
-
-    def _update(self) -> None:
-        """Adds the costs so far to the outcome."""
-        self.made.seconds, self.made.tokens = self.course.seconds, self.course.tokens
 
 
 def _imitated(metrics: dict[str, object]) -> str:

@@ -112,14 +112,15 @@ class RunSettings:
 
     Args:
         system: System prompt of `build_agent`, and of the references that a warm start imitates.
-        max_tokens: Maximum number of tokens in each answer of the model, for `build_agent`.
+        max_tokens: Maximum number of tokens in each answer of the model, for `build_agent`. None: what the longest
+            reference needs, with some reserve, from 64 to 256.
         max_concurrency: Maximum number of runs at the same time.
         timeout: Seconds for each run. A run that takes longer has raised.
         rank: Rank of the LoRA, if the policy is created. None: the server's default.
     """
 
     system: str = SYSTEM
-    max_tokens: int = 128
+    max_tokens: int | None = None
     max_concurrency: int = 48
     timeout: float = 120.0
     rank: int | None = None

@@ -17,6 +17,7 @@ from art_mcp.client.reset import Reset
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.budget import Budget
 from art_mcp.specialization.course import Course
+from art_mcp.specialization.measuring.measure import Measurer
 from art_mcp.specialization.output.directory import RunDirectory
 from art_mcp.specialization.output.fingerprint import fingerprint
 from art_mcp.specialization.recipe import Recipe
@@ -24,6 +25,7 @@ from art_mcp.specialization.report.write import write_report
 from art_mcp.specialization.settings import MINUTES, GenerationSettings, RunSettings, TrainingSettings, WarmStart
 from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.stages.generation import scenarios_for
+from art_mcp.specialization.stages.measured import MeasuredStages
 from art_mcp.specialization.stages.toolbox import Agent, Toolbox
 from art_mcp.worlds.place import Worlds
 from trainer_server.wire import ConfigError
@@ -118,6 +120,7 @@ async def specialize(
             seed=seed,
         )
         directory = RunDirectory(None if output is None else Path(output), settings, resume=resume)
+        stack.callback(directory.close)
         if live.serial:
             runs = replace(runs, max_concurrency=1)
         warm = _warm_start(warm_start, own_agent=graph is not None)
@@ -157,12 +160,15 @@ async def specialize(
         if box.left_out and not any(note.startswith(box.left_out) for note in divided.notes):
             made.notes.append(box.left_out)  # the report of generated scenarios says it already
             on_stage(box.left_out)
+        agent = graph(box.tools) if graph else box.agent(trainer, policy, runs)
+        measured = MeasuredStages(made=made, course=course, measurer=Measurer(runs, progress), agent=agent, seed=seed)
         recipe = Recipe(
             made=made,
             course=course,
+            measured=measured,
             trainer=trainer,
             box=box,
-            agent=graph(box.tools) if graph else box.agent(trainer, policy, runs),
+            agent=agent,
             own_agent=graph is not None,
             training=training,
             runs=runs,
@@ -170,22 +176,29 @@ async def specialize(
             seed=seed,
             progress=progress,
         )
-        course.report = lambda: write_report(made, directory)
-        await recipe.measure_before()
+        course.report = lambda: _report(made, course)
+        await measured.before()
         await recipe.measure_prompted()
         if warm is not None:
             await recipe.warm_start(warm)
-            await recipe.measure_after_sft()
+            if made.warm_start is not None:
+                await measured.after_sft()
         if training.steps != 0:
             await recipe.measure_difficulty()
             await recipe.reinforce()
         await recipe.select()
-        await recipe.measure_after()
+        await measured.after()
         if directory.path is not None:
             made.adapter = await trainer.export(policy, made.version, directory.path / "adapter", force=True)
-            write_report(made, directory)
+        _report(made, course)
         directory.journal.note("done", model=made.model)
         return made
+
+
+def _report(made: Specialization, course: Course) -> None:
+    """Writes the report of what is known so far."""
+    made.seconds, made.tokens = course.seconds, course.tokens
+    write_report(made, course.directory)
 
 
 def _warm_start(given: WarmStart | str | Path | None, *, own_agent: bool) -> WarmStart | None:

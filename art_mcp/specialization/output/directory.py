@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.store import TrajectoryStore
@@ -47,6 +48,7 @@ class RunDirectory:
         self.name = f"specialize-{uuid.uuid4().hex[:12]}"
         self.store: TrajectoryStore | None = None
         self._settings, self._resumed = dict(settings), False
+        self._lock: IO[bytes] | None = None
         if path is None:
             if resume:
                 raise ConfigError("resume=True needs output=: the directory of the run to continue")
@@ -54,16 +56,19 @@ class RunDirectory:
             return
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file: give a directory for the output")
-        there = sorted(one.name for one in path.iterdir()) if path.exists() else []
+        there = sorted(one.name for one in path.iterdir() if not one.name.startswith(".")) if path.exists() else []
         if there and not resume:
             remedy = "continue it by --resume (resume=True)" if RUN in there else "it is no run of `specialize`"
             raise ConfigError(f"{path} is not empty ({', '.join(there[:3])}, …): {remedy}, or give another --output")
+        path.mkdir(parents=True, exist_ok=True)
+        self._take(path)
         if RUN in there:
             self._continue(path)
-        elif there := [name for name in there if not name.startswith(".")]:
+        elif there:
+            self.close()
             raise ConfigError(f"{path} has no {RUN}, so that there is no run to resume: give another --output")
         else:
-            (path / "measurements").mkdir(parents=True, exist_ok=True)
+            (path / "measurements").mkdir(exist_ok=True)
             write_jsonl(path / RUN, [{"name": self.name, "settings": self._settings}])
         self.journal = Journal(path / PROGRESS)
         self.store = TrajectoryStore(path / RUNS)
@@ -119,12 +124,27 @@ class RunDirectory:
             with suppress(OSError):
                 partial.unlink()
 
+    def close(self) -> None:
+        """Lets another process have the run."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def _take(self, path: Path) -> None:
+        """Holds the directory until `close` or the process's end. Raises ConfigError if another process has it."""
+        self._lock = (path / ".lock").open("ab")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise ConfigError(f"another process works on the run in {path}: wait for its end, or end it") from None
+
     def _continue(self, path: Path) -> None:
         """Takes up a run. Raises ConfigError if its settings were others."""
         (line,) = read_jsonl(path / RUN, dict, what="run")
         before, now = dict(line["settings"]), self._settings
         differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         if differing:
+            self.close()
             listed = "; ".join(f"{name} was {before.get(name)!r}, is {now.get(name)!r}" for name in differing)
             raise ConfigError(
                 f"{path} has a run with other settings: {listed}. Resume it with the settings that it began with, or "

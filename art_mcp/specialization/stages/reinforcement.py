@@ -28,7 +28,7 @@ from trainer_server.wire import GRPOConfig
 
 TEMPERATURE = 1.0
 """Sampling temperature of the runs that are trained on, and of those that measure difficulty."""
-RATE = 5e-4
+RATE = 1e-3
 """Learning rate of the first step. It falls along a line to a tenth."""
 _MOST = 10_000
 """Steps where time alone is the limit."""

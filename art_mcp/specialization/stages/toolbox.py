@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,10 @@ SHOWN = 3
 _LONGEST = 2_000
 """Characters of a demonstration in a prompt, if there are shorter ones of the tool."""
 
+_CHARACTERS = 2.5
+"""Characters of a token, at least: JSON with names and numbers has few."""
+_RESERVE, _LEAST_TOKENS, _MOST_TOKENS = 16, 64, 256
+
 Agent = Callable[[list[BaseTool]], Graph]
 """Takes the server's tools and returns a graph that uses them and asks the policy through ChatART."""
 
@@ -39,11 +44,13 @@ class Toolbox:
         tools: The tools.
         left_out: Which tools of the server the agent does not get, and why. Empty: it gets all.
         turns: Maximum number of model calls in a run of `build_agent`.
+        tokens: Maximum number of tokens of an answer, where the settings say nothing.
     """
 
     tools: list[BaseTool]
     left_out: str
     turns: int
+    tokens: int
 
     @classmethod
     async def of(cls, server: Server, scenarios: ScenarioSet, allow_destructive: bool) -> Toolbox:
@@ -63,9 +70,9 @@ class Toolbox:
         """
         tools = await server.tools()
         longest = max((len(scenario.tools) for scenario in scenarios.scenarios), default=MAX_TURNS)
-        turns = min(MAX_TURNS, longest + EXTRA_CALLS + 1)
+        limits = min(MAX_TURNS, longest + EXTRA_CALLS + 1), _tokens(scenarios.scenarios)
         if allow_destructive or server.disposable:
-            return cls(tools, "", turns)
+            return cls(tools, "", *limits)
         known = [
             CatalogTool(
                 name=tool.name, description=tool.description, annotations=(tool.metadata or {}).get("annotations", {})
@@ -77,7 +84,7 @@ class Toolbox:
         if missing := [tool for name, tool in left_out.items() if name in needed]:
             raise ConfigError(f"the scenarios need tools that are {withheld(missing)}. {REMEDY}")
         said = f"{withheld(known)}. {REMEDY}" if left_out else ""
-        return cls([tool for tool in tools if tool.name not in left_out], said, turns)
+        return cls([tool for tool in tools if tool.name not in left_out], said, *limits)
 
     def agent(
         self, client: TrainerClient, policy: str, runs: RunSettings, examples: Sequence[dict[str, Any]] = ()
@@ -91,9 +98,24 @@ class Toolbox:
             examples: Messages that stand before the task.
         """
         server = client.connection
-        options: dict[str, Any] = {"base_url": server.url, "api_key": server.api_key, "max_tokens": runs.max_tokens}
+        limit = runs.max_tokens or self.tokens
+        options: dict[str, Any] = {"base_url": server.url, "api_key": server.api_key, "max_tokens": limit}
         model = ChatART(policy=policy, **options)
         return build_agent(model, self.tools, runs.system, self.turns, examples)
+
+
+def _tokens(scenarios: Iterable[MCPScenario]) -> int:
+    """Tokens for the longest call or answer of the references, as far as characters tell."""
+    longest = 0
+    for scenario in scenarios:
+        if len(scenario.plan.observations) != len(scenario.plan.reference):
+            continue
+        for message in demonstration(scenario):
+            if message["role"] == "assistant":
+                longest = max(
+                    longest, len(message.get("content") or "") + len(json.dumps(message.get("tool_calls", "")))
+                )
+    return min(_MOST_TOKENS, max(_LEAST_TOKENS, _RESERVE + round(longest / _CHARACTERS)))
 
 
 def shown(training: Sequence[MCPScenario], seed: int) -> list[dict[str, Any]]:

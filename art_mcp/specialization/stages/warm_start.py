@@ -26,8 +26,11 @@ UPDATES = 80
 """Optimizer updates that a warm start is planned for, if that is between 2 and EPOCHS passes."""
 EPOCHS = 6
 """Passes over the demonstrations at most."""
-_SIZES = (8, 16, 32)
-"""Demonstrations of an update: the more, the longer what they have in common is."""
+PATIENCE = 3
+"""Measurements of the held-out loss without a new least one, after which a warm start ends."""
+_SIZES = (4, 8, 16)
+"""Demonstrations of an update. What they have in common, the tools and the system prompt, is computed once in each: the
+size is the least at which that is less than half of the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Imitation:
 
 
 def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
-    """Settings for demonstrations: updates of more demonstrations where much of each is the same tools and prompt.
+    """Settings for demonstrations: updates of more demonstrations where tools and system prompt are long.
 
     Args:
         conversations: The demonstrations.
@@ -83,10 +86,15 @@ def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
         return SFTConfig(lr=RATE, seed=seed)
     shared = len(json.dumps(conversations[0].tools)) + len(str(conversations[0].messages[0].get("content")))
     own = sum(len(json.dumps(one.messages[1:])) for one in conversations) / len(conversations)
-    size = next((size for size in _SIZES if shared / size <= own / 2), _SIZES[-1])
-    size = max(_SIZES[0], min(size, len(conversations) // 8 or 1))
+    size = next((size for size in _SIZES if shared / size <= own), _SIZES[-1])
     epochs = math.ceil(UPDATES * size / len(conversations))
-    return SFTConfig(lr=RATE, num_train_epochs=min(EPOCHS, max(2, epochs)), per_device_train_batch_size=size, seed=seed)
+    return SFTConfig(
+        lr=RATE,
+        num_train_epochs=min(EPOCHS, max(2, epochs)),
+        per_device_train_batch_size=size,
+        patience=PATIENCE,
+        seed=seed,
+    )
 
 
 async def warm_start(

@@ -35,9 +35,13 @@ def test_a_directory_with_files_is_refused_with_what_to_do(tmp_path: Path) -> No
 def test_a_run_is_continued_with_the_same_settings_only(tmp_path: Path) -> None:
     first = RunDirectory(tmp_path / "out", SETTINGS, resume=True)
     assert not first.resumed, "an empty directory is begun"
+    with pytest.raises(ConfigError, match="another process works on the run"):
+        RunDirectory(tmp_path / "out", SETTINGS, resume=True)
+    first.close()
     again = RunDirectory(tmp_path / "out", SETTINGS, resume=True)
     assert again.resumed
     assert again.name == first.name
+    again.close()
     with pytest.raises(ConfigError, match="seed was 0, is 1"):
         RunDirectory(tmp_path / "out", {**SETTINGS, "seed": 1}, resume=True)
     with pytest.raises(ConfigError, match="continue it by --resume"):
@@ -52,10 +56,12 @@ def test_half_a_line_spoils_no_other(tmp_path: Path) -> None:
     for name in ("scenarios.jsonl", "progress.jsonl"):
         with (tmp_path / name).open("a") as file:
             file.write('{"event": "end", "sta')
+    run.close()
     again = RunDirectory(tmp_path, SETTINGS, resume=True)
     assert [one.id for one in again.kept_scenarios()] == [scenario(number).id for number in range(3)]
     assert [line["runs"] for line in again.journal.of("part", "before")] == [0, 1, 2]
     again.journal.note("end", stage="before")
+    again.close()
     third = RunDirectory(tmp_path, SETTINGS, resume=True)
     assert third.journal.ended("before") is not None
     third.save_scenarios(ScenarioSet([scenario(7)]))
@@ -77,5 +83,5 @@ def test_settings_are_compared_by_their_names() -> None:
     )
     assert found["training.steps"] == 3
     assert found["training.config"] == "art_mcp.specialization.output.fingerprint.fingerprint"
-    assert found["runs.max_tokens"] == 128
+    assert found["runs.max_concurrency"] == 48
     assert (found["output"], found["graph"]) == ("a", None)
