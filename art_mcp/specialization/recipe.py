@@ -203,8 +203,7 @@ class Recipe:
             return
         earlier, last = self.measured.before_training.version, self.made.version
         if not self.training.keep_best or last == earlier:
-            why = f"version {last} is the last one; no measurement took part in the choice"
-            self.made.selection = why
+            self.made.selection = f"version {last} is the last one"
             return
         count = self._affordable(len(self._selection), versions=2)
         if not count:

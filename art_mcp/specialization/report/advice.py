@@ -39,10 +39,13 @@ REMEDIES: dict[Kind, str] = {
 }
 """What helps against each kind of failure."""
 
-_SOLVED = 0.95
+_SOLVED, _ENOUGH = 0.95, 0.8
 _FEW = 40
 """Scenarios of the headline below which intervals are wide."""
+_TELLING = 10
+"""Scenarios of a set below which it is not compared with others."""
 _GAP = 0.2
+"""How far a set must be behind another one to be worth a remark."""
 
 
 def advice(made: Specialization, failures: Sequence[Cluster]) -> list[str]:
@@ -59,13 +62,14 @@ def _advice(made: Specialization, failures: Sequence[Cluster]) -> Iterator[str]:
     last = list(made.measurements.values())[-1] if made.measurements else None
     if last is None or last.headline is None:
         return
-    rates = last.rates()
+    rates, sets = last.rates(), last.sets
     if failures and last.headline < _SOLVED:
         most = failures[0]
         share = f"{len(most.failures)} of {most.runs} runs"
         yield f"The most frequent failure ({share}): {most.words}. {REMEDIES[most.kind]}"
     if not failures:
         yield "Every held-out task was solved: try harder ones (--difficulty 3 5, or --model to write them)."
+    rates = {name: rate for name, rate in rates.items() if name not in sets or sets[name].scenarios >= _TELLING}
     combinations, headline = rates.get("combinations"), last.headline
     if combinations is not None and combinations < headline - _GAP:
         yield (
@@ -83,6 +87,11 @@ def _advice(made: Specialization, failures: Sequence[Cluster]) -> Iterator[str]:
         yield (
             f"Only {last.on_headline.scenarios} held-out scenarios were measured, so that the intervals are wide: give "
             "more --minutes, or more values with --resource."
+        )
+    if "after" in made.measurements and last.headline < _ENOUGH:
+        yield (
+            f"{made.base_model} may be too small for this server. On a GPU, start the trainer server with a larger model "
+            "(`art-langgraph serve --model Qwen/Qwen3-0.6B`), and give the same command another --output."
         )
 
 

@@ -32,9 +32,11 @@ async def test_what_was_kept_before_a_kill_is_in_the_set(tmp_path: Path) -> None
             for scenario in other.scenarios[:3]:
                 first.directory.add_scenario(scenario)
             raise KeyboardInterrupt
+        first.directory.close()
         again = course(tmp_path)
         made = await scenarios_for(server, 8, GenerationSettings(), again, 0, False)
         assert {one.id for one in other.scenarios[:3]} <= {one.id for one in made.scenarios}
         assert len(made) <= 8
         assert [one.id for one in again.directory.scenarios().scenarios] == [one.id for one in made.scenarios]
+        again.directory.close()
         assert await scenarios_for(server, 8, GenerationSettings(), course(tmp_path), 0, False) == made
