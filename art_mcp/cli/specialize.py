@@ -29,7 +29,7 @@ from art_mcp.cli.options import (
     headers_of,
     variables_of,
 )
-from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
+from trainer_server.wire import ConfigError, SFTConfig
 
 if TYPE_CHECKING:
     from art_mcp.specialization.settings import WarmStart
@@ -92,10 +92,8 @@ def specialize_command(
     measure: Annotated[
         int, typer.Option(help="Runs of each scenario to measure its difficulty first; 0: steps find out.", min=0)
     ] = 0,
-    lr: Annotated[
-        float | None, typer.Option(help="Constant learning rate of GRPO. Default: one that falls.", min=0.0)
-    ] = None,
-    loss_aggregation: AggregationOption = "loss_type",
+    lr: Annotated[float, typer.Option(help="Learning rate of the first GRPO step; it falls.", min=0.0)] = 1e-3,
+    loss_aggregation: AggregationOption = "trajectory",
     evaluate_every: Annotated[
         int | None,
         typer.Option("--evaluate-every", help="Measure on the selection scenarios after so many steps.", min=1),
@@ -159,7 +157,8 @@ def specialize_command(
                     steps=steps,
                     groups_per_step=groups,
                     n=n,
-                    config=_config(lr, loss_aggregation),
+                    lr=lr,
+                    loss_aggregation=loss_aggregation,
                     difficulty_runs=measure,
                     judge=make_llm(judge, judge_url) if judge else None,
                     evaluate_every=evaluate_every,
@@ -197,13 +196,6 @@ def _warm_start(given: str, lr: float | None, epochs: int | None, seed: int, *, 
     if lr is not None or epochs is not None:
         config = SFTConfig(lr=lr or RATE, num_train_epochs=epochs or SFTConfig().num_train_epochs, seed=seed)
     return WarmStart(conversations=None if given in ("auto", "reference") else given, config=config)
-
-
-def _config(lr: float | None, aggregation: AggregationOption) -> GRPOConfig | None:
-    """The settings of all steps. None: the default ones, with a learning rate that falls."""
-    if lr is not None:
-        return GRPOConfig(lr=lr, loss_aggregation=aggregation)
-    return None if aggregation == "loss_type" else GRPOConfig(loss_aggregation=aggregation)
 
 
 def _stage_printer() -> Callable[[str], None]:

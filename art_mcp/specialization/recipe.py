@@ -91,6 +91,10 @@ class Recipe:
         imitation = Imitation.of(settings, self._training, self._selection, self.box.tools, self.runs.system, self.seed)
         if not imitation.conversations:
             return self._without("warm start", "no reference of the training scenarios was executed")
+        allowed = self.course.budget.allows("warm start")
+        begun = self.course.directory.journal.of("begin", "warm start")
+        if allowed is not None and allowed < _LEAST and not begun:
+            return self._without("warm start", f"only {allowed:.0f} s are left for it")
         about = f"imitating {len(imitation.conversations)} demonstrations"
         with self.course.stage("warm start", about) as stage:
             result = await warm_start(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from art_langgraph.llm.llm import Model
 from art_langgraph.loop.sampling.exploration import Exploration
@@ -68,8 +69,11 @@ class TrainingSettings:
             STEPS.
         groups_per_step: Number of scenarios in each step.
         n: Number of runs of each scenario in a step.
-        config: Settings of all steps, or a function from the number of a step to its settings. None: the default
-            learning rate, which falls to a tenth in the course of the training.
+        lr: Learning rate of the first step. It falls along a line to a tenth in the course of the training.
+        loss_aggregation: How tokens are averaged (`GRPOConfig`). By default each run weighs the same: a run that tries
+            tool after tool is longer than one that is right at once, and must not decide the step.
+        config: Settings of all steps in place of `lr` and `loss_aggregation`, or a function from the number of a step
+            to its settings. None: the defaults of GRPOConfig otherwise.
         dynamic_sampling: How often a step runs further scenarios in place of those whose runs all got the same reward.
         explore: Runs such scenarios again at a higher temperature. None: never.
         hints: Whether scenarios that no run solves are run once more with a hint: what the server's errors say, or what
@@ -89,6 +93,8 @@ class TrainingSettings:
     steps: int | None = None
     groups_per_step: int = 6
     n: int = 8
+    lr: float = 1e-3
+    loss_aggregation: Literal["loss_type", "trajectory"] = "trajectory"
     config: GRPOConfig | Callable[[int], GRPOConfig] | None = None
     dynamic_sampling: int = 1
     explore: Exploration | None = None

@@ -90,7 +90,7 @@ def _advice(made: Specialization, failures: Sequence[Cluster]) -> Iterator[str]:
         )
     if "after" in made.measurements and last.headline < _ENOUGH:
         yield (
-            f"{made.base_model} may be too small for this server. On a GPU, start the trainer server with a larger model "
+            f"{made.base_model} may be too small for this server. On a GPU, serve a larger model "
             "(`art-langgraph serve --model Qwen/Qwen3-0.6B`), and give the same command another --output."
         )
 

@@ -28,8 +28,8 @@ from trainer_server.wire import GRPOConfig
 
 TEMPERATURE = 1.0
 """Sampling temperature of the runs that are trained on, and of those that measure difficulty."""
-RATE = 1e-3
-"""Learning rate of the first step. It falls along a line to a tenth."""
+LOWEST = 0.1
+"""To which share of the first one the learning rate falls."""
 _MOST = 10_000
 """Steps where time alone is the limit."""
 _FULL = 0.999
@@ -79,18 +79,19 @@ def nothing_left(history: Sequence[StepRecord]) -> str | None:
     return f"{_IN_VAIN} steps in a row had nothing to learn from: {last[-1]}"
 
 
-def falling(
-    config: GRPOConfig | Callable[[int], GRPOConfig] | None, clock: TrainingTime
-) -> Callable[[int], GRPOConfig]:
-    """The settings of each step. Without any, the default learning rate falls as the training goes on.
+def falling(training: TrainingSettings, clock: TrainingTime) -> Callable[[int], GRPOConfig]:
+    """The settings of each step: those that were asked for, or a learning rate that falls as the training goes on.
 
     Args:
-        config: What was asked for.
+        training: What was asked for.
         clock: The time of the training.
     """
-    if config is None:
-        return lambda step: GRPOConfig(lr=RATE * max(0.1, 1 - clock.share(step)))
-    return config if callable(config) else lambda step: config
+    config = training.config
+    if config is not None:
+        return config if callable(config) else lambda step: config
+    return lambda step: GRPOConfig(
+        lr=training.lr * max(LOWEST, 1 - clock.share(step)), loss_aggregation=training.loss_aggregation
+    )
 
 
 def reinforce(
@@ -150,7 +151,7 @@ def reinforce(
         client=client,
         groups_per_step=training.groups_per_step,
         n=training.n,
-        config=falling(training.config, clock),
+        config=falling(training, clock),
         sampler="learnable",
         measured=() if ruler else measured,
         explore=training.explore,

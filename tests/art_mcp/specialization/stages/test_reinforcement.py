@@ -10,7 +10,7 @@ from art_langgraph import GRPOConfig, TrainerClient
 from art_langgraph.loop.watch.record import StepRecord
 from art_mcp import MCPScenario, RunSettings, TrainingSettings
 from art_mcp.scenarios.plan import Plan, Step
-from art_mcp.specialization.stages.reinforcement import RATE, TrainingTime, falling, nothing_left, reinforce
+from art_mcp.specialization.stages.reinforcement import TrainingTime, falling, nothing_left, reinforce
 from trainer_server.wire import StepResult
 
 
@@ -35,13 +35,15 @@ def test_a_training_ends_when_there_is_nothing_to_learn() -> None:
 
 
 def test_the_learning_rate_falls_with_the_time_or_with_the_steps() -> None:
-    by_steps = falling(None, TrainingTime(None, 0.0, 4))
-    assert [by_steps(step).lr for step in (1, 3, 5)] == [RATE, RATE / 2, RATE / 10]
-    resumed = falling(None, TrainingTime(100.0, 300.0, 10_000))
-    assert resumed(40).lr == pytest.approx(RATE / 4, rel=0.01), "three quarters of the time had passed before"
+    settings = TrainingSettings(lr=0.4)
+    by_steps = falling(settings, TrainingTime(None, 0.0, 4))
+    assert [by_steps(step).lr for step in (1, 3, 5)] == pytest.approx([0.4, 0.2, 0.04])
+    resumed = falling(settings, TrainingTime(100.0, 300.0, 10_000))
+    assert resumed(40).lr == pytest.approx(0.1, rel=0.01), "three quarters of the time had passed before"
     mine = GRPOConfig(lr=1e-5)
-    assert falling(mine, TrainingTime(None, 0.0, 4))(3) is mine
-    assert falling(lambda step: GRPOConfig(lr=step), TrainingTime(None, 0.0, 4))(3).lr == 3
+    assert falling(TrainingSettings(config=mine), TrainingTime(None, 0.0, 4))(3) is mine
+    given = TrainingSettings(config=lambda step: GRPOConfig(lr=step))
+    assert falling(given, TrainingTime(None, 0.0, 4))(3).lr == 3
 
 
 async def test_training_runs_have_the_time_limit_of_all_runs() -> None:
