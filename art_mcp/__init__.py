@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from art_mcp.specialization.agent import build_agent
     from art_mcp.specialization.demonstrations import demonstration, demonstrations
     from art_mcp.specialization.measure import measure_difficulty
+    from art_mcp.specialization.measuring.measurement import Measurement
+    from art_mcp.specialization.measuring.paired import PairedGain
     from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings, WarmStart
     from art_mcp.specialization.specialization import Specialization
     from art_mcp.specialization.specialize import specialize
@@ -41,6 +43,8 @@ _MODULES = {
     "art_mcp.specialization.agent": ("build_agent",),
     "art_mcp.specialization.demonstrations": ("demonstration", "demonstrations"),
     "art_mcp.specialization.measure": ("measure_difficulty",),
+    "art_mcp.specialization.measuring.measurement": ("Measurement",),
+    "art_mcp.specialization.measuring.paired": ("PairedGain",),
     "art_mcp.specialization.settings": ("GenerationSettings", "RunSettings", "TrainingSettings", "WarmStart"),
     "art_mcp.specialization.specialization": ("Specialization",),
     "art_mcp.specialization.specialize": ("specialize",),
@@ -62,7 +66,9 @@ __all__ = [
     "GenerationSettings",
     "MCPError",
     "MCPScenario",
+    "Measurement",
     "Observer",
+    "PairedGain",
     "RunSettings",
     "ScenarioSet",
     "Server",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from itertools import islice
 from typing import Any
@@ -48,9 +48,12 @@ _COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
 
 async def generate_scenarios(
     server: Server | Catalog | str | Sequence[str],
-    n: int = 24,
+    n: int | None = None,
     *,
     model: Model | None = None,
+    paraphrase: Model | None = None,
+    seconds: float = 120.0,
+    on_kept: Callable[[MCPScenario], None] = lambda scenario: None,
     difficulty: tuple[int, int] = (1, 5),
     seed: int = 0,
     instructions: str | None = None,
@@ -70,10 +73,13 @@ async def generate_scenarios(
     Args:
         server: A connected server, or what `connect` takes. From a bare catalog nothing can be executed: the set then
             holds drafts, and a note says so.
-        n: Scenarios to keep at most.
+        n: Scenarios to keep at most. None: as many as there are good ones within `seconds`.
         model: Language model that writes the scenarios ("provider/name", an LLM, or a LangChain chat model). It is
             asked again until there are enough, `rounds` are over, or `budget` is spent. None drafts them from schemas
             alone.
+        paraphrase: Language model that rewrites the texts of scenarios. None leaves them as they are.
+        seconds: Time for the whole generation.
+        on_kept: Called for each scenario when it is kept, so that an interrupted generation loses nothing.
         difficulty: Least and greatest difficulty, from 1 to 5.
         seed: Seed of the drafts and of the split.
         instructions: Additional instructions for the model. None adds nothing to the catalog.
@@ -101,6 +107,9 @@ async def generate_scenarios(
                 connected,
                 n,
                 model=model,
+                paraphrase=paraphrase,
+                seconds=seconds,
+                on_kept=on_kept,
                 difficulty=difficulty,
                 seed=seed,
                 instructions=instructions,
@@ -114,6 +123,7 @@ async def generate_scenarios(
     if worlds is not None or reset is not None:
         raise ConfigError("worlds= and reset= are for a server to connect to: give them to `connect`")
     low, high = difficulty
+    n = 96 if n is None else n
     if n < 1 or not 1 <= low <= high <= 5 or not 0 <= validation < 1:
         raise ConfigError(f"n={n}, difficulty={difficulty}, validation={validation}: n ≥ 1, 1 ≤ low ≤ high ≤ 5, 0 to 1")
     catalog = server if isinstance(server, Catalog) else await read_catalog(server)
@@ -142,7 +152,10 @@ async def generate_scenarios(
     if useless:
         listed = "; ".join(f"{tool}: {reason}" for tool, reason in useless.items())
         scenarios.notes.append(f"gave nothing usable when they were tried out: {listed}")
-    return scenarios.split(validation, seed)
+    scenarios = scenarios.split(validation, seed)
+    for scenario in scenarios.scenarios:
+        on_kept(scenario)
+    return scenarios
 
 
 async def _written(

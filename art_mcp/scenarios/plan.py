@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from art_langgraph.trajectory import Scenario, scenario_id
 from art_mcp.worlds.change import Change
 from trainer_server.wire import ConfigError
 
-Split = Literal["train", "validation"]
+Split = Literal["train", "values", "phrasings", "combinations"]
+"""What a scenario is for: training, or one of the held-out sets.
+
+- values: forms and tools as in training, but values of arguments that never occur in training;
+- phrasings: forms that never occur in training;
+- combinations: tools that training never combines. Each of them is seen alone in training.
+"""
+
+HELD_OUT: tuple[Split, ...] = ("values", "phrasings", "combinations")
+"""The held-out sets, in the order of reports."""
+
+Kind = Literal["single", "pair", "chain", "follow_up", "impossible", "talk"]
+"""One call; independent calls; calls of which one takes a value from another's result; a second question that refers to
+the first one; a task that cannot be done; a message that needs no tool."""
+
+Reply = Literal["result", "refusal", "talk"]
+"""What the right answer is: what the calls gave or did; that it cannot be done; an answer without any call."""
 
 
 class Step(BaseModel):
@@ -47,12 +64,28 @@ class Observation(BaseModel):
     Args:
         text: Text of the result.
         structured: Structured content. None: there was none, or it was too long for the sample.
+        is_error: Whether the server answered with an error. So it does in some tasks that cannot be done.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     text: str
     structured: Any = None
+    is_error: bool = False
+
+
+class Reading(BaseModel):
+    """A value that is another one in each run, such as a time. The answer must mention what the run's own call gave.
+
+    Args:
+        step: Index of the step whose result has the value.
+        path: Where it is in the result, as in the arguments of a `Step`.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    step: int = Field(ge=0)
+    path: list[str | int]
 
 
 class Plan(BaseModel):
@@ -61,48 +94,70 @@ class Plan(BaseModel):
     Args:
         server: Name of the MCP server.
         difficulty: Difficulty from 1 to 5, as the generator rates it.
-        reference: The calls that solve the task.
+        kind: What kind of task it is.
+        reply: What the right answer is.
+        reference: The calls that solve the task. Empty only where `reply` is "refusal" or "talk".
         observations: The result of each call. Empty: the reference was not executed.
-        facts: Values that the answer must mention; both executions of the reference gave them. Empty: no value was
-            stable. The answer is then checked against the results of the run's own calls.
+        facts: Values that the answer must mention; both executions of the reference gave them. With neither facts nor
+            readings, the answer is checked against the results of the run's own calls.
+        readings: Values of the run's own results that the answer must mention.
+        about: Names of which a refusal must mention at least one: of what is missing. Empty: any refusal is right.
+        answer: A right answer in words: that of the demonstration. Empty: it is made of the facts.
         changes: What the reference changed in its world; both executions changed it. Empty: nothing. None: the server
             had no world.
         measured: Share of a policy's rollouts that solved the scenario. None: not measured.
-        split: Whether the scenario is trained on or held out.
+        split: Whether the scenario is trained on, or the set for which it is held out.
         origin: The model that wrote the scenario, or "schema".
+        phrasing: The form of the task's text in the grammar, or the model that paraphrased it. Empty: not known.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     server: str = ""
     difficulty: int = Field(default=1, ge=1, le=5)
-    reference: list[Step] = Field(min_length=1)
+    kind: Kind = "single"
+    reply: Reply = "result"
+    reference: list[Step] = Field(default_factory=list)
     observations: list[Observation] = Field(default_factory=list)
     facts: list[str] = Field(default_factory=list)
+    readings: list[Reading] = Field(default_factory=list)
+    about: list[str] = Field(default_factory=list)
+    answer: str = ""
     changes: list[Change] | None = None
     measured: float | None = None
     split: Split = "train"
     origin: str = "schema"
+    phrasing: str = ""
+
+    @model_validator(mode="after")
+    def _has_calls(self) -> Self:
+        if not self.reference and self.reply == "result":
+            raise ValueError("a task without calls needs a reply of 'refusal' or 'talk'")
+        return self
 
     @property
     def asks(self) -> bool:
         """Whether the task asks for information, and not only for an action."""
         taken = {need for step in self.reference for need in step.needs}
-        return bool(self.facts) or any(step.reads for at, step in enumerate(self.reference) if at not in taken)
+        return bool(self.facts or self.readings) or any(
+            step.reads for at, step in enumerate(self.reference) if at not in taken
+        )
 
 
 class MCPScenario(Scenario):
     """A scenario with a plan. `rollout`, `gather`, stores and files treat it like any other `Scenario`."""
 
     @classmethod
-    def make(cls, task: str, plan: Plan) -> Self:
-        """Makes a scenario whose id depends only on the task.
+    def make(cls, task: str, plan: Plan, history: Sequence[tuple[str, str]] = ()) -> Self:
+        """Makes a scenario whose id depends only on the messages.
 
         Args:
             task: What the user asks.
             plan: How the task is solved and checked.
+            history: What was said before: what the user asked and what the assistant answered, for each turn.
         """
-        given = {"messages": [["user", task]]}
+        before = [[role, text] for turn in history for role, text in zip(("user", "assistant"), turn, strict=True)]
+        given = {"messages": [*before, ["user", task]]}
         return cls(id=scenario_id(given), input=given, metadata={"mcp": plan.model_dump(mode="json")})
 
     @classmethod
@@ -127,12 +182,20 @@ class MCPScenario(Scenario):
         return converted
 
     @property
-    def task(self) -> str:
-        """Text of the task: the first message."""
+    def messages(self) -> list[dict[str, str]]:
+        """The messages that the agent gets, in OpenAI's format. Several: the task follows up on an earlier one."""
         if isinstance(self.input, str):
-            return self.input
-        message = self.input["messages"][0]
-        return str(message["content"] if isinstance(message, dict) else message[1])
+            return [{"role": "user", "content": self.input}]
+        given = [
+            (message["role"], message["content"]) if isinstance(message, dict) else message
+            for message in self.input["messages"]
+        ]
+        return [{"role": str(role), "content": str(content)} for role, content in given]
+
+    @property
+    def task(self) -> str:
+        """Text of the task: the last message."""
+        return self.messages[-1]["content"]
 
     @property
     def plan(self) -> Plan:

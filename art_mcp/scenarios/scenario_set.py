@@ -1,8 +1,7 @@
-"""A set of scenarios for one MCP server: split into training and validation, saved as JSONL, summarized as text."""
+"""A set of scenarios for one MCP server: training and held-out sets, saved as JSONL, summarized as text."""
 
 from __future__ import annotations
 
-import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,16 +11,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from art_langgraph.trajectory import Scenario, scenario_id
-from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.scenarios.plan import HELD_OUT, MCPScenario
+from art_mcp.scenarios.split import combination, divided
 from art_mcp.worlds.alias import Aliases
 from trainer_server.wire import ConfigError
 from trainer_server.wire.jsonl import read_jsonl, write_jsonl
-
-MIN_TRAINED_COMBINATIONS = 2
-"""Minimum number of training combinations that contain a tool before another combination with that tool may go to
-validation. A model that sees a tool in one combination learns to use it only in that way, for example always
-followed by the same second call."""
-
 
 SHOWN_ERRORS = 3
 """Number of errors in the report, the most frequent ones. `dropped` has all."""
@@ -48,7 +42,7 @@ class ScenarioSet:
     """Scenarios of one MCP server.
 
     Args:
-        scenarios: The scenarios, training and validation together.
+        scenarios: The scenarios, training and held-out ones together.
         dropped: Tasks that were not kept.
         offered: Names of all tools of the server.
         notes: Remarks for readers of the report.
@@ -68,9 +62,15 @@ class ScenarioSet:
         return [scenario for scenario in self.scenarios if scenario.plan.split == "train"]
 
     @property
+    def held_out(self) -> dict[str, list[MCPScenario]]:
+        """The held-out sets that have scenarios, by name, in the order of HELD_OUT."""
+        sets = {name: [one for one in self.scenarios if one.plan.split == name] for name in HELD_OUT}
+        return {name: scenarios for name, scenarios in sets.items() if scenarios}
+
+    @property
     def validation(self) -> list[MCPScenario]:
-        """The held-out scenarios."""
-        return [scenario for scenario in self.scenarios if scenario.plan.split == "validation"]
+        """All held-out scenarios."""
+        return [scenario for scenarios in self.held_out.values() for scenario in scenarios]
 
     @property
     def coverage(self) -> dict[str, int]:
@@ -79,35 +79,22 @@ class ScenarioSet:
         return {tool: used[tool] for tool in dict.fromkeys([*self.offered, *used])}
 
     def split(self, validation: float = 0.25, seed: int = 0) -> ScenarioSet:
-        """Splits the set again into training and validation, by tool combination.
+        """Splits the set again into training and the three held-out sets.
 
-        A combination goes to validation when each of its tools is trained in MIN_TRAINED_COMBINATIONS others. The agent
-        is then measured on new combinations of known tools. If too few combinations qualify, single scenarios are held
-        out as well: the same tools with other arguments. The notes say which of the two was done. The same seed gives
-        the same split.
+        A scenario is held out for its combination of tools, the form of its text, or a value of its arguments. No
+        training scenario has what is held out. The notes say which set cannot be made, and why. The same seed gives the
+        same split.
 
         Args:
-            validation: Share of the scenarios to hold out, from 0 to 1.
-            seed: Seed of the random order in which combinations are tried.
+            validation: Share of the scenarios to hold out, from 0 to 1: a third of it for each held-out set.
+            seed: Seed of the choice.
 
         Returns:
             A new set. This one is not changed.
         """
-        rng = random.Random(f"split-{seed}")
-        order = rng.sample(self.scenarios, len(self.scenarios))
-        wanted = round(validation * len(order)) if len(order) > 1 else 0
-        held = self._combinations(order, wanted)
-        out = {scenario.id for scenario in order if combination(scenario) in held}
-        notes = [note for note in self.notes if not note.startswith("held out by ")]
-        if held:
-            notes.append(f"held out by tool combination: {', '.join(sorted('+'.join(tools) for tools in held))}")
-        if len(out) < wanted / 2:
-            out |= set(_repeated(order, held)[: wanted - len(out)])
-            notes.append("held out by arguments: too few tool combinations have tools that two others train as well")
-        scenarios = [
-            scenario.with_plan(split="validation" if scenario.id in out else "train") for scenario in self.scenarios
-        ]
-        return ScenarioSet(scenarios, self.dropped, self.offered, notes)
+        scenarios, notes = divided(self.scenarios, validation, seed)
+        others = [note for note in self.notes if not note.startswith("no held-out ")]
+        return ScenarioSet(scenarios, self.dropped, self.offered, [*others, *notes])
 
     def keep_learnable(self, low: float = 0.0, high: float = 1.0) -> ScenarioSet:
         """Drops the scenarios that the measured policy never or always solves. Unmeasured scenarios stay.
@@ -186,8 +173,10 @@ class ScenarioSet:
         acting = sum(bool(plan.changes) for plan in plans)
         checked = sum(bool(plan.facts) for plan in plans)
         alone = sum(not plan.facts and not plan.changes for plan in plans)
+        sizes = ", ".join(f"{len(scenarios)} {name}" for name, scenarios in self.held_out.items())
+        held = f" ({sizes})" if sizes else ""
         lines = [
-            f"{len(self.scenarios)} scenarios: {len(self.train)} to train on, {len(self.validation)} held out; "
+            f"{len(self.scenarios)} scenarios: {len(self.train)} to train on, {len(self.validation)} held out{held}; "
             f"{checked} check the answer's facts, {acting} the state of the world, {alone} the calls alone",
             "by difficulty: " + (", ".join(f"{level}: {n}" for level, n in sorted(by_difficulty.items())) or "none"),
             "by tool: " + ", ".join(f"{tool}: {count}" for tool, count in self.coverage.items()),
@@ -196,30 +185,6 @@ class ScenarioSet:
             *self.notes,
         ]
         return "\n".join(lines)
-
-    def _combinations(self, order: Sequence[MCPScenario], wanted: int) -> set[tuple[str, ...]]:
-        """Chooses the combinations to hold out. Each of their tools stays in MIN_TRAINED_COMBINATIONS trained ones.
-
-        Args:
-            order: All scenarios, in the order in which their combinations are tried.
-            wanted: Number of scenarios to hold out.
-        """
-        sizes = Counter(combination(scenario) for scenario in order)
-        held: set[tuple[str, ...]] = set()
-        count = 0
-        for candidate in dict.fromkeys(combination(scenario) for scenario in order):
-            left = Counter(tool for tools in sizes.keys() - held - {candidate} for tool in tools)
-            fits = count + sizes[candidate] <= max(wanted, 1) * 1.5
-            needed = {tool for tools in held | {candidate} for tool in tools}
-            if count < wanted and fits and all(left[tool] >= MIN_TRAINED_COMBINATIONS for tool in needed):
-                held.add(candidate)
-                count += sizes[candidate]
-        return held
-
-
-def combination(scenario: MCPScenario) -> tuple[str, ...]:
-    """The tools of a scenario, each once, in alphabetical order."""
-    return tuple(sorted(set(scenario.tools)))
 
 
 def balanced(scenarios: Iterable[MCPScenario], after: Sequence[MCPScenario] = ()) -> list[MCPScenario]:
@@ -250,17 +215,6 @@ def balanced(scenarios: Iterable[MCPScenario], after: Sequence[MCPScenario] = ()
         if not left[rarest]:
             del left[rarest]
     return ordered
-
-
-def _repeated(order: Sequence[MCPScenario], held: set[tuple[str, ...]]) -> list[str]:
-    """Ids of scenarios that can be held out while another scenario keeps their combination in training; in order."""
-    left = Counter(combination(scenario) for scenario in order)
-    ids = []
-    for scenario in order:
-        if combination(scenario) not in held and left[combination(scenario)] > 1:
-            left[combination(scenario)] -= 1
-            ids.append(scenario.id)
-    return ids
 
 
 def drop(scenario: MCPScenario, kind: Any, reason: str) -> Dropped:

@@ -1,4 +1,4 @@
-"""The outcome of `specialize`: scenarios, measurements before and after the training, and records of the training."""
+"""The outcome of `specialize`: scenarios, a measurement after each stage, and records of the training."""
 
 from __future__ import annotations
 
@@ -7,29 +7,45 @@ from pathlib import Path
 from typing import Any
 
 from art_langgraph.llm.llm import Usage, total_cost
-from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.sampling.dead_groups import DeadGroups, dead_groups
-from art_langgraph.loop.watch.record import StepRecord
+from art_langgraph.trajectory import TrajectoryGroup
 from art_mcp.scenarios.scenario_set import ScenarioSet
+from art_mcp.specialization.calls import Schema
+from art_mcp.specialization.measuring.measurement import Measurement
+from art_mcp.specialization.measuring.paired import PairedGain
+from art_mcp.specialization.measuring.tokens import Tokens
 from art_mcp.specialization.verify import solved
+
+MEASURED = {
+    "before": "before",
+    "prompted": "with 3 demonstrations in the prompt",
+    "after_sft": "after the warm start",
+    "after": "after the training",
+}
+"""The measurements in their order, and what they are called in reports."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Specialization:
-    """The outcome of `specialize`.
+    """The outcome of `specialize`. While it runs, it has what is known so far.
 
     Args:
         server: Name of the MCP server.
         server_version: Its version. Empty: the server gives none.
         policy: Name of the policy that was trained.
         base_model: Name of the model that the policy adapts.
-        scenarios: All scenarios. Their plans have the measured difficulty and the split.
-        before: Evaluation of the policy's newest version when `specialize` began, on the held-out scenarios.
-        after: Evaluation of its newest version at the end, or of the best one (`keep_best`), on the same scenarios. It
-            equals `before` until training has ended.
+        scenarios: All scenarios. Their plans have the split, and the difficulty if it was measured.
+        schemas: The schemas of the agent's tools, by name.
+        measurements: What was measured on the held-out sets, by stage: "before" (the newest version when `specialize`
+            began), "prompted" (that version with three demonstrations in its prompt), "after_sft" (after the warm
+            start), "after" (the version that is taken in the end). A stage that was left out has none.
+        version: The version that is taken. Until there is one, the newest version.
+        selection: How it was chosen.
         warm_start: Metrics of the warm start. None: there was none.
-        steps: A record for each training step.
+        steps: A row for each training step (`StepRecord.summary()`).
+        groups: The runs of the training steps.
         seconds: Wall time in seconds by the name of the stage.
+        tokens: Tokens by the name of the stage.
         usage: Usage of the language models that wrote scenarios (`scenarios`) or judged runs (`judge`).
         notes: Remarks for readers of the report.
         adapter: Directory of the LoRA in PEFT's format. None: it was not exported.
@@ -40,27 +56,76 @@ class Specialization:
     policy: str
     base_model: str
     scenarios: ScenarioSet
-    before: Evaluation
-    after: Evaluation
+    schemas: dict[str, Schema] = field(default_factory=dict)
+    measurements: dict[str, Measurement] = field(default_factory=dict)
+    version: int = 0
+    selection: str = ""
     warm_start: dict[str, Any] | None = None
-    steps: list[StepRecord] = field(default_factory=list)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    groups: list[TrajectoryGroup] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    tokens: dict[str, Tokens] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     adapter: Path | None = None
 
     @property
+    def before(self) -> Measurement | None:
+        """The first measurement. None: there is none yet."""
+        return self.measurements.get("before")
+
+    @property
+    def after(self) -> Measurement | None:
+        """The last measurement. None: there is none yet."""
+        return self.measurements.get("after")
+
+    @property
+    def gain(self) -> PairedGain | None:
+        """What reinforcement learning gained over what was before it: the warm start, or the first measurement.
+
+        It is of the scenarios of the headline that both were measured on. None: one of the measurements is missing.
+        """
+        earlier = self.measurements.get("after_sft") or self.before
+        return self.after.gain_over(earlier) if self.after and earlier else None
+
+    @property
     def model(self) -> str:
         """Name of the policy version to use, as the gateway knows it: `policy@version`."""
-        return f"{self.policy}@{self.after.version}"
+        return f"{self.policy}@{self.version}"
+
+    @property
+    def rewards(self) -> list[tuple[int, float]]:
+        """Number and mean reward of the steps that have one."""
+        return [(row["step"], row["reward"]) for row in self.steps if row.get("reward") is not None]
 
     @property
     def dead_groups(self) -> DeadGroups:
         """Training scenarios that never taught anything, why, and what to do."""
-        groups = (group for record in self.steps for group in record.groups)
-        return dead_groups(groups, success=solved)
+        return dead_groups(self.groups, success=solved)
 
     @property
     def cost(self) -> float | None:
         """USD for language models. None: the price of an answer is unknown."""
         return total_cost(self.usage.values())
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers as JSON."""
+        return {
+            "server": self.server,
+            "server_version": self.server_version,
+            "model": self.model,
+            "base_model": self.base_model,
+            "selection": self.selection,
+            "scenarios": {
+                "train": len(self.scenarios.train),
+                **{name: len(found) for name, found in self.scenarios.held_out.items()},
+            },
+            "measurements": {name: one.summary() for name, one in self.measurements.items()},
+            "gain": self.gain.summary() if self.gain else None,
+            "warm_start": self.warm_start,
+            "rewards": self.rewards,
+            "seconds": self.seconds,
+            "tokens": {name: tokens.summary() for name, tokens in self.tokens.items()},
+            "usage": {name: str(usage) for name, usage in self.usage.items()},
+            "notes": self.notes,
+        }

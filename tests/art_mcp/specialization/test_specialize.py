@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from langchain_core.tools import BaseTool
 from langgraph.graph import START, MessagesState, StateGraph
-from typer.testing import CliRunner
 
 from art_langgraph import ChatART, GRPOConfig, SFTConfig, TrainerClient
-from art_langgraph.cli.main import build
 from art_mcp import (
     GenerationSettings,
     MCPScenario,
@@ -23,10 +21,8 @@ from art_mcp import (
     connect,
     specialize,
 )
-from art_mcp.cli import headers_of, variables_of
-from art_mcp.scenarios.plan import Observation, Plan, Step
+from art_mcp.scenarios.plan import Observation, Plan, Split, Step
 from art_mcp.specialization.demonstrations import demonstrations
-from art_mcp.specialization.specialize import _steps
 from art_mcp.worlds.change import Change
 from tests.support.mcp.commands import NOTES, SERVER, SHOP
 from tests.support.trainer_server import TrainerServer
@@ -34,12 +30,12 @@ from trainer_server.wire import ConfigError
 
 pytestmark = pytest.mark.slow
 
-SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
+SPLITS: tuple[Split, ...] = ("train", "values")
 ALLOWED = GenerationSettings(allow_destructive=True)
 """`add` has no annotations."""
 
 
-def adding(a: int, b: int, split: str, *, asks: str = "add") -> MCPScenario:
+def adding(a: int, b: int, split: Split, *, asks: str = "add") -> MCPScenario:
     """A task that the small engine solves at once, or for another tool never."""
     plan = Plan(
         server="tested",
@@ -53,66 +49,89 @@ def adding(a: int, b: int, split: str, *, asks: str = "add") -> MCPScenario:
 
 def scenarios() -> ScenarioSet:
     found = [adding(n, 2 * n, "train") for n in range(1, 5)]
-    held = [adding(1, 9, "validation"), adding(2, 9, "validation", asks="substract")]
+    held = [adding(1, 9, "values"), adding(2, 9, "phrasings", asks="substract")]
     return ScenarioSet([*found, *held], offered=["add"])
 
 
 async def test_a_server_in_and_a_version_with_a_report_out(connected: TrainerServer, tmp_path: Path) -> None:
     told: list[str] = []
-    made = await specialize(
-        SERVER,
-        policy="special",
-        scenarios=scenarios(),
-        generation=ALLOWED,
-        warm_start=WarmStart(config=SFTConfig(num_train_epochs=1)),
-        training=TrainingSettings(steps=1, groups_per_step=2, n=2, config=GRPOConfig(lr=1e-3), difficulty_runs=2),
-        runs=RunSettings(max_tokens=60),
-        output=tmp_path / "out",
-        progress=False,
-        on_stage=told.append,
-    )
+    options: dict[str, Any] = {
+        "policy": "special",
+        "minutes": None,
+        "scenarios": scenarios(),
+        "generation": ALLOWED,
+        "warm_start": WarmStart(config=SFTConfig(num_train_epochs=1)),
+        "training": TrainingSettings(steps=1, groups_per_step=2, n=2, config=GRPOConfig(lr=1e-3), difficulty_runs=2),
+        "runs": RunSettings(max_tokens=60),
+        "output": tmp_path / "out",
+        "progress": False,
+        "on_stage": told.append,
+    }
+    made = await specialize(SERVER, **options)
     assert made.server == "tested"
     assert made.model == "special@1"
-    assert (made.before.successes, made.before.n, made.before.version) == (1, 2, 0)
-    assert made.after.success_rate == 0.5
+    assert made.before is not None
+    assert made.after is not None
+    assert (made.before.version, made.before.rates()) == (
+        0, {"values": 1.0, "phrasings": 0.0, "combinations": None, "headline": 0.5},
+    )  # fmt: skip
+    assert list(made.measurements) == ["before", "prompted", "after_sft", "after"]
+    assert made.after.headline == 0.5
     assert made.warm_start is not None
     assert made.warm_start["rows"] == 4
-    assert list(made.seconds) == ["scenarios", "before", "warm start", "difficulty", "train", "after"]
+    stages = ["scenarios", "before", "prompted", "warm start", "after_sft", "difficulty", "rl", "after"]
+    assert list(made.seconds) == stages
+    assert made.tokens["before"].sampled > 0
     assert made.notes == []
     assert any("0 of 4 are solved sometimes" in line for line in told)
-    assert [one.why for one in made.dead_groups.scenarios] == ["solved"] * 2
+    assert [one.why for one in made.dead_groups.scenarios] == ["solved"] * 4
     for name in ("report.md", "report.html"):
         text = (tmp_path / "out" / name).read_text()
         assert "special@1" in text
-        assert "1 of 2" in text
-        assert "2 of 2 groups taught nothing" in text
+        assert "1 of 1" in text
+        assert "called a tool that does not exist" in text
+        assert "4 of 4 groups taught nothing" in text
     assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").exists()
     kept = ScenarioSet.load(tmp_path / "out" / "scenarios.jsonl")
     assert [one.plan.measured for one in kept.train] == [1.0] * 4
+
+    with pytest.raises(ConfigError, match=r"is not empty.*continue it by --resume"):
+        await specialize(SERVER, **options)
+    with pytest.raises(ConfigError, match=r"runs.max_tokens was 60, is 61; seed was 0, is 1"):
+        await specialize(SERVER, **{**options, "runs": RunSettings(max_tokens=61), "seed": 1}, resume=True)
+    again = await specialize(SERVER, **options, resume=True)
+    assert {name: one.rates() for name, one in again.measurements.items()} == {
+        name: one.rates() for name, one in made.measurements.items()
+    }
     async with TrainerClient() as trainer:
-        assert [one.version for one in await trainer.versions("special")] == [0, 1]
+        assert [one.version for one in await trainer.versions("special")] == [0, 1], "nothing was done again"
 
 
-async def test_the_best_version_is_what_is_exported(connected: TrainerServer, tmp_path: Path) -> None:
+async def test_a_time_for_everything_is_kept(connected: TrainerServer, tmp_path: Path) -> None:
+    """The small engine learns nothing, so the training ends by its own rule, before the time does."""
     made = await specialize(
         SERVER,
-        policy="special-best",
+        policy="timed",
+        minutes=3,
         scenarios=scenarios(),
         generation=ALLOWED,
-        training=TrainingSettings(steps=1, groups_per_step=2, n=2, difficulty_runs=0, keep_best=True),
+        warm_start=None,
+        training=TrainingSettings(groups_per_step=2, n=2),
         runs=RunSettings(max_tokens=60),
         output=tmp_path / "out",
         progress=False,
     )
-    best = made.steps[-1].best
-    assert best is not None
-    assert (best.version, made.after.version, made.model) == (0, 0, "special-best@0"), "nothing was learnt"
-    assert made.after.success_rate == 0.5
-    async with TrainerClient() as trainer:
-        assert (await trainer.policy("special-best")).promoted == 0
+    assert len(made.steps) == 3
+    assert "3 steps in a row had nothing to learn from" in made.steps[-1]["stopped"]
+    assert made.selection == "version 0 is the last one"
+    assert sum(made.seconds.values()) < 180
+    events = [json.loads(line) for line in (tmp_path / "out" / "progress.jsonl").read_text().splitlines()]
+    assert [line["stage"] for line in events if line["event"] == "end"] == ["scenarios", "before", "prompted", "rl",
+                                                                           "after"]  # fmt: skip
+    assert all(line["left"] < 180 for line in events if line["event"] == "end")
 
 
-def breaking(after: int) -> Any:
+def breaking(after: int, policy: str = "breaking") -> Any:
     """An agent that answers, and then raises: always for 0, else from so many runs on."""
     ran = 0
 
@@ -122,7 +141,7 @@ def breaking(after: int) -> Any:
             ran += 1
             if after and ran > after:
                 raise OSError("the network is down")
-            await ChatART(policy="breaking", max_tokens=8).ainvoke(state["messages"])
+            await ChatART(policy=policy, max_tokens=8).ainvoke(state["messages"])
             if not after:
                 raise ValueError("that is no JSON")
             return {}
@@ -137,38 +156,43 @@ async def test_an_agent_that_raises_on_every_answer_is_measured(connected: Train
     made = await specialize(
         SERVER,
         policy="breaking",
+        minutes=None,
         graph=breaking(0),
         scenarios=scenarios(),
         generation=ALLOWED,
         training=untrained,
         progress=False,
     )
-    assert [(one.success_rate, one.failed) for one in (made.before, made.after)] == [(0.0, 2), (0.0, 2)]
+    found = [one.evaluation for one in made.measurements.values()]
+    assert [(one.success_rate, one.failed) for one in found] == [(0.0, 2), (0.0, 2)]
 
 
-async def test_a_last_measurement_that_fails_is_a_note_in_the_report(connected: TrainerServer, tmp_path: Path) -> None:
-    untrained = TrainingSettings(steps=0, groups_per_step=2)
+async def test_a_measurement_that_fails_is_a_note_in_the_report(connected: TrainerServer, tmp_path: Path) -> None:
     made = await specialize(
         SERVER,
-        policy="breaking",
-        graph=breaking(2),
+        policy="breaking-later",
+        minutes=None,
+        graph=breaking(2, "breaking-later"),
         scenarios=scenarios(),
         generation=ALLOWED,
-        training=untrained,
-        output=tmp_path,
+        warm_start=WarmStart(config=SFTConfig(num_train_epochs=1)),
+        training=TrainingSettings(steps=0, groups_per_step=2),
+        output=tmp_path / "out",
         progress=False,
     )
     (note,) = made.notes
-    assert note == "the last version could not be measured: 2 of 2 runs raised: OSError: the network is down"
-    assert note in (tmp_path / "report.md").read_text()
+    assert note == "version 1 could not be measured (after_sft): 2 of 2 runs raised: OSError: the network is down"
+    assert note in (tmp_path / "out" / "report.md").read_text()
 
 
 async def test_the_report_escapes_what_a_server_says(connected: TrainerServer, tmp_path: Path) -> None:
     odd = [adding(n, n, "train") for n in range(2)]
-    odd.append(MCPScenario.make("say <script>alert(1)</script>", adding(5, 5, "validation").plan))
+    odd.append(MCPScenario.make("say <script>alert(1)</script>", adding(5, 5, "values").plan))
     await specialize(
         SERVER,
         policy="escaped",
+        minutes=None,
+        warm_start=None,
         scenarios=ScenarioSet(odd),
         generation=ALLOWED,
         training=TrainingSettings(steps=0, groups_per_step=2),
@@ -192,6 +216,8 @@ async def test_runs_have_worlds_and_are_judged_by_what_they_change(connected: Tr
     made = await specialize(
         [*NOTES, "{world}"],
         policy="worlds",
+        minutes=None,
+        warm_start=None,
         worlds=tmp_path / "notes",
         scenarios=ScenarioSet(asked),
         training=TrainingSettings(steps=0, groups_per_step=1),
@@ -199,21 +225,14 @@ async def test_runs_have_worlds_and_are_judged_by_what_they_change(connected: Tr
         progress=False,
         on_stage=told.append,
     )
-    [run] = made.before.trajectories
+    assert made.before is not None
+    (run,) = made.before.evaluation.trajectories
     assert [call.arguments for call in run.tool_calls] == [{"path": "/world/notes/b", "text": "hi"}]
     assert run.metadata["world"]["differences"] == []
     assert run.reward == pytest.approx(1.0)
-    assert made.before.success_rate == made.after.success_rate == 1.0
+    assert [one.headline for one in made.measurements.values()] == [1.0] * 2
     assert any(line.startswith("each run gets a copy of /world/notes (directory ") for line in told)
     assert list((tmp_path / "notes").iterdir()) == []
-
-
-async def test_training_runs_have_the_time_limit_of_all_runs() -> None:
-    async with TrainerClient("http://127.0.0.1:1", "key") as trainer:
-        training, runs = TrainingSettings(steps=1), RunSettings(timeout=7.0)
-        begun: Any = _steps(breaking(0), scenarios().train, [], "p", trainer, training, None, runs, 0, False)
-        assert begun.ag_frame.f_locals["timeout"] == 7.0
-        await begun.aclose()
 
 
 async def test_too_few_scenarios_are_an_error_that_says_what_to_do(connected: TrainerServer) -> None:
@@ -264,58 +283,3 @@ async def test_demonstrations_are_what_the_agent_would_send(connected: TrainerSe
     assert one.messages[4]["content"] == "The answer is 3."
     assert one.tools is not None
     assert "add" in [tool["function"]["name"] for tool in one.tools]
-
-
-def test_the_commands_say_what_is_wrong_with_their_options() -> None:
-    runner = CliRunner()
-    for words, why in (
-        (["specialize", "x", "--isolation", "none"], "neither shared nor session"),
-        (["specialize", "x", "--scenarios", "0"], "at least one"),
-        (["specialize", "x", "--scenarios", "missing.jsonl"], "neither a number nor a file"),
-        (["scenarios", "x", "--header", "secret"], "Name: value"),
-        (["scenarios", "x", "--header", "@missing.txt"], "missing.txt cannot be read: No such file"),
-        (["scenarios", "x", "--header", "Authorization: @missing.txt"], "missing.txt cannot be read: No such file"),
-        (["scenarios", "x", "--env", "ART_NO_SUCH_VARIABLE"], "ART_NO_SUCH_VARIABLE is not set"),
-        (["scenarios", "x", "--env", "=x"], "--env takes NAME"),
-        (["scenarios", "https://x", "--env", "A=x"], "env and cwd are for commands"),
-    ):
-        result = runner.invoke(build(), words)
-        assert isinstance(result.exception, ConfigError)
-        assert why in str(result.exception)
-
-
-def test_secrets_come_from_files_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is on a command line, `ps` shows to everybody."""
-    (tmp_path / "key").write_text("Bearer 123\n")
-    (tmp_path / "all").write_text("# of the shop\nX-One: 1\n\nX-Two: a: b\n")
-    (tmp_path / "bad").write_text("hunter2\n")
-    monkeypatch.setenv("SHOP_KEY", "456")
-    assert headers_of(None) is None
-    assert headers_of([f"Authorization: @{tmp_path / 'key'}", f"@{tmp_path / 'all'}", "X-Three: 3"]) == {
-        "Authorization": "Bearer 123",
-        "X-One": "1",
-        "X-Two": "a: b",
-        "X-Three": "3",
-    }
-    with pytest.raises(ConfigError, match="bad, line 1: ") as wrong:
-        headers_of([f"@{tmp_path / 'bad'}"])
-    assert "hunter2" not in str(wrong.value)
-    (tmp_path / "long").write_text("Bearer hunter2\nand more\n")
-    (tmp_path / "umlaut").write_text("X-Key: hünter2\n")
-    for option, where in ((f"Authorization: @{tmp_path / 'long'}", "--header"), (f"@{tmp_path / 'umlaut'}", "line 1")):
-        with pytest.raises(ConfigError, match=f"{where}: the value of .* must be one line of ASCII") as wrong:
-            headers_of([option])
-        assert "nter2" not in str(wrong.value)
-    assert variables_of(None) is None
-    assert variables_of(["SHOP_KEY", f"TOKEN=@{tmp_path / 'key'}", "LEVEL=3=4"]) == {
-        "SHOP_KEY": "456",
-        "TOKEN": "Bearer 123",
-        "LEVEL": "3=4",
-    }
-
-
-def test_scenarios_that_cannot_be_tried_are_said_to_be_so(tmp_path: Path) -> None:
-    words = ["scenarios", " ".join(SERVER), "-n", "2", "-o", str(tmp_path / "found.jsonl")]
-    result = CliRunner().invoke(build(), words)
-    assert result.exit_code == 1
-    assert "not called, as they may change something: add" in result.output

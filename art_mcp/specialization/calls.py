@@ -1,0 +1,134 @@
+"""The tool calls that a model made in a run, also those that reached no server, and what its schemas say of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from art_langgraph.trajectory import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class MadeCall:
+    """A tool call in an answer of the model.
+
+    Args:
+        tool: The name that the model gave.
+        arguments: The arguments. None: they are no JSON object.
+        server: The MCP server that got the call. None: none did, or the run's record does not say.
+        result: What the server answered. Empty: nothing, or not known.
+        is_error: Whether that was an error.
+    """
+
+    tool: str
+    arguments: dict[str, Any] | None
+    server: str | None = None
+    result: str = ""
+    is_error: bool = False
+
+    def __str__(self) -> str:
+        given = "…" if self.arguments is None else ", ".join(f"{k}={json.dumps(v)}" for k, v in self.arguments.items())
+        return f"{self.tool}({given})"
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What a tool takes.
+
+    Args:
+        tool: Its name.
+        required: Names of the arguments that it needs.
+        optional: Names of the others.
+        values: The values that an argument may have, by its name, for those that list them.
+        open: Whether it takes arguments of other names too.
+    """
+
+    tool: str
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    open: bool = False
+
+    @classmethod
+    def of(cls, tool: BaseTool) -> Schema:
+        """The schema of a LangChain tool."""
+        parameters = convert_to_openai_tool(tool)["function"].get("parameters") or {}
+        properties = parameters.get("properties") or {}
+        required = tuple(name for name in parameters.get("required") or () if name in properties)
+        return cls(
+            tool.name,
+            required,
+            tuple(name for name in properties if name not in required),
+            {name: entry["enum"] for name, entry in properties.items() if isinstance(entry, dict) and "enum" in entry},
+            open=not properties and bool(parameters.get("additionalProperties")),
+        )
+
+    @property
+    def form(self) -> str:
+        """How it is called: `git_show(repo_path, revision; optional: max_count)`."""
+        given = ", ".join(self.required)
+        optional = f"optional: {', '.join(self.optional)}" if self.optional else ""
+        return f"{self.tool}({'; '.join(filter(None, (given, optional)))})"
+
+    def problems(self, arguments: Mapping[str, Any] | None) -> list[str]:
+        """What is wrong with the names of arguments, and with values of which a list is known, in sentences.
+
+        Args:
+            arguments: The arguments of a call. None: they are no JSON object.
+        """
+        if arguments is None:
+            return [f"the arguments of {self.tool} are no JSON object"]
+        found = [f"{self.tool} needs the argument {name}" for name in self.required if name not in arguments]
+        known = {*self.required, *self.optional}
+        found += [
+            f"{self.tool} has no argument {name}; it is called as {self.form}"
+            for name in arguments
+            if name not in known and not self.open
+        ]
+        for name, allowed in self.values.items():
+            if name in arguments and arguments[name] not in (*allowed, None):
+                listed = ", ".join(map(str, allowed))
+                found.append(f"{name} of {self.tool} is one of {listed}, not {arguments[name]}")
+        return found
+
+
+def schemas_of(tools: Iterable[BaseTool]) -> dict[str, Schema]:
+    """The schemas of tools, by name."""
+    return {tool.name: Schema.of(tool) for tool in tools}
+
+
+def made_calls(run: Trajectory) -> list[MadeCall]:
+    """The calls that the model made in a run, in order. Repeated attempts of a node do not count."""
+    reached = {call.tool_call_id: call for call in run.tool_calls if call.tool_call_id is not None}
+    found = []
+    for completion in run.completions:
+        if completion.superseded is not None:
+            continue
+        for call in (completion.message or {}).get("tool_calls") or ():
+            function = call.get("function") or {}
+            record = reached.get(call.get("id"))
+            found.append(
+                MadeCall(
+                    str(function.get("name")),
+                    _arguments(function.get("arguments")),
+                    record.server if record else None,
+                    (record.result or "") if record else "",
+                    bool(record and record.is_error),
+                )
+            )
+    return found
+
+
+def _arguments(given: Any) -> dict[str, Any] | None:
+    """The arguments of a call in OpenAI's format. None: they are no JSON object."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given or "{}")
+        except ValueError:
+            return None
+    return given if isinstance(given, dict) else None

@@ -1,0 +1,271 @@
+"""Recipe: what is done in the stages that change the policy, and which version is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from art_langgraph.client.client import TrainerClient
+from art_langgraph.judge.ruler import Ruler
+from art_langgraph.loop.evaluate import Evaluation
+from art_langgraph.loop.failures import RolloutsFailed, check_rewards, runs_of
+from art_langgraph.loop.rollout import Graph, gather
+from art_langgraph.loop.sampling.dead_groups import groups_by_version
+from art_langgraph.trajectory import TrajectoryGroup
+from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.scenarios.scenario_set import ScenarioSet
+from art_mcp.specialization.calls import schemas_of
+from art_mcp.specialization.course import Course, Stage
+from art_mcp.specialization.measure import rated
+from art_mcp.specialization.measuring.tokens import Tokens
+from art_mcp.specialization.settings import RunSettings, TrainingSettings, WarmStart
+from art_mcp.specialization.specialization import Specialization
+from art_mcp.specialization.stages.measured import MeasuredStages
+from art_mcp.specialization.stages.reinforcement import TEMPERATURE, reinforce
+from art_mcp.specialization.stages.selection import put_aside, selected
+from art_mcp.specialization.stages.toolbox import Toolbox, shown
+from art_mcp.specialization.stages.warm_start import Imitation, warm_start
+from art_mcp.specialization.verify import solved, verify
+
+_LEAST = 20.0
+"""Seconds of the warm start and of the training at least. With less time they are left out."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Recipe:
+    """The stages that train. Each is done once: what an earlier process has ended is read from the directory.
+
+    Args:
+        made: The outcome, which each stage adds to.
+        course: The time, the journal, and the report.
+        measured: The measurements on the held-out sets.
+        trainer: The trainer server.
+        box: The tools of the agent.
+        agent: The agent.
+        own_agent: Whether the user made it, so that its prompt is not known.
+        training: How the policy is trained.
+        runs: How the agent is run.
+        ruler: Compares runs. None: nobody does.
+        seed: Seed of every choice.
+        progress: Whether to show progress bars on a terminal.
+    """
+
+    made: Specialization
+    course: Course
+    measured: MeasuredStages
+    trainer: TrainerClient
+    box: Toolbox
+    agent: Graph
+    own_agent: bool
+    training: TrainingSettings
+    runs: RunSettings
+    ruler: Ruler | None
+    seed: int
+    progress: bool
+    _training: list[MCPScenario] = field(init=False)
+    _selection: list[MCPScenario] = field(init=False)
+    _measured: Sequence[TrajectoryGroup] = ()
+    """Runs that measured the difficulty."""
+    _selected: dict[int, Evaluation] = field(default_factory=dict)
+    """Evaluations on the selection scenarios, by version."""
+
+    def __post_init__(self) -> None:
+        self._training, self._selection = put_aside(self.made.scenarios.train, self.seed)
+        if len(self._training) < self.training.groups_per_step:
+            self._training, self._selection = self.made.scenarios.train, []
+        self.made.schemas = schemas_of(self.box.tools)
+
+    async def measure_prompted(self) -> None:
+        """Measures the untrained version with demonstrations in its prompt, if its prompt is known."""
+        examples = shown(self._training, self.seed)
+        if self.own_agent or not examples:
+            why = "the prompt of your own agent is not known" if self.own_agent else "there is no demonstration"
+            return self.course.skip("prompted", why)
+        await self.measured.prompted(self.box.agent(self.trainer, self.made.policy, self.runs, examples))
+
+    async def warm_start(self, settings: WarmStart) -> None:
+        """Lets the policy imitate demonstrations."""
+        if done := self.course.ended("warm start"):
+            self.made.warm_start, self.made.version = done["metrics"], done["version"]
+            return
+        imitation = Imitation.of(settings, self._training, self._selection, self.box.tools, self.runs.system, self.seed)
+        if not imitation.conversations:
+            return self._without("warm start", "no reference of the training scenarios was executed")
+        allowed = self.course.budget.allows("warm start")
+        begun = self.course.directory.journal.of("begin", "warm start")
+        if allowed is not None and allowed < _LEAST and not begun:
+            return self._without("warm start", f"only {allowed:.0f} s are left for it")
+        about = f"imitating {len(imitation.conversations)} demonstrations"
+        with self.course.stage("warm start", about) as stage:
+            result = await warm_start(
+                self.trainer,
+                self.made.policy,
+                imitation,
+                seconds=stage.seconds,
+                key=f"{self.course.directory.name}-warm-start",
+                progress=self.progress,
+            )
+            metrics = result.metrics
+            trained = round(metrics.get("tokens_unique", 0) * metrics.get("epochs", 0))
+            stage.facts |= {"version": result.version, "metrics": metrics, "tokens": Tokens(trained=trained).summary()}
+            self.made.warm_start, self.made.version = metrics, result.version
+            self.course.tell(f"{self.made.model}: {_imitated(metrics)}")
+
+    async def measure_difficulty(self) -> None:
+        """Measures how often the policy solves each training scenario, if that was asked for."""
+        runs = self.training.difficulty_runs
+        if not runs or self.course.ended("difficulty"):
+            return
+        with self.course.stage("difficulty", f"{runs} runs of each of {len(self._training)} scenarios") as stage:
+            groups = await gather(
+                self.agent,
+                self._training,
+                runs,
+                verify(),
+                temperature=TEMPERATURE,
+                max_concurrency=self.runs.max_concurrency,
+                timeout=self.runs.timeout,
+                store=self.course.directory.store,
+                progress=self.progress and "measuring difficulty",
+            )
+            check_rewards(groups)
+            self._measured = groups
+            rate = rated(ScenarioSet(self._training), Evaluation(runs_of(groups), success=solved))
+            by_id = {scenario.id: scenario for scenario in rate.scenarios}
+            known = [by_id.get(one.id, one) for one in self.made.scenarios.scenarios]
+            self.made.scenarios = replace(self.made.scenarios, scenarios=known)
+            self._training = [by_id[one.id] for one in self._training]
+            self.course.directory.save_scenarios(self.made.scenarios)
+            sometimes = len(rate.keep_learnable())
+            stage.facts |= {"sometimes": sometimes, "tokens": Tokens.of(runs_of(groups)).summary()}
+            self.course.tell(f"{sometimes} of {len(rate)} are solved sometimes: these come first")
+
+    async def reinforce(self) -> None:
+        """Trains with GRPO, for as long as there is time, and goes on with a training that was interrupted."""
+        journal, store = self.course.directory.journal, self.course.directory.store
+        self.made.steps = [line["row"] for line in journal.of("step", "rl")]
+        if store is not None and self.made.steps:
+            self.made.groups = groups_by_version(store.list(), self.made.policy)
+        if done := self.course.ended("rl"):
+            self.made.version = done["version"]
+            return
+        allowed = self.course.budget.allows("rl")
+        if allowed is not None and allowed < _LEAST and not self.made.steps:
+            return self._without("rl", f"only {allowed:.0f} s are left for it")
+        took = sum(self.made.steps[-1]["seconds"].values()) if self.made.steps else 0.0
+        if self.made.steps and (self.made.steps[-1]["stopped"] or (allowed is not None and allowed < took)):
+            with self.course.stage("rl", "no time is left for another step") as stage:
+                await self._end_of_training(stage)
+            return
+        about = f"steps of {self.training.groups_per_step} scenarios × {self.training.n} runs"
+        with self.course.stage("rl", about) as stage:
+            async for record in reinforce(
+                self.agent,
+                self._training,
+                policy=self.made.policy,
+                client=self.trainer,
+                training=self.training,
+                runs=self.runs,
+                schemas=self.made.schemas,
+                seconds=stage.seconds,
+                before=stage.before,
+                first_step=len(self.made.steps) + 1,
+                run=self.course.directory.name,
+                ruler=self.ruler,
+                selection=self._selection,
+                measured=self._measured,
+                store=store,
+                seed=self.seed,
+                progress=self.progress,
+            ):
+                runs = [*runs_of(record.groups), *record.hinted]
+                own = Tokens.of(runs) + Tokens(trained=record.result.metrics.get("tokens_unique", 0))
+                row = record.summary()
+                journal.note("step", stage="rl", row=row, tokens=own.summary(), left=self.course.budget.left)
+                self.made.steps.append(row)
+                self.made.groups += record.groups
+                if record.evaluation is not None:
+                    self._selected[record.result.version] = record.evaluation
+                left = f" ({self.course.budget.text()})" if self.course.budget.text() else ""
+                self.course.tell(f"{record}{left}")
+            await self._end_of_training(stage)
+
+    async def _end_of_training(self, stage: Stage) -> None:
+        """Notes the version that the training has made. A step that a killed process has sent is waited for."""
+        steps = self.course.directory.journal.of("step", "rl")
+        sent = await self.trainer.find_step(self.made.policy, f"{self.course.directory.name}-step-{len(steps) + 1}")
+        if sent is not None and not sent.status.final:
+            await self.trainer.wait(sent)
+        self.made.version = (await self.trainer.policy(self.made.policy)).latest
+        tokens = sum((Tokens(**line["tokens"]) for line in steps), Tokens())
+        stage.facts |= {"version": self.made.version, "steps": len(steps), "tokens": tokens.summary()}
+
+    async def select(self) -> None:
+        """Compares the last version with that before the training, on scenarios that were put aside for it."""
+        if done := self.course.ended("selection"):
+            self.made.version, self.made.selection = done["version"], done["why"]
+            return
+        earlier, last = self.measured.before_training.version, self.made.version
+        if not self.training.keep_best or last == earlier:
+            self.made.selection = f"version {last} is the last one"
+            return
+        count = self._affordable(len(self._selection), versions=2)
+        if not count:
+            self.made.selection = f"version {last} is the last one: there was no time, or no scenario, to compare it"
+            return self.course.skip("selection", self.made.selection)
+        scenarios = self._selection[:count]
+        with self.course.stage("selection", f"comparing versions on {count} scenarios put aside for it") as stage:
+            for version in (earlier, last):
+                if version not in self._selected or count < len(self._selection):
+                    try:
+                        self._selected[version] = await self.measured.measurer.measure(self.agent, scenarios, version)
+                    except RolloutsFailed as error:
+                        self.made.notes.append(f"version {version} could not be compared: {error}")
+            self.made.version, self.made.selection = selected(self._selected, last)
+            rates = {str(version): one.success_rate for version, one in self._selected.items()}
+            runs = [run for one in self._selected.values() for run in one.trajectories]
+            tokens = Tokens.of(runs).summary()
+            stage.facts |= {
+                "version": self.made.version, "why": self.made.selection, "rates": rates, "tokens": tokens
+            }  # fmt: skip
+            self.course.tell(self.made.selection)
+            await self._promote(last)
+
+    def _affordable(self, count: int, versions: int) -> int:
+        """How many scenarios there is time for, for so many versions. 0: too few to tell anything."""
+        seconds, cost = self.course.budget.allows("selection"), self.measured.measurer.cost
+        if seconds is not None and cost:
+            count = min(count, int(seconds / (versions * cost)))
+        return count if count >= 8 else 0
+
+    async def _promote(self, last: int) -> None:
+        """Lets the policy's name mean the version that is taken, unless somebody has promoted another one."""
+        if self.made.version == last:
+            return
+        known = await self.trainer.policy(self.made.policy)
+        if known.promoted is None:
+            await self.trainer.promote(self.made.policy, self.made.version)
+        else:
+            self.made.notes.append(
+                f"version {known.promoted} is promoted, and stays so; `art-langgraph promote {self.made.model}`"
+            )
+
+    def _without(self, stage: str, why: str) -> None:
+        """Leaves a stage out."""
+        self.made.notes.append(f"{stage} was left out: {why}")
+        self.course.skip(stage, why)
+
+
+def _imitated(metrics: dict[str, object]) -> str:
+    """What a warm start did, in words."""
+    if skipped := metrics.get("skipped"):
+        return f"the warm start changed nothing: {skipped}"
+    losses = metrics.get("validation_losses") or [metrics.get("loss_first"), metrics.get("loss_last")]
+    assert isinstance(losses, list)
+    what = "held-out loss" if metrics.get("validation_losses") else "loss"
+    least = min((loss for loss in losses if isinstance(loss, float)), default=None)
+    return (
+        f"{metrics.get('updates')} updates, {what} {losses[0]:.3f} → {least:.3f}, ended by {metrics.get('stopped')}"
+        if least is not None and isinstance(losses[0], float)
+        else f"{metrics.get('updates')} updates"
+    )

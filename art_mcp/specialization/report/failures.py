@@ -1,0 +1,196 @@
+"""Failures: the first thing that went wrong in each run that did not solve its scenario, and how often each did."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from art_langgraph.trajectory import Trajectory
+from art_mcp.client.in_world import WORLD_KEY
+from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.specialization.calls import Schema, made_calls
+from art_mcp.specialization.verify import EXTRA_CALLS, answer, match
+
+Kind = Literal[
+    "raised",
+    "unscored",
+    "unreadable call",
+    "refused",
+    "no call",
+    "needless call",
+    "unknown tool",
+    "wrong tool",
+    "missing call",
+    "argument name",
+    "tool error",
+    "argument value",
+    "too many calls",
+    "world",
+    "no answer",
+    "claimed",
+    "missing fact",
+    "other",
+]
+"""Kinds of failures, in the order in which they are looked for."""
+
+WORDS: dict[Kind, str] = {
+    "raised": "the run raised an error or ran out of time",
+    "unscored": "the run has no reward",
+    "unreadable call": "wrote a call that cannot be read",
+    "refused": "said that it cannot be done, although it can",
+    "no call": "called no tool",
+    "needless call": "called a tool although none was needed",
+    "unknown tool": "called a tool that does not exist",
+    "wrong tool": "called another tool than the task needs",
+    "missing call": "left out a call that the task needs",
+    "argument name": "gave an argument that the tool does not have, or left out one that it needs",
+    "tool error": "the tool answered with an error",
+    "argument value": "gave an argument another value",
+    "too many calls": f"made more than {EXTRA_CALLS} calls beyond those that the task needs",
+    "world": "changed what it should not, or did not change what it should",
+    "no answer": "ended without an answer: cut by the limit of tokens, or still calling tools",
+    "claimed": "answered although it cannot be done",
+    "missing fact": "the answer lacks a fact",
+    "other": "failed otherwise",
+}
+
+_REFUSAL = re.compile(
+    r"\b(can(no|')t|could ?n[o']t|unable|not (able|possible|available|found)|no (such|tool)|does ?n[o']t exist|"
+    r"sorry)\b",
+    re.IGNORECASE,
+)
+_CALL_TEXT = re.compile(r"</?tool_call|\"(name|arguments)\"\s*:")
+"""What is left in the text of an answer where a parser found no call in it."""
+_LONGEST = 300
+"""Characters of a text in an example."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a run did not solve its scenario.
+
+    Args:
+        kind: The first thing that went wrong.
+        detail: What it was: the call, the error, the fact.
+        run: The run.
+    """
+
+    kind: Kind
+    detail: str
+    run: Trajectory
+
+    @property
+    def task(self) -> str:
+        """The task of the run."""
+        return MCPScenario.of_scenario(self.run.scenario).task
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """All failures of a kind.
+
+    Args:
+        kind: The kind.
+        failures: The failures.
+        runs: How many runs were measured, solved ones included.
+    """
+
+    kind: Kind
+    failures: list[Failure]
+    runs: int
+
+    @property
+    def words(self) -> str:
+        """The kind in words."""
+        return WORDS[self.kind]
+
+    @property
+    def example(self) -> Failure:
+        """One of the failures."""
+        return self.failures[0]
+
+
+def clusters(runs: Iterable[Trajectory], solved: Iterable[str], schemas: Mapping[str, Schema]) -> list[Cluster]:
+    """The failures by kind, the most frequent first.
+
+    Args:
+        runs: The runs of a measurement.
+        solved: Ids of those that solved their scenario.
+        schemas: The schemas of the agent's tools, by name.
+    """
+    runs, done = list(runs), set(solved)
+    found: dict[Kind, list[Failure]] = {}
+    for run in runs:
+        if run.id not in done:
+            failure = failure_of(run, schemas)
+            found.setdefault(failure.kind, []).append(failure)
+    made = [Cluster(kind, failures, len(runs)) for kind, failures in found.items()]
+    return sorted(made, key=lambda cluster: (-len(cluster.failures), list(WORDS).index(cluster.kind)))
+
+
+def failure_of(run: Trajectory, schemas: Mapping[str, Schema]) -> Failure:
+    """The first thing that went wrong in a run that did not solve its scenario.
+
+    Args:
+        run: The run.
+        schemas: The schemas of the agent's tools, by name.
+    """
+    kind, detail = _reason(run, schemas)
+    return Failure(kind, _short(detail), run)
+
+
+def _reason(run: Trajectory, schemas: Mapping[str, Schema]) -> tuple[Kind, str]:
+    plan = MCPScenario.of_scenario(run.scenario).plan
+    calls, reached = made_calls(run), [call for call in run.tool_calls if call.server is not None]
+    said = answer(run)
+    if run.error is not None:
+        return "raised", run.error
+    if run.reward is None:
+        return "unscored", run.reward_error or "no reward function scored it"
+    if unreadable := next((call for call in calls if call.arguments is None), None):
+        return "unreadable call", str(unreadable)
+    if not calls and not reached:
+        if _CALL_TEXT.search(said):
+            return "unreadable call", said
+        if plan.reference:
+            return ("refused" if plan.reply == "result" and _REFUSAL.search(said) else "no call"), said or "no text"
+    elif not plan.reference:
+        return "needless call", str(calls[0]) if calls else reached[0].tool
+    names = {step.tool for step in plan.reference}
+    if unknown := next((call for call in calls if schemas and call.tool not in schemas), None):
+        return "unknown tool", str(unknown)
+    matches = match(plan.reference, reached)
+    if (calls or reached) and not any(call for call, _ in matches):
+        made = str(calls[0]) if calls else reached[0].tool
+        return "wrong tool", f"{made}, and not {', '.join(sorted(names))}"
+    if missing := [step.tool for step, (call, _) in zip(plan.reference, matches, strict=True) if call is None]:
+        return "missing call", ", ".join(missing)
+    for call, degree in matches:
+        problems = schemas[call.tool].problems(call.arguments) if call and call.tool in schemas else []
+        if degree < 1 and problems:
+            return "argument name", problems[0]
+    for step, (call, degree) in zip(plan.reference, matches, strict=True):
+        if call and degree < 1:
+            if call.is_error:
+                return "tool error", f"{call.tool}: {call.result}"
+            return "argument value", f"{call.tool}({call.arguments}), and not {step.arguments}"
+    if plan.reply == "result" and (wrong := next((call for call, _ in matches if call and call.is_error), None)):
+        return "tool error", f"{wrong.tool}: {wrong.result}"
+    if len(reached) > len(matches) + EXTRA_CALLS:
+        return "too many calls", f"{len(reached)} calls for {len(matches)}"
+    if differences := (run.metadata.get(WORLD_KEY) or {}).get("differences"):
+        return "world", str(differences[0])
+    if not said:
+        return "no answer", f"still calling {calls[-1]}" if calls else "no text"
+    if plan.reply == "refusal" and not _REFUSAL.search(said):
+        return "claimed", said
+    if plan.reply == "result":
+        return "missing fact", f"{said} (expected: {', '.join(plan.facts) or 'a value of the results'})"
+    return "other", said
+
+
+def _short(text: str) -> str:
+    line = " ".join(str(text).split())
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

@@ -1,0 +1,137 @@
+"""The measurements of a run on the held-out sets: before, with a prompt, after the warm start, after the training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from art_langgraph.loop.evaluate import Evaluation
+from art_langgraph.loop.failures import RolloutsFailed
+from art_langgraph.loop.rollout import Graph
+from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.specialization.course import Course
+from art_mcp.specialization.measuring.measure import Measurer, interleaved
+from art_mcp.specialization.measuring.measurement import Measurement
+from art_mcp.specialization.measuring.tokens import Tokens
+from art_mcp.specialization.specialization import Specialization
+from art_mcp.specialization.verify import solved
+
+MARGIN = 1.25
+"""What is kept for the last measurement, compared with what the same scenarios took before."""
+
+
+@dataclass(slots=True, kw_only=True)
+class MeasuredStages:
+    """The measurements. Each is made once: what an earlier process has ended is read from the directory.
+
+    Args:
+        made: The outcome, which each measurement adds to.
+        course: The time, the journal, and the report.
+        measurer: Measures versions.
+        agent: The agent.
+        seed: Seed of the order of the scenarios.
+    """
+
+    made: Specialization
+    course: Course
+    measurer: Measurer
+    agent: Graph
+    seed: int
+    _order: list[MCPScenario] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._order = interleaved(self.made.scenarios.held_out, self.seed)
+
+    async def before(self) -> None:
+        """Measures the newest version as it is.
+
+        Raises:
+            RolloutsFailed: Every run failed before the policy answered, or none has a reward.
+        """
+        measured = await self._measure("before", self.agent, self._order, self.made.version, may_fail=False)
+        self.made.version = measured.version
+        self._keep_for_the_last(measured)
+
+    async def prompted(self, agent: Graph) -> None:
+        """Measures the same version on the same scenarios with another prompt.
+
+        Args:
+            agent: Asks the policy with demonstrations in its prompt.
+        """
+        before = self.made.measurements["before"]
+        await self._measure("prompted", agent, self._same(before), before.version)
+
+    async def after_sft(self) -> None:
+        """Measures what the warm start made, and keeps as much time for the last measurement."""
+        self._keep_for_the_last(await self._measure("after_sft", self.agent, self._order, self.made.version))
+
+    async def after(self) -> None:
+        """Measures the version that is taken, on the scenarios that were measured before the training."""
+        earlier = self.before_training
+        if self.made.version == earlier.version and not self.course.ended("after"):
+            with self.course.stage("after", "the version is the one that was measured last") as stage:
+                self._add("after", earlier.evaluation, stage.facts, Tokens())
+            return
+        await self._measure("after", self.agent, self._same(earlier), self.made.version, whole=True)
+
+    @property
+    def before_training(self) -> Measurement:
+        """The measurement of the version with which reinforcement learning began."""
+        return self.made.measurements.get("after_sft") or self.made.measurements["before"]
+
+    async def _measure(
+        self,
+        name: str,
+        agent: Graph,
+        scenarios: Sequence[MCPScenario],
+        version: int,
+        *,
+        may_fail: bool = True,
+        whole: bool = False,
+    ) -> Measurement:
+        """Makes a measurement, or reads it. whole: on all scenarios, whatever the time is."""
+        if done := self.course.ended(name):
+            evaluation = self.course.directory.measurement(name, done["version"])
+            self.measurer.cost = done["cost"] or self.measurer.cost
+            self.made.measurements[name] = Measurement(name, evaluation)
+            return self.made.measurements[name]
+        sets = ", ".join(self.made.scenarios.held_out)
+        with self.course.stage(name, f"measuring version {version} on held-out scenarios ({sets})") as stage:
+            try:
+                evaluation = await self.measurer.measure(
+                    agent,
+                    scenarios,
+                    version,
+                    None if whole else stage.seconds,
+                    lambda runs, seconds: self.course.directory.journal.note(
+                        "part", stage=name, runs=runs, seconds=round(seconds, 3)
+                    ),
+                )
+            except RolloutsFailed as error:  # what was done until then must not be lost with a measurement
+                if not may_fail:
+                    raise
+                self.made.notes.append(f"version {version} could not be measured ({name}): {error}")
+                evaluation = Evaluation(error.trajectories, version, solved)
+            self._add(name, evaluation, stage.facts, Tokens.of(evaluation.trajectories))
+        return self.made.measurements[name]
+
+    def _add(self, name: str, evaluation: Evaluation, facts: dict[str, Any], tokens: Tokens) -> None:
+        """Keeps a measurement, and tells its result."""
+        measured = Measurement(name, evaluation)
+        self.course.directory.save_measurement(name, evaluation)
+        self.made.measurements[name] = measured
+        facts |= {"version": measured.version, "cost": self.measurer.cost, "tokens": tokens.summary()}
+        facts["result"] = measured.summary()
+        self.course.tell(f"{self.made.policy}@{measured.version}, held out: {measured}")
+
+    def _same(self, measured: Measurement) -> list[MCPScenario]:
+        """The scenarios that were measured, in their order."""
+        ids = {run.scenario.id for run in measured.evaluation.trajectories}
+        return [scenario for scenario in self._order if scenario.id in ids]
+
+    def _keep_for_the_last(self, measured: Measurement) -> None:
+        """Keeps time for a last measurement of the same scenarios."""
+        if self.measurer.cost is not None:
+            count = len(measured.evaluation.trajectories)
+            self.course.budget.reserve("after", MARGIN * self.measurer.cost * count)

@@ -1,0 +1,171 @@
+"""Reinforcement learning within a time: as many steps as fit, with a learning rate that falls as the time passes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from art_langgraph.client.client import TrainerClient
+from art_langgraph.judge.ruler import Ruler
+from art_langgraph.loop.hints.rescue import Hints
+from art_langgraph.loop.rollout import Graph
+from art_langgraph.loop.train import train
+from art_langgraph.loop.watch.held_out import HeldOut
+from art_langgraph.loop.watch.record import StepRecord
+from art_langgraph.loop.watch.stopping import Plateau, StopRule
+from art_langgraph.rewards import group_sum
+from art_langgraph.store import TrajectoryStore
+from art_langgraph.trajectory import TrajectoryGroup
+from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.specialization.calls import Schema
+from art_mcp.specialization.settings import STEPS, RunSettings, TrainingSettings
+from art_mcp.specialization.stages.hints import schema_hints
+from art_mcp.specialization.verify import solved, verify
+from trainer_server.wire import GRPOConfig
+
+TEMPERATURE = 1.0
+"""Sampling temperature of the runs that are trained on, and of those that measure difficulty."""
+LOWEST = 0.1
+"""To which share of the first one the learning rate falls."""
+_MOST = 10_000
+"""Steps where time alone is the limit."""
+_FULL = 0.999
+"""A run with this reward has done everything right; rounding aside, that is 1."""
+_IN_VAIN = 3
+"""Steps in a row that had nothing to learn from, after which the training ends."""
+
+
+@dataclass(slots=True)
+class TrainingTime:
+    """The time of the training: how much of it has passed, and whether it is enough for another step.
+
+    Args:
+        seconds: For the training, from now on. None: there is no limit.
+        before: Seconds that earlier processes of the same run spent on it.
+        steps: Number of the last step.
+    """
+
+    seconds: float | None
+    before: float
+    steps: int
+    _began: float = field(default_factory=time.monotonic)
+
+    def share(self, step: int) -> float:
+        """The share of the training that is over when a step begins, from 0 to 1: of its time, or of its steps."""
+        of_steps = (step - 1) / self.steps
+        if self.seconds is None:
+            return min(1.0, of_steps)
+        passed = self.before + time.monotonic() - self._began
+        return min(1.0, max(of_steps, passed / max(self.before + self.seconds, 1e-9)))
+
+    def is_over(self, history: Sequence[StepRecord]) -> str | None:
+        """A stop rule: another step, as long as the last ones, would not fit."""
+        if self.seconds is None:
+            return None
+        ends = [0.0, *(record.elapsed for record in history)]
+        took = statistics.fmean([later - before for before, later in pairwise(ends)][-3:])
+        left = self.seconds - (time.monotonic() - self._began)
+        return f"{left:.0f} s of its time are left, and a step takes {took:.0f} s" if left < took else None
+
+
+def nothing_left(history: Sequence[StepRecord]) -> str | None:
+    """A stop rule: the last steps had nothing to learn from."""
+    last = [record.skipped for record in history[-_IN_VAIN:]]
+    if len(last) < _IN_VAIN or not all(last):
+        return None
+    return f"{_IN_VAIN} steps in a row had nothing to learn from: {last[-1]}"
+
+
+def falling(training: TrainingSettings, clock: TrainingTime) -> Callable[[int], GRPOConfig]:
+    """The settings of each step: those that were asked for, or a learning rate that falls as the training goes on.
+
+    Args:
+        training: What was asked for.
+        clock: The time of the training.
+    """
+    config = training.config
+    if config is not None:
+        return config if callable(config) else lambda step: config
+    return lambda step: GRPOConfig(
+        lr=training.lr * max(LOWEST, 1 - clock.share(step)), loss_aggregation=training.loss_aggregation
+    )
+
+
+def reinforce(
+    agent: Graph,
+    scenarios: Sequence[MCPScenario],
+    *,
+    policy: str,
+    client: TrainerClient,
+    training: TrainingSettings,
+    runs: RunSettings,
+    schemas: Mapping[str, Schema],
+    seconds: float | None,
+    before: float = 0.0,
+    first_step: int = 1,
+    run: str = "",
+    ruler: Ruler | None = None,
+    selection: Sequence[MCPScenario] = (),
+    measured: Sequence[TrajectoryGroup] = (),
+    store: TrajectoryStore | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> AsyncIterator[StepRecord]:
+    """Trains the policy, yielding after each step.
+
+    Args:
+        agent: Asks the policy.
+        scenarios: The scenarios to train on.
+        policy: The policy.
+        client: The trainer server.
+        training: How it is trained.
+        runs: How the agent is run.
+        schemas: The schemas of the agent's tools, for hints.
+        seconds: The time. None: there is no limit but the number of steps.
+        before: Seconds that earlier processes of the same run spent on it.
+        first_step: Number of the first step.
+        run: Name of the training, which makes its steps idempotent.
+        ruler: Compares the runs of a scenario. With a judge, rewards differ from the measured ones, which are then left
+            out.
+        selection: Scenarios to measure on during the training.
+        measured: Runs of the scenarios that were made and scored before.
+        store: Where the runs are stored.
+        seed: Seed of the choice of scenarios.
+        progress: Whether to show progress bars on a terminal.
+    """
+    steps = training.steps if training.steps is not None else STEPS if seconds is None else _MOST
+    clock = TrainingTime(seconds, before, steps)
+    rules: list[StopRule] = [clock.is_over, nothing_left]
+    if training.patience is not None and selection:
+        rules.append(Plateau(training.patience))
+    return train(
+        agent,
+        scenarios,
+        policy=policy,
+        reward=verify(),
+        group_reward=group_sum(judge=(training.judge_weight, ruler)) if ruler else None,
+        steps=steps,
+        client=client,
+        groups_per_step=training.groups_per_step,
+        n=training.n,
+        config=falling(training, clock),
+        sampler="learnable",
+        measured=() if ruler else measured,
+        explore=training.explore,
+        dynamic_sampling=training.dynamic_sampling,
+        hints=Hints(schema_hints(schemas), success=_FULL) if training.hints and not ruler else None,
+        temperature=TEMPERATURE,
+        max_concurrency=runs.max_concurrency,
+        timeout=runs.timeout,
+        store=store,
+        seed=seed,
+        run=run,
+        first_step=first_step,
+        held_out=HeldOut(selection, verify(), solved) if training.watched and selection else None,
+        evaluate_every=training.evaluate_every if selection else None,
+        stop_when=rules,
+        progress=progress,
+    )

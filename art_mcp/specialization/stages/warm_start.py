@@ -1,0 +1,140 @@
+"""The warm start: the policy imitates the references of the training scenarios, until that helps no more."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from langchain_core.tools import BaseTool
+
+from art_langgraph.client.client import TrainerClient
+from art_langgraph.client.demonstrations import load_conversations
+from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.specialization.demonstrations import demonstrations
+from art_mcp.specialization.settings import WarmStart
+from trainer_server.wire import Conversation, JobStatus, SFTConfig, StepResult
+
+log = logging.getLogger("art_mcp")
+
+RATE = 2e-3
+"""Learning rate of the warm start."""
+UPDATES = 80
+"""Optimizer updates that a warm start is planned for, if that is between 2 and EPOCHS passes."""
+EPOCHS = 6
+"""Passes over the demonstrations at most."""
+PATIENCE = 3
+"""Measurements of the held-out loss without a new least one, after which a warm start ends."""
+_SIZES = (4, 8, 16)
+"""Demonstrations of an update. What they have in common, the tools and the system prompt, is computed once in each: the
+size is the least at which that is less than half of the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imitation:
+    """What a warm start imitates.
+
+    Args:
+        conversations: The demonstrations.
+        validation: Demonstrations of which the loss is measured. Empty: none is.
+        config: Settings of the SFT.
+    """
+
+    conversations: list[Conversation]
+    validation: list[Conversation]
+    config: SFTConfig
+
+    @classmethod
+    def of(
+        cls,
+        settings: WarmStart,
+        training: Sequence[MCPScenario],
+        selection: Sequence[MCPScenario],
+        tools: Sequence[BaseTool],
+        system: str,
+        seed: int,
+    ) -> Imitation:
+        """The demonstrations and the settings of a warm start.
+
+        Args:
+            settings: What was asked for.
+            training: The scenarios whose references are imitated, unless the settings name conversations.
+            selection: The scenarios on whose references the loss is measured then.
+            tools: The tools of the agent.
+            system: Its system prompt.
+            seed: Seed of the order, unless the settings have their own.
+        """
+        if settings.conversations is None:
+            imitated = demonstrations(training, tools, system)
+            measured = demonstrations(selection, tools, system)
+        else:
+            imitated, measured = load_conversations(settings.conversations), []
+        return cls(imitated, measured, settings.config or planned(imitated, seed))
+
+
+def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
+    """Settings for demonstrations: updates of more demonstrations where tools and system prompt are long.
+
+    Args:
+        conversations: The demonstrations.
+        seed: Seed of their order.
+    """
+    if not conversations:
+        return SFTConfig(lr=RATE, seed=seed)
+    shared = len(json.dumps(conversations[0].tools)) + len(str(conversations[0].messages[0].get("content")))
+    own = sum(len(json.dumps(one.messages[1:])) for one in conversations) / len(conversations)
+    size = next((size for size in _SIZES if shared / size <= own), _SIZES[-1])
+    epochs = math.ceil(UPDATES * size / len(conversations))
+    return SFTConfig(
+        lr=RATE,
+        num_train_epochs=min(EPOCHS, max(2, epochs)),
+        per_device_train_batch_size=size,
+        patience=PATIENCE,
+        seed=seed,
+    )
+
+
+async def warm_start(
+    client: TrainerClient,
+    policy: str,
+    imitation: Imitation,
+    *,
+    seconds: float | None,
+    key: str,
+    progress: bool,
+) -> StepResult:
+    """Lets the policy imitate the demonstrations. A warm start that the server accepted before a kill is waited for.
+
+    Args:
+        client: The trainer server.
+        policy: The policy.
+        imitation: What is imitated.
+        seconds: The time. None: as long as the passes take.
+        key: Name of the warm start at the server.
+        progress: Whether to show a progress bar on a terminal.
+
+    Raises:
+        JobFailed: The warm start failed.
+    """
+    for attempt in count(1):
+        name = key if attempt == 1 else f"{key}-attempt-{attempt}"
+        job = await client.find_step(policy, name)
+        if job is None:
+            config = imitation.config
+            if seconds is not None and config.max_seconds is None:
+                config = config.model_copy(update={"max_seconds": max(1.0, seconds)})
+            return await client.sft(
+                policy,
+                imitation.conversations,
+                config,
+                validation=imitation.validation or None,
+                idempotency_key=name,
+                progress=progress,
+            )
+        if job.status not in (JobStatus.failed, JobStatus.cancelled):
+            return await client.result(job, progress=f"warm start of {policy}" if progress else None)
+        log.warning("the warm start %s %s (%s); it is done again", job.id, job.status.value, job.error)
+    raise AssertionError("count() does not end")

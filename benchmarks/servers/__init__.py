@@ -1,0 +1,1 @@
+"""MCP servers of other projects, and the worlds in which the benchmark of `specialize` runs them."""

@@ -1,0 +1,145 @@
+"""Does `specialize` make a model better at an MCP server that nobody here wrote?
+
+    python -m benchmarks.specialize --server git --seed 0 --json [--minutes 20] [--output DIR]
+
+Starts the trainer server on the embedded model and the server (installed into an environment of its own) in a world
+that is made by the seed: a Git repository, a SQLite database, a directory tree, a knowledge graph. Then it runs
+`specialize`, which knows nothing of the server but what the server says. No language model but the embedded one is
+used. With --output the report, the journal and ten scenarios as they came are kept there.
+
+The last line under --json is one JSON object. `before`, `prompted`, `after_sft` and `after` have the success rates on
+the three held-out sets (null: there is no such set) and the headline, the mean of `values` and `phrasings`. `n` has the
+scenarios of each set in each measurement, `gain` what reinforcement learning gained over the warm start, with p.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from art_examples.quickstart.server_process import trainer_server
+
+from art_langgraph import TrainerClient
+from art_mcp import GenerationSettings, RunSettings, Specialization, TrainingSettings, connect, specialize
+from art_mcp.specialization.specialization import MEASURED
+from benchmarks.servers.registry import SERVERS
+from trainer_server.wire.jsonl import write_jsonl
+
+SHOWN = 10
+"""Scenarios that are kept as they came."""
+
+
+async def run(url: str, key: str, options: argparse.Namespace, world: Path, output: Path) -> Specialization:
+    """Connects to the server and specializes a policy to it.
+
+    Args:
+        url: Address of the trainer server.
+        key: Its token.
+        options: Options of the command line.
+        world: An empty directory for the world.
+        output: Directory of the run.
+    """
+    server = SERVERS[options.server]
+    worlds = [server.world(world, options.seed)] if server.world else None
+    async with (
+        TrainerClient(url, key) as client,
+        connect(server.command(), env=server.env or None, worlds=worlds, start_timeout=300) as connected,
+    ):
+        return await specialize(
+            connected,
+            policy=options.server,
+            client=client,
+            minutes=options.minutes,
+            generation=GenerationSettings(resources=dict(server.tables) or None),
+            training=TrainingSettings(steps=options.steps),
+            runs=RunSettings(rank=options.rank),
+            seed=options.seed,
+            output=output,
+            progress=False,
+            on_stage=tell,
+        )
+
+
+def tell(text: str) -> None:
+    """Prints a line of progress."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def result_of(made: Specialization, server: str, seed: int, seconds: float) -> dict[str, Any]:
+    """The result as JSON.
+
+    Args:
+        made: The outcome.
+        server: Name of the server in the registry.
+        seed: The seed.
+        seconds: Wall time of `specialize`.
+    """
+    measured = made.measurements
+    return {
+        "benchmark": "specialize",
+        "server": server,
+        "server_version": f"{made.server} {made.server_version}".strip(),
+        "seed": seed,
+        **{stage: measured[stage].rates() if stage in measured else None for stage in MEASURED},
+        "seconds": round(seconds, 1),
+        "n": {stage: {name: one.n for name, one in found.sets.items()} for stage, found in measured.items()},
+        "headline_intervals": {stage: found.headline_interval for stage, found in measured.items()},
+        "gain": made.gain.summary() if made.gain else None,
+        "selection": made.selection,
+        "scenarios": {"train": len(made.scenarios.train), "held_out": len(made.scenarios.validation)},
+        "stages": {stage: round(took, 1) for stage, took in made.seconds.items()},
+        "tokens": {stage: tokens.summary() for stage, tokens in made.tokens.items()},
+        "warm_start": {
+            name: (made.warm_start or {}).get(name)
+            for name in ("rows", "updates", "epochs", "stopped", "validation_losses", "tokens_per_second")
+        },
+        "steps": [row["reward"] for row in made.steps],
+        "notes": made.notes,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--server", choices=list(SERVERS), required=True)
+    parser.add_argument("--seed", type=int, default=0, help="of the world, the scenarios and the training (0)")
+    parser.add_argument("--minutes", type=float, default=20.0, help="time for everything (20)")
+    parser.add_argument("--steps", type=int, help="most GRPO steps (as many as there is time for)")
+    parser.add_argument("--rank", type=int, default=8, choices=(8, 16, 32), help="of the LoRA (8)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--output", type=Path, help="keep the report, the journal and ten scenarios here")
+    options = parser.parse_args()
+    if options.output and options.output.exists() and any(options.output.iterdir()):
+        parser.error(f"--output {options.output} is not empty")
+    with tempfile.TemporaryDirectory() as scratch:
+        home = Path(scratch)
+        (home / "world").mkdir()
+        output = options.output or home / "report"
+        arguments = ("--max-rank", str(options.rank))
+        with trainer_server(home / "home", home / "server.log", tell, *arguments) as at:
+            started = time.monotonic()
+            try:
+                made = asyncio.run(run(at.url, at.api_key, options, home / "world", output))
+            finally:
+                if options.output and output.exists():
+                    shutil.copy(home / "server.log", output / "server.log")
+            seconds = time.monotonic() - started
+    if options.output:
+        kept = [one.model_dump(mode="json") for one in made.scenarios.scenarios[:SHOWN]]
+        write_jsonl(output / "ten_scenarios.jsonl", kept)
+    result = result_of(made, options.server, options.seed, seconds)
+    for stage, found in made.measurements.items():
+        tell(f"{stage}: {found}")
+    tell(f"gain of reinforcement learning: {made.gain}; {seconds:.0f} s")
+    if options.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

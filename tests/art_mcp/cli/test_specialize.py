@@ -1,0 +1,26 @@
+"""What the commands say of options that cannot be used."""
+
+from __future__ import annotations
+
+from typer.testing import CliRunner
+
+from art_langgraph.cli.main import build
+from trainer_server.wire import ConfigError
+
+
+def test_the_commands_say_what_is_wrong_with_their_options() -> None:
+    runner = CliRunner()
+    for words, why in (
+        (["specialize", "x", "--isolation", "none"], "neither shared nor session"),
+        (["specialize", "x", "--scenarios", "0"], "at least one"),
+        (["specialize", "x", "--scenarios", "missing.jsonl"], "neither a number nor a file"),
+        (["scenarios", "x", "--header", "secret"], "Name: value"),
+        (["scenarios", "x", "--header", "@missing.txt"], "missing.txt cannot be read: No such file"),
+        (["scenarios", "x", "--header", "Authorization: @missing.txt"], "missing.txt cannot be read: No such file"),
+        (["scenarios", "x", "--env", "ART_NO_SUCH_VARIABLE"], "ART_NO_SUCH_VARIABLE is not set"),
+        (["scenarios", "x", "--env", "=x"], "--env takes NAME"),
+        (["scenarios", "https://x", "--env", "A=x"], "env and cwd are for commands"),
+    ):
+        result = runner.invoke(build(), words)
+        assert isinstance(result.exception, ConfigError)
+        assert why in str(result.exception)

@@ -1,0 +1,60 @@
+"""Success by held-out set, the headline, and what a version gained over another."""
+
+from __future__ import annotations
+
+import pytest
+
+from art_langgraph import Evaluation, Trajectory
+from art_mcp import MCPScenario
+from art_mcp.scenarios.plan import Plan, Split, Step
+from art_mcp.specialization.measuring.measurement import Measurement
+from art_mcp.specialization.measuring.paired import PairedGain, sign_test
+from art_mcp.specialization.verify import solved
+
+
+def run(number: int, split: Split, success: bool) -> Trajectory:
+    plan = Plan(reference=[Step(tool="look")], split=split)
+    scenario = MCPScenario.make(f"{split} {number}", plan)
+    return Trajectory(scenario=scenario, reward=float(success), metrics={"success": 0.2 * success})
+
+
+def measured(stage: str, values: str, phrasings: str = "", combinations: str = "") -> Measurement:
+    """Of each set, a letter for each scenario: y for solved."""
+    sets: list[tuple[Split, str]] = [("values", values), ("phrasings", phrasings), ("combinations", combinations)]
+    runs = [run(at, split, one == "y") for split, letters in sets for at, one in enumerate(letters)]
+    return Measurement(stage, Evaluation(runs, 3, solved))
+
+
+def test_the_headline_is_the_mean_of_two_sets_whatever_their_sizes() -> None:
+    one = measured("after", "yyyn", "yn", "nnnn")
+    assert one.rates() == {"values": 0.75, "phrasings": 0.5, "combinations": 0.0, "headline": 0.625}
+    assert one.headline_interval is not None
+    low, high = one.headline_interval
+    assert 0 < low < 0.625 < high < 1
+    assert str(one).startswith("headline 0.625 (95 %: ")
+    assert measured("after", "", "yn").rates() == {
+        "values": None, "phrasings": 0.5, "combinations": None, "headline": 0.5,
+    }  # fmt: skip
+    assert measured("after", "", "", "y").headline is None
+
+
+def test_the_interval_of_one_set_is_that_of_its_evaluation() -> None:
+    one = measured("after", "yyyn")
+    assert one.headline_interval == pytest.approx(one.sets["values"].success_interval)
+
+
+def test_a_gain_compares_scenarios_with_themselves_and_leaves_combinations_out() -> None:
+    before, after = measured("after_sft", "nnnnnnn", "yn", "nn"), measured("after", "yyyyyyn", "yn", "yy")
+    gain = after.gain_over(before)
+    assert gain is not None
+    assert (gain.better, gain.worse, gain.scenarios) == (6, 0, 9)
+    assert gain.mean == pytest.approx(6 / 9)
+    assert gain.p == pytest.approx(2 / 64)
+    assert gain.significant
+    assert not PairedGain(0.5, (-0.1, 1.0), 5, 0, 9).significant
+    assert after.gain_over(measured("before", "")) is None
+
+
+@pytest.mark.parametrize(("better", "worse", "p"), [(0, 0, 1.0), (1, 1, 1.0), (8, 1, 20 / 512), (0, 6, 2 / 64)])
+def test_the_p_value_is_that_of_a_fair_coin(better: int, worse: int, p: float) -> None:
+    assert sign_test(better, worse) == pytest.approx(p)

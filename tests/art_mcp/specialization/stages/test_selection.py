@@ -1,0 +1,45 @@
+"""Which version is taken, and the scenarios that decide it."""
+
+from __future__ import annotations
+
+from art_langgraph import Evaluation, Trajectory
+from art_mcp import MCPScenario
+from art_mcp.scenarios.plan import Plan, Step
+from art_mcp.specialization.stages.selection import put_aside, selected
+from art_mcp.specialization.verify import solved
+
+
+def scenario(number: int) -> MCPScenario:
+    return MCPScenario.make(f"task {number}", Plan(reference=[Step(tool="look")]))
+
+
+def evaluation(version: int, letters: str) -> Evaluation:
+    runs = [
+        Trajectory(scenario=scenario(at), reward=float(one == "y"), metrics={"success": 0.2 * (one == "y")})
+        for at, one in enumerate(letters)
+    ]
+    return Evaluation(runs, version, solved)
+
+
+def test_selection_scenarios_are_not_trained_on() -> None:
+    every = [scenario(number) for number in range(100)]
+    training, selection = put_aside(every, seed=0)
+    assert (len(training), len(selection)) == (90, 10)
+    assert {one.id for one in training} | {one.id for one in selection} == {one.id for one in every}
+    assert put_aside(every, seed=0) == (training, selection) != put_aside(every, seed=1)
+    assert len(put_aside([scenario(number) for number in range(900)], 0)[1]) == 32
+    assert put_aside(every[:30], seed=0) == (every[:30], [])
+
+
+def test_the_last_version_is_taken_unless_another_is_better_beyond_chance() -> None:
+    kept = selected({1: evaluation(1, "yyyyynnnnn"), 5: evaluation(5, "nyyyynnnnn")}, last=5)
+    assert kept[0] == 5
+    assert "no other version was better" in kept[1]
+    version, why = selected({1: evaluation(1, "yyyyynnnnn"), 5: evaluation(5, "nnnyynnnnn")}, last=5)
+    assert version == 1
+    assert why == "version 1 solved 3 more of 10 selection scenarios than the last version, 5"
+    best, _ = selected(
+        {1: evaluation(1, "yyyyynnnnn"), 3: evaluation(3, "yyyyyyyynn"), 5: evaluation(5, "nnnnnnnnnn")}, last=5
+    )
+    assert best == 3
+    assert selected({1: evaluation(1, "yyyyy")}, last=5)[0] == 5

@@ -1,0 +1,55 @@
+"""What each stage may take of the time."""
+
+from __future__ import annotations
+
+import pytest
+
+from art_mcp.specialization.budget import REPORT, WEIGHTS, Budget
+from tests.support.clock import Clock
+
+PROMPTED = frozenset({"difficulty"})
+
+
+def test_every_stage_gets_its_share_and_passes_on_what_it_left() -> None:
+    clock = Clock()
+    budget = Budget(1_210.0, skipped=PROMPTED, clock=clock.monotonic)
+    shares = sum(weight for name, weight in WEIGHTS.items() if name != "difficulty")
+    first = budget.allows("scenarios")
+    assert first == pytest.approx(1_200 * WEIGHTS["scenarios"] / shares)
+    assert first is not None
+    clock.now += first
+    even = budget.allows("before")
+    assert even == pytest.approx(1_200 * WEIGHTS["before"] / shares), "a stage that took its share changes nothing"
+    assert even is not None
+    more = budget.allows("prompted")
+    assert more is not None
+    assert more > even, "what was left by a stage goes to those after it"
+
+
+def test_the_last_measurement_and_the_report_keep_their_time() -> None:
+    clock = Clock()
+    budget = Budget(600.0, skipped=PROMPTED, clock=clock.monotonic)
+    budget.reserve("after", 100.0)
+    clock.now += 350
+    training = budget.allows("rl")
+    selecting = WEIGHTS["selection"] / (WEIGHTS["rl"] + WEIGHTS["selection"])
+    assert training == pytest.approx((250 - REPORT - 100) * (1 - selecting))
+    clock.now += 200
+    assert budget.allows("rl") == 0.0
+    assert budget.allows("after") == pytest.approx(40.0), "it gets whatever there is"
+    assert budget.text() == "0:50 min of 10:00 min left"
+
+
+def test_without_a_limit_every_stage_takes_what_it_needs() -> None:
+    budget = Budget(None)
+    assert [budget.allows(stage) for stage in WEIGHTS] == [None] * len(WEIGHTS)
+    assert budget.left is None
+    assert budget.text() == ""
+
+
+def test_what_earlier_processes_spent_counts() -> None:
+    clock = Clock()
+    clock.now = 5.0
+    budget = Budget(100.0, spent=70.0, clock=clock.monotonic)
+    clock.now += 10
+    assert (budget.spent, budget.left) == (80.0, 20.0)

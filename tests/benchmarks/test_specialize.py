@@ -1,0 +1,29 @@
+"""The result of the benchmark as JSON."""
+
+from __future__ import annotations
+
+import json
+
+from art_langgraph import Evaluation, Trajectory
+from art_mcp import MCPScenario, Measurement, ScenarioSet, Specialization
+from art_mcp.scenarios.plan import Plan, Step
+from art_mcp.specialization.verify import solved
+from benchmarks.specialize import result_of
+
+
+def test_sets_that_do_not_exist_and_stages_that_were_left_out_are_null() -> None:
+    made = Specialization(server="mcp-x", server_version="1", policy="p", base_model="b", scenarios=ScenarioSet())
+    for stage, reward in (("before", 0.0), ("after", 1.0)):
+        plan = Plan(reference=[Step(tool="look")], split="values")
+        runs = [
+            Trajectory(scenario=MCPScenario.make(f"task {at}", plan), reward=reward, metrics={"success": 0.2 * reward})
+            for at in range(7)
+        ]
+        made.measurements[stage] = Measurement(stage, Evaluation(runs, int(reward), solved))
+    result = json.loads(json.dumps(result_of(made, "x", 3, 61.24)))
+    assert result["before"] == {"values": 0.0, "phrasings": None, "combinations": None, "headline": 0.0}
+    assert (result["after"]["headline"], result["prompted"], result["after_sft"]) == (1.0, None, None)
+    assert result["n"] == {"before": {"values": 7}, "after": {"values": 7}}
+    assert (result["server"], result["seed"], result["seconds"], result["steps"]) == ("x", 3, 61.2, [])
+    assert result["gain"]["significant"]
+    assert result["gain"]["p"] == 2 / 128
