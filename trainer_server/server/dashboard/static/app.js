@@ -1,0 +1,117 @@
+// Times in the reader's zone, forms that ask the API, live updates, keys.
+import { drawCharts } from "./charts.js";
+
+const said = document.getElementById("said");
+const live = document.getElementById("live");
+
+function localTimes(root) {
+  for (const time of root.querySelectorAll("time[datetime]:not([title])")) {
+    const moment = new Date(time.dateTime);
+    time.title = time.textContent + " UTC";
+    time.textContent = moment.toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" });
+  }
+}
+
+// A form of the class `api` sends its fields as JSON. `data-kind` of a field says what its value is; a dot in its name
+// leads into an object.
+function bodyOf(form, button) {
+  const body = {};
+  const fields = [...form.elements].filter(field => field.name && field.tagName !== "BUTTON");
+  if (button?.name) fields.push(button);
+  for (const field of fields) {
+    const kind = field.dataset.kind || "text";
+    if (kind.endsWith("optional") && field.value === "") continue;
+    if (kind.endsWith("optional") && button?.name === field.name) continue;
+    const value = kind === "null" ? null : kind.startsWith("number") ? Number(field.value) : field.value;
+    const [outer, inner] = field.name.split(".");
+    if (inner) (body[outer] ||= {})[inner] = value; else body[outer] = value;
+  }
+  return body;
+}
+
+async function send(form, button) {
+  if (form.dataset.confirm && !confirm(form.dataset.confirm)) return;
+  const body = bodyOf(form, button);
+  if (form.classList.contains("feedback") && !Number.isFinite(body.reward)) {
+    said.textContent = "A reward is a number.";
+    return;
+  }
+  const buttons = form.querySelectorAll("button");
+  buttons.forEach(one => { one.disabled = true; });
+  said.textContent = "Working …";
+  try {
+    const answer = await fetch(form.dataset.action, {
+      method: form.dataset.method,
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(body),
+    });
+    if (!answer.ok) {
+      const problem = await answer.json().catch(() => null);
+      said.textContent = problem?.error?.message || `The server refused it: ${answer.status}`;
+      return;
+    }
+    if (form.dataset.done) location.assign(form.dataset.done.replace("{name}", encodeURIComponent(body.name)));
+    else location.reload();
+  } catch (error) {
+    said.textContent = `The server does not answer: ${error.message}`;
+  } finally {
+    buttons.forEach(one => { one.disabled = false; });
+  }
+}
+
+document.addEventListener("submit", event => {
+  const form = event.target.closest("form.api");
+  if (!form) return;
+  event.preventDefault();
+  send(form, event.submitter);
+});
+
+document.addEventListener("change", event => {
+  const box = event.target.closest(".tokenbox");
+  if (box && event.target.type === "radio") box.dataset.mode = event.target.value;
+});
+
+document.addEventListener("htmx:afterSwap", event => { localTimes(event.detail.target.parentElement || document); });
+document.addEventListener("htmx:responseError", event => {
+  said.textContent = event.detail.xhr.status === 401 ? "You are logged out: load the page again." : `The server answered ${event.detail.xhr.status}.`;
+});
+
+// Parts of a page ask for themselves again when an event of their kind comes.
+function listen() {
+  const source = new EventSource("/ui/events");
+  source.onopen = () => { live.textContent = "live"; live.dataset.state = "on"; };
+  source.onerror = () => { live.textContent = "not connected"; live.dataset.state = "off"; };
+  source.onmessage = event => {
+    for (const name of JSON.parse(event.data)) {
+      document.body.dispatchEvent(new CustomEvent(`live-${name}`));
+      dispatchEvent(new CustomEvent("live", { detail: name }));
+    }
+  };
+  addEventListener("pagehide", () => source.close());
+}
+
+// `/` goes to the search, `j` and `k` to the next and the previous row of a list, `g r` and `g o` to runs and overview.
+let before = "";
+document.addEventListener("keydown", event => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+  const pressed = before + event.key;
+  before = event.key === "g" ? "g" : "";
+  if (event.key === "/") {
+    const search = document.querySelector("input[type=search]");
+    if (search) { search.focus(); event.preventDefault(); } else location.assign("/ui/runs");
+  } else if (pressed === "gr") location.assign("/ui/runs");
+  else if (pressed === "go") location.assign("/");
+  else if (event.key === "j" || event.key === "k") {
+    const links = [...document.querySelectorAll(".runs tbody a[href^='/ui/runs/'], .tree summary")].filter(one => one.checkVisibility());
+    const at = links.indexOf(document.activeElement);
+    links[Math.min(links.length - 1, Math.max(0, at + (event.key === "j" ? 1 : -1)))]?.focus();
+  }
+});
+
+localTimes(document);
+drawCharts();
+if (live) listen();
+// A permalink to a completion opens it and all that it is in.
+const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+for (let at = target && target.querySelector("details"); at; at = at.parentElement?.closest("details")) at.open = true;
+target?.scrollIntoView();
