@@ -143,6 +143,10 @@ class RunList:
         query = f"SELECT count(*) FROM (SELECT 1 FROM runs WHERE {' AND '.join([*clauses, 'number > ?'])} LIMIT 100)"
         return int(self._all(query, *values, than)[0][0])
 
+    def revision(self) -> str:
+        """A text that differs whenever a run was added or changed."""
+        return str(self._all("SELECT max(number), max(changed) FROM runs")[0])
+
     def newest(self) -> int:
         """The highest number of a run; 0: there is none."""
         return int(self._all("SELECT coalesce(max(number), 0) FROM runs")[0][0])
@@ -225,14 +229,13 @@ def _clauses(wanted: RunFilter) -> tuple[list[str], list[Any]]:
         clauses.append(clause)
         values.extend(given)
 
-    if wanted.policy:
-        policy = writable(wanted.policy)
-        own, other = "policy = ?", "policy = ?"
-        given: list[Any] = [policy]
-        if wanted.version is not None:
-            own, other, given = f"{own} AND version = ?", f"{other} AND version = ?", [policy, wanted.version]
-        inner = f"several AND EXISTS (SELECT 1 FROM run_versions WHERE run = number AND {other})"
-        add(f"(({own}) OR ({inner}))", *given, *given)
+    answered = {"policy": writable(wanted.policy) or None, "version": wanted.version}
+    asked = {name: value for name, value in answered.items() if value is not None}
+    if asked:
+        own = " AND ".join(f"runs.{name} = ?" for name in asked)
+        other = " AND ".join(f"one.{name} = ?" for name in asked)
+        inner = f"several AND EXISTS (SELECT 1 FROM run_versions AS one WHERE one.run = number AND {other})"
+        add(f"(({own}) OR ({inner}))", *asked.values(), *asked.values())
     if wanted.scenario:
         add("scenario = ?", writable(wanted.scenario))
     for clause, value in (

@@ -53,14 +53,14 @@ def curves(
     return found
 
 
-def flat(metrics: dict[str, Any], before: str = "") -> dict[str, float]:
+def flat(metrics: dict[str, Any], before: str = "") -> dict[str, int | float]:
     """The numbers among metrics, those inside of dicts as `name.inner`."""
-    found: dict[str, float] = {}
+    found: dict[str, int | float] = {}
     for name, value in metrics.items():
         if isinstance(value, dict) and not before:
             found |= flat(value, f"{name}.")
         elif isinstance(value, _NUMBERS) and not isinstance(value, bool) and math.isfinite(value):
-            found[before + name] = float(value)
+            found[before + name] = value
     return found
 
 

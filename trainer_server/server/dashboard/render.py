@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from trainer_server.ledger.base import LedgerError
-from trainer_server.wire import ARTError, NotFound
+from trainer_server.wire import NotFound, Unprocessable
 
 FOLDER = Path(__file__).parent
 POLICY = (
@@ -161,9 +161,9 @@ class PageRoute(APIRoute):
                 first = error.errors()[0]
                 message = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
                 return page(request, "error.html", 422, title="That cannot be asked", message=message)
+            except Unprocessable as error:
+                return page(request, "error.html", 422, title="That cannot be asked", message=str(error))
             except LedgerError as error:
                 return page(request, "error.html", 503, title="The ledger does not answer", message=str(error))
-            except ARTError as error:
-                return page(request, "error.html", 500, title="That went wrong", message=str(error))
 
         return answer

@@ -90,6 +90,13 @@ function listen() {
   addEventListener("pagehide", () => source.close());
 }
 
+// A call shows its messages and tokens when it is opened, also when that was before htmx was there.
+function opened(details) {
+  if (details.open && details.hasAttribute("hx-get")) htmx.trigger(details, "opened");
+}
+document.addEventListener("toggle", event => opened(event.target), true);
+addEventListener("load", () => document.querySelectorAll("details[open][hx-get]").forEach(opened));
+
 // `/` goes to the search, `j` and `k` to the next and the previous row of a list, `g r` and `g o` to runs and overview.
 let before = "";
 document.addEventListener("keydown", event => {
@@ -112,6 +119,6 @@ localTimes(document);
 drawCharts();
 if (live) listen();
 // A permalink to a completion opens it and all that it is in.
-const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-for (let at = target && target.querySelector("details"); at; at = at.parentElement?.closest("details")) at.open = true;
+const target = location.hash ? document.getElementById(decodeURIComponent(location.hash.slice(1))) : null;
+for (let at = target?.querySelector("details"); at; at = at.parentElement?.closest("details")) at.open = true;
 target?.scrollIntoView();

@@ -30,7 +30,8 @@ function curve(box, all) {
   const data = [one.x, one.y];
   const bands = [];
   if (one.low) {
-    series.push({ label: "95 % from", stroke: c.band }, { label: "to", stroke: c.band });
+    const edge = { stroke: c.band, points: { show: false } };
+    series.push({ label: "95 % from", ...edge }, { label: "to", ...edge });
     data.push(one.low, one.high);
     bands.push({ series: [3, 2], fill: c.band });
   }
@@ -61,7 +62,7 @@ async function throughput(box) {
   const { x, completions, tokens, failed } = await answer.json();
   const c = colours();
   put(box, {
-    series: [{}, { label: "completions a minute", stroke: c.line, width: 2, scale: "n" }, { label: "sampled tokens a second", stroke: c.other, width: 2, scale: "t" }, { label: "not whole, a minute", stroke: c.bad, width: 1, scale: "n" }],
+    series: [{}, { label: "completions a minute", stroke: c.line, width: 2, scale: "n", points: { show: false } }, { label: "sampled tokens a second", stroke: c.other, width: 2, scale: "t", points: { show: false } }, { label: "not whole, a minute", stroke: c.bad, width: 1, scale: "n", points: { show: false } }],
     scales: { n: { range: (_u, _low, high) => [0, Math.max(1, high)] }, t: { range: (_u, _low, high) => [0, Math.max(1, high)] } },
     axes: axes(c, [{}, { scale: "n", size: 50 }, { scale: "t", side: 1, size: 60, grid: { show: false } }]),
   }, [x, completions, tokens, failed]);

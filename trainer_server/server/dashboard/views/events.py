@@ -63,5 +63,5 @@ def _state(sources: Sources) -> dict[str, str]:
         "jobs": json.dumps([running, ended], default=str),
         "engines": json.dumps([engines, server.failure, server.jobs.failure], default=str),
         "versions": json.dumps([names.newest, names.promoted, str(names.candidates)], default=str),
-        "runs": str(sources.runs.newest()),
+        "runs": sources.runs.revision(),
     }
