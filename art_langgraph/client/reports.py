@@ -25,7 +25,7 @@ from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import Connection, RunTrace
 from trainer_server.wire.jsonl import to_json
-from trainer_server.wire.text import beginning
+from trainer_server.wire.text import beginning, writable
 
 log = logging.getLogger("art_langgraph")
 
@@ -96,6 +96,7 @@ def trace_of(run: Trajectory) -> RunTrace:
     """
     calls = [call if call.id is None else call.model_copy(update={"messages": []}) for call in run.completions]
     sent = run.model_copy(update={"completions": calls}).model_dump(mode="json")
+    sent = _cleaned(sent)
     sent["scenario"]["id"] = sent["scenario"]["id"][:200]
     left_out: list[str] = []
     if len(to_json(sent)) > _MOST_BYTES:
@@ -109,6 +110,15 @@ def trace_of(run: Trajectory) -> RunTrace:
             ]
             left_out.append("the final state, metadata, arguments and results of tools")
     return RunTrace.model_validate({**sent, "left_out": left_out})
+
+
+def _cleaned(value: Any) -> Any:
+    """A JSON value with half surrogate pairs escaped, which no text of a trace may have."""
+    if isinstance(value, str):
+        return value if value.isascii() else writable(value)
+    if isinstance(value, dict):
+        return {_cleaned(key): _cleaned(inner) for key, inner in value.items()}
+    return [_cleaned(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _shortened(value: Any) -> Any:

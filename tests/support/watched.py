@@ -13,7 +13,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import RetryPolicy, Send
 
 from art_langgraph import ChatART, GRPOConfig, Scenario, TrainerClient, evaluate, gather
-from art_langgraph.client.reports import flush
+from art_langgraph.client.reports import flush, report_again
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
 from art_mcp import connect
 from tests.support.mcp.commands import NOTES
@@ -95,5 +95,6 @@ async def make_runs(notes: Path) -> list[TrajectoryGroup]:
         await evaluate(graph, scenarios[:1], lambda run: 1.0, n=2, version=1, progress=False)
     for run in groups[0].trajectories[:1]:
         run.reward_reason = "The note is short, and says what was asked."
+        report_again(run)
     flush(30)
     return groups

@@ -1,6 +1,6 @@
 """Keeps the list of runs up to date: reads what the ledger and the jobs recorded since it was last looked at.
 
-It works while somebody looks, and once an hour. So the gateway never waits for it.
+It works while somebody looks at the pages. So the gateway never waits for it.
 """
 
 from __future__ import annotations

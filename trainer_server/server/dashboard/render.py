@@ -37,7 +37,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 """Of every page. Scripts and styles are files of this server; nothing in a page runs, whatever stands in it."""
-MOST = 6_000
+MOST = 3_000
 """Characters of a text that a page shows at first."""
 
 _ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")

@@ -23,6 +23,7 @@ router = APIRouter(prefix="/ui", include_in_schema=False, route_class=PageRoute)
 _MOST_WORDS = 1500
 """Words of a text that are compared one by one; longer ones are compared by lines."""
 _MOST_TEXT = 60_000
+_Call = tuple[str, CallItem]
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
 
@@ -75,7 +76,7 @@ def _group(sources: Sources, scenario: str, policy: str, version: int | None) ->
 
 def _difference(first: RunFacts, second: RunFacts) -> dict[str, Any]:
     pairs = []
-    for left, right in zip_longest(first.calls, second.calls):
+    for left, right in _paired(first.calls, second.calls):
         texts = _said(left), _said(right)
         pairs.append({"left": left, "right": right, "pieces": list(differences(*texts)), "same": texts[0] == texts[1]})
     tools = [
@@ -90,7 +91,14 @@ def _difference(first: RunFacts, second: RunFacts) -> dict[str, Any]:
     return {"pairs": pairs, "tools": lines, "metrics": metrics}
 
 
-def _said(call: tuple[str, CallItem] | None) -> str:
+def _paired(left: Sequence[_Call], right: Sequence[_Call]) -> Iterator[tuple[_Call | None, _Call | None]]:
+    """Calls of two runs beside each other: those of the same nodes, in their order."""
+    matcher = difflib.SequenceMatcher(None, [path for path, _ in left], [path for path, _ in right], autojunk=False)
+    for _, a, b, c, d in matcher.get_opcodes():
+        yield from zip_longest(left[a:b], right[c:d])
+
+
+def _said(call: _Call | None) -> str:
     if call is None:
         return ""
     message = call[1].call.message or (call[1].row.message if call[1].row else None) or {}
