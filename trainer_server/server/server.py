@@ -133,6 +133,8 @@ class Server:
         self.exports = Exports(home, base, self.store, self.jobs.retention)
         self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By policy: one creation, promotion or change of its candidate at a time."""
+        self.ending = asyncio.Event()
+        """Set when the server is told to stop: what only watches it ends at once."""
         self.failure: str | None = None
         """Why engines could not be started."""
         self._tasks: list[asyncio.Task[None]] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from art_langgraph import ChatART, TrajectoryGroup, gather, rollout, session
+from art_langgraph import ChatART, gather, rollout, session
 from art_langgraph.client import reports
 from art_langgraph.client.reports import flush, report, trace_of, unsent
 from art_langgraph.trajectory import CompletionCall, NodeRun, Scenario, ToolCall, Trajectory
@@ -45,8 +45,8 @@ async def test_a_run_is_told_when_it_has_ended(connected: TrainerServer) -> None
 
 
 async def test_a_reward_of_the_group_is_told_too(connected: TrainerServer) -> None:
-    def judge(group: TrajectoryGroup) -> list[float]:
-        for run in group.trajectories:
+    def judge(runs: list[Trajectory]) -> list[float]:
+        for run in runs:
             run.reward_reason = "the first one is best"
         return [1.0, 0.0]
 

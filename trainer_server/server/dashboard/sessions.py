@@ -67,6 +67,9 @@ class Sessions:
         """
         if not (path == "/" or path.startswith(("/ui/", "/api/"))):
             return False
+        asked_by = headers.get("Sec-Fetch-Site", "none")
+        if path.startswith("/api/") and asked_by not in ("same-origin", "none"):
+            return False  # a page of another port of this host, for example: it gets the cookie
         if method not in _SAFE and not _own_page(headers):
             return False
         return self._valid(_cookie(headers.get("Cookie", ""), self.cookie))

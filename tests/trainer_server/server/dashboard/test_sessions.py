@@ -90,6 +90,13 @@ def test_a_change_must_come_from_a_page_of_this_server(
         assert holds(sessions, value, method, "/api/policies", **headers) is taken
 
 
+def test_other_pages_reach_no_api_by_the_cookie(sessions: Sessions) -> None:
+    value = str(sessions.login("secret"))
+    for site, opens in (("same-origin", True), ("none", True), ("same-site", False), ("cross-site", False)):
+        assert holds(sessions, value, path="/api/policies", **{"Sec-Fetch-Site": site}) is opens
+    assert holds(sessions, value, path="/ui/runs", **{"Sec-Fetch-Site": "same-site"}), "a link may lead here"
+
+
 def test_guesses_are_slowed_down(sessions: Sessions, clock: Clock) -> None:
     for _ in range(10):
         assert not sessions.too_many()

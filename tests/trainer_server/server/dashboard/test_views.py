@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 from tests.support.trainer_server import TOKEN, TrainerServer
+from trainer_server.server.app import create_app
+from trainer_server.server.config import ServerConfig
+from trainer_server.server.dashboard.sources import Sources
+from trainer_server.server.dashboard.views.events import _changes
+from trainer_server.wire import Home
 
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m" + "y" * 5000
 PAGES = ["/", "/ui/runs", "/ui/jobs", "/ui/diff", "/ui/policies/agent", "/ui/now", "/ui/throughput.json", "/ui/events"]
@@ -103,7 +110,9 @@ def test_every_page_has_a_strict_policy_and_no_inline_script_or_style(browser: h
         assert answer.headers["Cache-Control"] == "no-store"
         scripts = re.findall(r"<script[^>]*>", answer.text)
         assert all("src=" in one for one in scripts), path
-        assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:|https?://", answer.text), path
+        assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:|(src|href|action)=.(https?:)?//", answer.text), (
+            path
+        )
 
 
 def test_hostile_text_is_escaped_everywhere(browser: httpx.Client, run: str) -> None:
@@ -213,6 +222,16 @@ def test_changes_are_sent_while_a_page_is_open(server: TrainerServer, browser: h
             http.put("/api/rollouts/eventful", json={})
         news = next(line for line in lines if line.startswith("data:"))
     assert "runs" in json.loads(news.removeprefix("data:"))
+
+
+async def test_an_open_page_does_not_hold_up_the_end_of_the_server(tmp_path: Path, base_model: Path) -> None:
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.letters_engine:make")
+    app = create_app(config, TOKEN)
+    stream = _changes(Request({"type": "http"}), Sources(app.state.server))
+    assert await anext(stream) == "retry: 3000\n\n"
+    app.state.server.ending.set()
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
 
 
 def test_a_trace_that_is_none_is_refused(server: TrainerServer) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
@@ -32,13 +33,14 @@ async def events(request: Request, sources: SourcesDep) -> Response:
 
 
 async def _changes(request: Request, sources: Sources) -> AsyncIterator[str]:
-    stopping = sources.server.gateway.stopping
+    ending = sources.server.ending
     yield "retry: 3000\n\n"
     known = await asyncio.to_thread(_state, sources)
     sent = began = time.monotonic()
-    while not stopping.is_set() and time.monotonic() < began + _LONGEST:
-        await asyncio.sleep(_LOOK)
-        if await request.is_disconnected():
+    while time.monotonic() < began + _LONGEST:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ending.wait(), _LOOK)
+        if ending.is_set() or await request.is_disconnected():
             return
         await sources.look()
         state = await asyncio.to_thread(_state, sources)
