@@ -22,7 +22,7 @@ from trainer_server.wire import CompletionStatus, RunTrace
 from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.text import writable
 
-_TABLES = ("run_texts", "run_versions", "run_traces", "run_steps")
+_TABLES = ("run_versions", "run_traces", "run_steps")
 _EARLIER = """
 INSERT OR IGNORE INTO runs (id, started, changed, evaluation, scenario, reward, rewarded_by)
 SELECT id, created, changed, coalesce(json_extract(spec, '$.evaluation'), 0),
@@ -152,6 +152,7 @@ class RunBook:
             old = "SELECT number FROM runs WHERE changed < ?"
             for table in _TABLES:
                 db.execute(f"DELETE FROM {table} WHERE run IN ({old})", (before,))
+            db.execute(f"DELETE FROM run_texts WHERE rowid IN ({old})", (before,))
             db.execute("DELETE FROM run_minutes WHERE minute < ?", (int(before // 60),))
             return db.execute("DELETE FROM runs WHERE changed < ?", (before,)).rowcount
 

@@ -17,6 +17,7 @@ _COLUMNS = (
 )
 _TRUTHS = ("several", "evaluation", "traced")
 _CURSOR = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)-([0-9]{1,18})")
+_WORD = re.compile(r"[^\W_]+")
 MOST_OF_A_GROUP = 64
 """Runs of a group that are shown side by side."""
 
@@ -56,7 +57,8 @@ class RunFilter:
     """Which runs to list. None, or an empty text, does not restrict."""
 
     search: str = ""
-    """In the id, the scenario's id, the beginning of the task and of the answer. Case does not matter in ASCII."""
+    """The beginning of an id or of the scenario's id; or words, in any order, that the beginning of the task or of the
+    answer has. A word may be cut at its end. Case and accents do not matter."""
     policy: str = ""
     version: int | None = None
     scenario: str = ""
@@ -255,6 +257,7 @@ def _clauses(wanted: RunFilter) -> tuple[list[str], list[Any]]:
     if wanted.search:
         text = re.sub(r"([%_\\])", r"\\\1", writable(wanted.search))
         begins = " OR ".join(f"{column} LIKE ? ESCAPE '\\'" for column in ("id", "scenario", "trajectory"))
-        inside = "number IN (SELECT run FROM run_texts WHERE text LIKE ? ESCAPE '\\')"
-        add(f"({begins} OR {inside})", *[f"{text}%"] * 3, f"%{text}%")
+        words = [f'"{word}"*' for word in _WORD.findall(writable(wanted.search))]
+        inside = " OR number IN (SELECT rowid FROM run_texts WHERE run_texts MATCH ?)" if words else ""
+        add(f"({begins}{inside})", *[f"{text}%"] * 3, *([" ".join(words)] if words else []))
     return clauses, values

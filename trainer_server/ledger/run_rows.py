@@ -40,7 +40,7 @@ CREATE INDEX IF NOT EXISTS runs_policy ON runs (policy, version, started);
 CREATE INDEX IF NOT EXISTS runs_scenario ON runs (scenario, started) WHERE scenario IS NOT NULL;
 CREATE INDEX IF NOT EXISTS runs_evaluation ON runs (policy, version, reward) WHERE evaluation = 1;
 CREATE INDEX IF NOT EXISTS runs_trajectory ON runs (trajectory) WHERE trajectory IS NOT NULL;
-CREATE TABLE IF NOT EXISTS run_texts (run INTEGER PRIMARY KEY, text TEXT NOT NULL) STRICT;
+CREATE VIRTUAL TABLE IF NOT EXISTS run_texts USING fts5 (text);
 CREATE TABLE IF NOT EXISTS run_versions (
     run INTEGER NOT NULL, policy TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (run, policy, version)
 ) STRICT, WITHOUT ROWID;
@@ -106,9 +106,9 @@ def note_scenario(db: sqlite3.Connection, number: int, scenario: RolloutScenario
 
 def note_text(db: sqlite3.Connection, number: int, text: str, *, only_first: bool = False) -> None:
     """What a search looks at. only_first: what is known already stays."""
-    how = "OR IGNORE" if only_first else "OR REPLACE"
-    if text.strip():
-        db.execute(f"INSERT {how} INTO run_texts VALUES (?, ?)", (number, writable(text)))
+    known = db.execute("SELECT 1 FROM run_texts WHERE rowid = ?", (number,)).fetchone()
+    if text.strip() and not (known and only_first):
+        db.execute("INSERT OR REPLACE INTO run_texts (rowid, text) VALUES (?, ?)", (number, writable(text)))
 
 
 def note_version(db: sqlite3.Connection, number: int, policy: str, version: int) -> None:

@@ -76,10 +76,10 @@ async def test_a_session_and_a_run_that_raised_are_told(connected: TrainerServer
 
 
 def test_half_a_surrogate_pair_is_told_as_its_escape() -> None:
-    tool = ToolCall(tool="read", arguments={"\ud83d": "ü"}, started=1)
+    tool = ToolCall(tool="read", arguments={"ü": "\ud83d"}, started=1)
     trace = trace_of(Trajectory(scenario=Scenario(input="hi \ud83d"), tool_calls=[tool]))
     assert trace.scenario.input == "hi \\ud83d"
-    assert trace.tool_calls[0].arguments == {"\\ud83d": "ü"}
+    assert trace.tool_calls[0].arguments == {"ü": "\\ud83d"}
 
 
 def test_a_run_that_is_too_large_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,9 @@ def test_filters(runs: RunList) -> None:
     assert ids(runs, search="RUN-3") == everything[:10]
     assert ids(runs, search="tr-7") == [7]
     assert ids(runs, search="100%_2") == [*range(29, 19, -1), 2]
-    assert ids(runs, search="%") == everything
-    assert ids(runs, search="0__") == []
+    assert ids(runs, search="TÁSK 3") == [*range(39, 29, -1), 3]
+    assert ids(runs, search="%") == ids(runs, search="sk 3") == []
+    assert ids(runs, search='0" OR "3') == ids(runs, search="NEAR(task)") == []
 
 
 @given(search=st.text(max_size=8), policy=st.text(max_size=8), scenario=st.text(max_size=8))

@@ -83,7 +83,9 @@ def page(request: pytest.FixtureRequest, watched: TrainerServer, chromium: Any) 
     page = context.new_page()
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    page.on(
+        "console", lambda said: wrong.append(said.text) if said.type == "error" and "404" not in said.text else None
+    )
     page.goto("/ui/runs")
     assert page.url.endswith("/ui/login?next=/ui/runs")
     page.fill("#token", TOKEN)
@@ -250,7 +252,8 @@ def test_keys_and_looks(page: Any) -> None:
     page.keyboard.press("j")
     assert page.evaluate("document.activeElement.className") == "id"
     page.keyboard.press("Enter")
-    page.wait_for_selector(".tree.top")
+    page.wait_for_selector("h2 >> text=What it did")
+    page.wait_for_selector(".live[data-state=on]")
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
