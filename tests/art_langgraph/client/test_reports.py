@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from art_langgraph import ChatART, gather, rollout, session
+from art_langgraph import ChatART, TrajectoryGroup, gather, rollout, session
 from art_langgraph.client import reports
 from art_langgraph.client.reports import flush, report, trace_of, unsent
 from art_langgraph.trajectory import CompletionCall, NodeRun, Scenario, ToolCall, Trajectory
@@ -45,10 +45,10 @@ async def test_a_run_is_told_when_it_has_ended(connected: TrainerServer) -> None
 
 
 async def test_a_reward_of_the_group_is_told_too(connected: TrainerServer) -> None:
-    def judge(runs: list[Trajectory]) -> list[float]:
-        for run in runs:
-            run.reward_reason = "the first one is best"
-        return [1.0, 0.0]
+    def judge(group: TrajectoryGroup) -> TrajectoryGroup:
+        for run, value in zip(group.trajectories, (1.0, 0.0), strict=True):
+            run.reward, run.reward_reason = value, "the first one is best"
+        return group
 
     (group,) = await gather(counting(), ["say so"], 2, group_reward=judge, progress=False)
     traces = [told(connected, run) for run in group.trajectories]

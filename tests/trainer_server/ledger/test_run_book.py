@@ -123,7 +123,10 @@ def test_runs_are_kept_as_long_as_rollouts(book: RunBook) -> None:
     assert book.purge(days=1) == 1
     assert (RunList(book).run("a"), book.traced("a")) == (None, None)
     with book.opened() as db:
-        left = [db.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in ("run_traces", "run_texts", "run_versions")]
+        left = [
+            db.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
+            for name in ("run_traces", "run_texts", "run_versions")
+        ]
     assert left == [0, 0, 0]
 
 

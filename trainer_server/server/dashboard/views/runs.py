@@ -77,7 +77,7 @@ async def show_runs(request: Request, asked: AskedDep, sources: SourcesDep, befo
     await sources.look()
     values = await asyncio.to_thread(_listed, sources, asked, before, 0)
     policies = sorted(sources.server.names.newest)
-    total = await asyncio.to_thread(_total, sources, asked.wanted)
+    total = None if asked.wanted.any else await asyncio.to_thread(sources.runs.count)  # else it would search twice
     return page(request, "runs.html", asked=asked, policies=policies, total=total, before=before, **values)
 
 
@@ -117,14 +117,6 @@ def _listed(sources: Sources, asked: Asked, before: str, shown: int) -> dict[str
         "loose": sources.server.runs.loose(),
         "follower": sources.follower,
     }
-
-
-def _total(sources: Sources, wanted: RunFilter) -> str:
-    if wanted.search:  # it would be searched a second time
-        return ""
-    most = 10_000
-    count = sources.runs.count(wanted, most)
-    return f"{count:,}{'+' if wanted.any and count == most else ''}"
 
 
 def _number(name: str, text: str) -> float | None:
