@@ -28,6 +28,7 @@ from art_langgraph.capture.release import release
 from art_langgraph.capture.remote.outbox import Outbox
 from art_langgraph.capture.scope import Scope, enclosing_run, explicit
 from art_langgraph.capture.writer import Writer
+from art_langgraph.client.reports import report
 from art_langgraph.notices import warn_once
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import CompletionCall
@@ -200,6 +201,8 @@ class _ProcessHandler(BaseCallbackHandler):
         asked = trajectory.completions or trajectory.resumes or trajectory.waiting
         if asked and self.writer:  # a chain that asked no model, and no person, is no run of an agent
             self.writer.finished(trajectory)
+            if not root.taken_up:  # the rollout that waits for it reports all of its parts
+                report(trajectory, root.handler.scope.servers)
         self.outbox.ended(root.handler.scope, trajectory)
 
 

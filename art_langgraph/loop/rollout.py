@@ -22,6 +22,7 @@ from art_langgraph.capture.handover import handed_over
 from art_langgraph.capture.remote.calls import attach
 from art_langgraph.capture.remote.home import bring_home
 from art_langgraph.capture.scope import Scope, recording
+from art_langgraph.client.reports import report, report_again
 from art_langgraph.client.servers import known_servers
 from art_langgraph.loop import threads
 from art_langgraph.loop.failures import check_runs, runs_of, warn_unheard
@@ -152,6 +153,7 @@ async def rollout(
         warn_unheard(trajectory, source.kind)
     if store is not None:
         await asyncio.to_thread(store.add, trajectory, replaces=[record.id for record in scope.records])
+    report(trajectory, scope.servers, last.run.server if last.run.registered or trajectory.error else None)
     if problem is not None:
         raise PinIgnored(problem, trajectories=[trajectory])
     return trajectory
@@ -410,6 +412,8 @@ async def run_groups(
                 warn_unheard(trajectory, source.kind)
             if store is not None:
                 await asyncio.to_thread(store.score_group, group)
+            for trajectory in group.trajectories:
+                report_again(trajectory)
             bar.advance(judging)
             return group
 

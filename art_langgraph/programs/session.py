@@ -15,6 +15,7 @@ from art_langgraph.capture.graph_run import error_text
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.scope import Scope, recording
 from art_langgraph.client.outages import retry_seconds
+from art_langgraph.client.reports import report
 from art_langgraph.client.servers import known_servers
 from art_langgraph.programs.clients import tie_clients
 from art_langgraph.programs.environment import found_by_clients
@@ -84,6 +85,7 @@ class session:
         finally:
             if self._store is not None:
                 await asyncio.to_thread(self._store.add, trajectory)
+            report(trajectory, self._scope.servers, self._run.server if self._run.registered else None)
 
     def __enter__(self) -> Run:
         register_now(self._run, evaluation=self._evaluation, metadata=self._metadata)
@@ -103,6 +105,7 @@ class session:
         finally:
             if self._store is not None:
                 self._store.add(trajectory)
+            report(trajectory, self._scope.servers, self._run.server if self._run.registered else None)
 
     def _enter(self) -> Run:
         tie_clients()

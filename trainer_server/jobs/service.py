@@ -70,7 +70,7 @@ class JobService:
         teacher_urls: Sequence[str] = (),
         teacher_api_key: str | None = None,
     ) -> None:
-        self._board, self._store, self._names = board, store, names
+        self.board, self._store, self._names = board, store, names
         board.end_turn()  # removes the turn that an earlier server gave: its engines are gone
         self.open = OpenJobs(board, ledger)
         self.process = TrainerProcess(settings, board=board, store=store, open_ids=self.open)
@@ -117,7 +117,7 @@ class JobService:
 
     def prune(self, days: float) -> int:
         """Deletes the directories of jobs that ended more than `days` ago; see JobBoard.prune."""
-        return self._board.prune(days)
+        return self.board.prune(days)
 
     def served(self, policy: str) -> int | None:
         """The newest version whose job has ended, which a policy's name means when the server starts; None: none."""
@@ -134,11 +134,11 @@ class JobService:
         """
         for file in self.open.files():
             why = self._names.unserved.get(file.policy)
-            if why is None or self._board.trained(file.id) or self._store.made_by(file.policy, file.id):
+            if why is None or self.board.trained(file.id) or self._store.made_by(file.policy, file.id):
                 continue
             error = (
                 "This job was not done, and changed nothing: send it again, under another idempotency key, once its "
                 f"policy is served. {why}"
             )
             log.error("%s: %s", file.id, error)
-            self._board.report(file.id, Trained(error=error))
+            self.board.report(file.id, Trained(error=error))

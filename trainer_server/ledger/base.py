@@ -6,7 +6,8 @@ Other packages use `Ledger` and `LedgerError` only; they know no database. See "
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from trainer_server.wire import ARTError, Completion, Home
 
@@ -102,6 +103,42 @@ class Ledger(Protocol):
 
     def close(self) -> None:
         """Finishes the calls of `add` that have not returned, and frees the ledger's resources."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a list of completions says of one of them."""
+
+    place: int
+    """Where it stands among the completions. Completions that are added later have higher places."""
+    created: float
+    """Unix time, seconds."""
+    policy: str | None
+    version: int | None
+    rollout: str | None
+    status: str
+    tokens: int
+    """Sampled tokens."""
+    text: str
+    """The beginning of the last message of the request."""
+
+
+@runtime_checkable
+class ListsCompletions(Protocol):
+    """What a ledger may have besides: it lists what it recorded. The dashboard needs it to find runs that nobody
+    registered, rewarded or reported; it says so where a ledger lacks it."""
+
+    def recorded(self, after: int, limit: int) -> list[Recorded]:
+        """Completions in the order in which they were added.
+
+        Args:
+            after: Leaves out those up to this place; 0: none.
+            limit: How many at most.
+
+        Raises:
+            LedgerError: The ledger could not be read.
+        """
         ...
 
 

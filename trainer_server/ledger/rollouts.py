@@ -13,6 +13,8 @@ from pathlib import Path
 
 from trainer_server.ledger.base import RETENTION_DAYS
 from trainer_server.ledger.file import LedgerFile
+from trainer_server.ledger.run_rows import SCHEMA as RUNS
+from trainer_server.ledger.run_rows import note_reward, note_spec
 from trainer_server.wire import GivenReward, Reward, RolloutListed, RolloutSpec
 from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.text import writable
@@ -46,7 +48,7 @@ class RolloutBook:
     def __init__(self, path: Path) -> None:
         self._specs: OrderedDict[str, RolloutSpec | None] = OrderedDict()
         """By rollout: what it was registered with, None for nothing. The one that was asked for last stands last."""
-        self._file = LedgerFile(path, "rollouts", _SCHEMA)
+        self._file = LedgerFile(path, "rollouts", _SCHEMA + RUNS)
 
     def register(self, rollout_id: str, spec: RolloutSpec) -> None:
         """Records what a rollout is, in place of what was recorded before. When this returns, it survives a crash."""
@@ -54,6 +56,7 @@ class RolloutBook:
             with self._file.opened() as db, db:
                 _touch(db, rollout_id)
                 db.execute("UPDATE rollouts SET spec = ? WHERE id = ?", (to_json(spec), rollout_id))
+                note_spec(db, rollout_id, spec)
             self._remember(rollout_id, spec)
 
     def spec(self, rollout_id: str) -> RolloutSpec | None:
@@ -93,6 +96,8 @@ class RolloutBook:
                 _touch(db, rollout_id)
                 if spec is not None:
                     db.execute("UPDATE rollouts SET spec = ? WHERE id = ?", (to_json(spec), writable(rollout_id)))
+                    note_spec(db, rollout_id, spec)
+                note_reward(db, rollout_id, given.reward, given.source)
                 db.execute("INSERT INTO rewards VALUES (?, ?)", (writable(rollout_id), to_json(given)))
                 db.executemany(
                     "INSERT OR IGNORE INTO policies VALUES (?, ?)", [(writable(rollout_id), name) for name in policies]

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from trainer_server.ledger.base import RETENTION_DAYS, LedgerError
+from trainer_server.ledger.base import RETENTION_DAYS, LedgerError, Recorded
 from trainer_server.wire import Completion
 from trainer_server.wire.home import create_private
 from trainer_server.wire.jsonl import from_json, to_json
@@ -92,6 +92,15 @@ class SQLiteLedger:
         )
         return set(rows)
 
+    def recorded(self, after: int, limit: int) -> list[Recorded]:
+        statement = (
+            "SELECT rowid, created, policy, version, rollout, status, "
+            "coalesce(json_array_length(record, '$.token_ids'), 0), "
+            "substr(CAST(coalesce(json_extract(record, '$.request.messages[#-1].content'), '') AS TEXT), 1, 300) "
+            f"FROM completions WHERE rowid > {{}} ORDER BY rowid LIMIT {limit:d}"
+        )
+        return [Recorded(*row) for row in self._select(statement, [after])]
+
     def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS) -> int:
         before, deleted = time.time() - days * 86400, 0
         try:
@@ -121,7 +130,7 @@ class SQLiteLedger:
         self._thread.join()
         self._thread = None
 
-    def _select(self, statement: str, ids: Sequence[str]) -> list[tuple[Any, ...]]:
+    def _select(self, statement: str, ids: Sequence[str | int]) -> list[tuple[Any, ...]]:
         """Rows of a statement, in which `{}` stands for values. Opens a new connection, so any thread may call it."""
         rows: list[tuple[Any, ...]] = []
         try:

@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from trainer_server.engines.base import EngineLost
-from trainer_server.server import dashboard
 from trainer_server.server.auth import BearerAuth, KnownHosts
 from trainer_server.server.bodies import Bodies
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.connections import Stopped
+from trainer_server.server.dashboard import views
+from trainer_server.server.dashboard.sessions import Sessions
 from trainer_server.server.errors import add_error_handlers
 from trainer_server.server.rollout_paths import RolloutPaths
 from trainer_server.server.routes import ROUTERS
@@ -33,6 +34,7 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
         ConfigError, EngineError, LedgerError: Settings that cannot work.
     """
     server = Server(config)
+    sessions = Sessions(token)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -45,12 +47,12 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     app = FastAPI(
         title="art-langgraph trainer server", version="0.1.0", lifespan=lifespan, docs_url=None, redoc_url=None
     )
-    app.state.server = server
-    for router in (*ROUTERS, dashboard.router):
+    app.state.server, app.state.sessions = server, sessions
+    for router in (*ROUTERS, *views.ROUTERS):
         app.include_router(router)
     app.add_middleware(RolloutPaths)  # the last that is added is the first to be asked
     app.add_middleware(Bodies, most_mib=config.max_body_mib)
-    app.add_middleware(BearerAuth, token=token)
+    app.add_middleware(BearerAuth, token=token, sessions=sessions)
     app.add_middleware(KnownHosts, hosts=(config.host, *config.allowed_hosts))
     app.add_middleware(Stopped)
     add_error_handlers(app)

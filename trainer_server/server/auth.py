@@ -7,17 +7,21 @@ import ipaddress
 import os
 import secrets
 from collections.abc import Iterable
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trainer_server.gateway.errors import APIError
 from trainer_server.process.files import write_atomic
+from trainer_server.server.dashboard.sessions import LOGIN, Sessions
 from trainer_server.wire import ConfigError, Home
 
-OPEN = {"/health", "/ready", "/", "/favicon.ico"}
+OPEN = {"/health", "/ready", "/favicon.ico", LOGIN}
 """Routes that need no token. Without it they say whether the server is ready, and nothing else."""
+_OPEN_BELOW = "/ui/static/"
+"""Files of the dashboard: the same on every server."""
 
 
 class KnownHosts:
@@ -83,12 +87,13 @@ class BearerAuth:
     """Answers 401 to requests without the token. Plain ASGI: streams and disconnects pass through untouched.
 
     The token is in the header `Authorization: Bearer …`, or in `x-api-key`, as Anthropic's clients send it. Open routes
-    are let through without it; `authorized` says whether a request has it.
+    are let through without it; `authorized` says whether a request has it. A browser that was logged in has a cookie
+    instead, which counts for the dashboard and the control API. A browser that was not is led to the login page.
     """
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, token: str, sessions: Sessions) -> None:
         self.app = app
-        self._token = token.encode()
+        self._token, self._sessions = token.encode(), sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -96,10 +101,17 @@ class BearerAuth:
             return
         headers = Headers(scope=scope)
         given = headers.get("Authorization", "").removeprefix("Bearer ").strip() or headers.get("X-API-Key", "")
+        method, path = scope["method"], scope["path"]
         holds = hmac.compare_digest(given.encode(), self._token)
+        holds = holds or (not given and self._sessions.holds(method, path, headers))
         scope.setdefault("state", {})["authorized"] = holds
-        if holds or scope["path"] in OPEN:
+        if holds or path in OPEN or path.startswith(_OPEN_BELOW):
             await self.app(scope, receive, send)
+            return
+        if method == "GET" and not given and (path == "/" or path.startswith("/ui/")):
+            asked = path + (f"?{query.decode('latin-1')}" if (query := scope.get("query_string")) else "")
+            login = RedirectResponse(f"{LOGIN}?next={quote(asked)}", status_code=303)
+            await login(scope, receive, send)
             return
         what = "the bearer token is wrong" if given else "the bearer token is missing"
         refusal = APIError(

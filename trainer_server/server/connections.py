@@ -204,13 +204,17 @@ class DrainingServer(uvicorn.Server):
         config: uvicorn's. Its `timeout_graceful_shutdown` must be longer than `grace`.
         grace: Seconds for which requests are waited for.
         end: Is called after that: ends streams that have begun, which cannot be answered any more.
+        begin: Is called before that: ends streams that nobody needs to the end, such as those of open pages.
     """
 
-    def __init__(self, config: uvicorn.Config, *, grace: float, end: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, *, grace: float, end: Callable[[], None], begin: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(config)
-        self._grace, self._end = grace, end
+        self._grace, self._end, self._begin = grace, end, begin
 
     async def shutdown(self, sockets: list[Any] | None = None) -> None:
+        self._begin()
         timer = asyncio.get_running_loop().call_later(self._grace, self._end)
         try:
             await super().shutdown(sockets)

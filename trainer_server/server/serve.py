@@ -70,7 +70,8 @@ def serve(config: ServerConfig) -> None:
             timeout_graceful_shutdown=math.ceil(config.drain + _ENDING),
         )
         end = app.state.server.gateway.stopping.set
-        DrainingServer(settings, grace=config.drain, end=end).run(sockets=[listener])
+        begin = app.state.server.ending.set
+        DrainingServer(settings, grace=config.drain, end=end, begin=begin).run(sockets=[listener])
     finally:
         listener.close()
         home.server.unlink(missing_ok=True)

@@ -24,6 +24,7 @@ from trainer_server.jobs.supervisor import TrainerSettings
 from trainer_server.ledger.draws import Draws
 from trainer_server.ledger.registry import ledger_factory, open_ledger
 from trainer_server.ledger.rollouts import RolloutBook
+from trainer_server.ledger.run_book import RunBook
 from trainer_server.policies.canary import Canary
 from trainer_server.policies.export import Exports
 from trainer_server.policies.leases import Leases
@@ -61,6 +62,7 @@ class Server:
         check_names(config)
         self.ledger = open_ledger(config.ledger, home)  # before a model is downloaded
         self.rollouts = RolloutBook(home.rollouts)
+        self.runs = RunBook(home.rollouts)
         self.draws = Draws(home.rollouts)
         base = resolve_base(config)
         self.identity = Identity(server_id(home), base, base.tokenizer_fingerprint())
@@ -131,6 +133,8 @@ class Server:
         self.exports = Exports(home, base, self.store, self.jobs.retention)
         self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By policy: one creation, promotion or change of its candidate at a time."""
+        self.ending = asyncio.Event()
+        """Set when the server is told to stop: what only watches it ends at once."""
         self.failure: str | None = None
         """Why engines could not be started."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -195,6 +199,7 @@ class Server:
             if deleted := await asyncio.to_thread(self.ledger.purge, keep=self.jobs.open.completions()):
                 log.info("%d completions past their retention were deleted from the ledger", deleted)
             await asyncio.to_thread(self.rollouts.purge)
+            await asyncio.to_thread(self.runs.purge)
             await asyncio.to_thread(self.draws.purge)
         except Exception:  # a full disk, say: tried again in an hour, for as long as the server lives
             log.exception("completions past their retention could not be deleted from the ledger")

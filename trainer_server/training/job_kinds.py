@@ -8,7 +8,7 @@ import math
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 
 from trainer_server.jobs.board import JobBoard, JobFile, Progress
 from trainer_server.ledger.base import Ledger
+from trainer_server.ledger.step_tokens import write_step_tokens
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
 from trainer_server.process import faults
 from trainer_server.training.checkpoint import load_state, make_optimizer, save_state
@@ -209,6 +210,9 @@ class JobKinds:
         _, newest = self._publisher.newest(job.policy)
         version = self._begins_from(job, newest)
         metrics, optimizer = self._together(job, version)
+        tokens = metrics.pop("tokens")
+        with suppress(OSError):  # for the dashboard only
+            write_step_tokens(self._board.root / job.id, tokens)
         trained = metrics["trajectories_trained"]
         self._board.use(job.id, trained)  # before the version: a process that is killed after it does not step again
         metrics["trajectories_trained"] = len(trained)

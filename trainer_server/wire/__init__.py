@@ -64,6 +64,7 @@ from trainer_server.wire.rollouts import (
     RolloutScenario,
     RolloutSpec,
     RolloutToolCall,
+    RunTrace,
     rollout_path,
 )
 from trainer_server.wire.sft import Conversation, SFTConfig, SFTRequest
@@ -135,6 +136,7 @@ __all__ = [
     "RolloutScenario",
     "RolloutSpec",
     "RolloutToolCall",
+    "RunTrace",
     "SFTConfig",
     "SFTRequest",
     "Sampling",

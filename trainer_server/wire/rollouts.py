@@ -194,6 +194,105 @@ class RolloutList(BaseModel):
     """`after` of the next page; None: this is the last one."""
 
 
+class TracePlace(BaseModel):
+    """Where in a graph something happened. The fields are those of the client's `Place`."""
+
+    node: str | None = None
+    agent: str | None = None
+    path: list[str] = Field(default_factory=list)
+    """Names of the nodes from the outermost graph inwards."""
+    namespace: str = ""
+    """Checkpoint namespace. Runs of nodes with the same one are attempts at the same work."""
+    step: int | None = None
+    branch: int | None = None
+    attempt: str | None = None
+    """Id of the node's run."""
+    parent: str | None = None
+    """Id of the run of the enclosing graph's node; None in the outermost graph."""
+    started: float
+    """Unix time, seconds."""
+    seconds: float = 0.0
+
+
+class TraceNode(TracePlace):
+    """A run of a node."""
+
+    error: str | None = None
+    interrupted: bool = False
+
+
+class TraceCall(TracePlace):
+    """A call of a chat model. The ledger has the messages of those that have an id."""
+
+    id: str | None = None
+    """Id of the completion in the ledger; None for models of other servers."""
+    model: str | None = None
+    version: int | None = None
+    message: dict[str, Any] | None = None
+    messages: list[dict[str, Any]] = Field(default_factory=list)
+    """Of calls without an id only."""
+    error: str | None = None
+    superseded: str | None = None
+    """Why the node ran again: `retry` or `resume`. Such a call does not count."""
+    cached: bool = False
+    reward: float | None = None
+
+
+class TraceTool(TracePlace):
+    """A tool call that was made."""
+
+    tool: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    result: str | None = None
+    structured: Any = None
+    content: list[dict[str, Any]] = Field(default_factory=list)
+    is_error: bool = False
+    failure: str | None = None
+    tool_call_id: str | None = None
+    server: str | None = None
+    """Name of the MCP server; None: the tool is none of an MCP server."""
+    server_version: str | None = None
+
+
+class RunTrace(BaseModel):
+    """Body of `PUT /api/rollouts/{id}/trace`: what the client knows of a run that has ended, and the ledger does not.
+
+    `art_langgraph.Trajectory` has the same fields; what it has besides is left out. The dashboard shows it.
+    """
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    id: str
+    """Id of the trajectory. Training steps name it."""
+    scenario: RolloutScenario
+    nodes: list[TraceNode] = Field(default_factory=list)
+    completions: list[TraceCall] = Field(default_factory=list)
+    tool_calls: list[TraceTool] = Field(default_factory=list)
+    output: Any = None
+    """The graph's final state."""
+    error: str | None = None
+    """What the graph raised."""
+    reward: float | None = None
+    reward_error: str | None = None
+    reward_reason: str | None = None
+    """What a judge said."""
+    reward_source: str | None = None
+    judgement: str | None = None
+    """Runs with the same one were judged together."""
+    node_rewards: dict[str, float] | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
+    evaluation: bool = False
+    hints: dict[str, str] = Field(default_factory=dict)
+    graph_id: str | None = None
+    thread_id: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    started: float
+    """Unix time, seconds."""
+    seconds: float = 0.0
+    left_out: list[str] = Field(default_factory=list)
+    """What the client left out because the run is too large to be sent."""
+
+
 def hinted_messages(messages: Any, hint: str) -> Any:
     """A conversation with a hint in it: at the end of the system message that it begins with, or as such a message.
 

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Path, Query
+from fastapi import APIRouter, Body, Path, Query, Request
+from pydantic import ValidationError
 
 from trainer_server.gateway.body import check_values
 from trainer_server.ledger.records import record_of
@@ -21,8 +22,11 @@ from trainer_server.wire import (
     RolloutList,
     RolloutRecord,
     RolloutSpec,
+    RunTrace,
+    Unprocessable,
     rollout_path,
 )
+from trainer_server.wire.jsonl import from_json
 
 router = APIRouter(prefix="/api/rollouts", tags=["rollouts"])
 
@@ -76,6 +80,13 @@ async def give_reward(rollout: str, reward: Reward, server: ServerDep) -> Rollou
     return await asyncio.to_thread(give)
 
 
+@router.put("/{rollout}/trace", status_code=204)
+async def put_trace(rollout: NewRolloutId, request: Request, server: ServerDep) -> None:
+    """Takes what a client knows of a run that has ended (`RunTrace`): nodes, tool calls, rewards. The dashboard shows
+    it. It is kept as long as the rollout, and another one takes its place."""
+    await asyncio.to_thread(_trace, server, rollout, await request.body())
+
+
 @router.delete("/{rollout}", status_code=204)
 async def release(rollout: str, server: ServerDep) -> None:
     """Ends a rollout's lease on its policy version, and forgets the records of its remote graphs. An unknown id is
@@ -88,6 +99,19 @@ async def release_all(rollouts: Annotated[set[str], Body()], server: ServerDep) 
     """The same for many rollouts."""
     server.leases.release(rollouts)
     server.records.drop(rollouts)
+
+
+def _trace(server: Server, rollout: str, body: bytes) -> None:
+    try:
+        trace = from_json(RunTrace, body.decode("utf-8", "replace"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise Unprocessable(f"{where or 'body'}: {first['msg']}", code="invalid_trace", param=where) from None
+    except ValueError as error:
+        raise Unprocessable(f"a trace is a JSON object: {error}", code="invalid_trace", param="body") from None
+    answers = [call.message.get("content") for call in trace.completions if call.message]
+    server.runs.trace(rollout, trace, str(next((text for text in reversed(answers) if text), "")))
 
 
 def _record(server: Server, rollout: str) -> RolloutRecord:

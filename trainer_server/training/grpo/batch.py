@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainer_server.jobs.teaching import Teaching
+from trainer_server.ledger.step_tokens import LeftOut
 from trainer_server.training.grpo.advantage import advantages, zero_variance
 from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig, TrajectoryRef, prefix_drift
 
@@ -55,7 +56,7 @@ class Batch:
     not trained, by reason. lengths: sampled tokens of each of the policy's completions. truncated: how many of these
     were cut by the limit of tokens. continuations: of the completions in the ledger, how many continue an earlier turn
     in which way. prefix_drift: of all of them. tokens_unscored: sampled tokens that are left out because the teacher
-    gave them no score.
+    gave them no score. left_out: each trajectory and completion that is not trained, with the reason.
     """
 
     version: int = 0
@@ -72,10 +73,25 @@ class Batch:
     continuations: Counter[str] = field(default_factory=Counter)
     prefix_drift: float | None = None
     tokens_unscored: int = 0
+    left_out: list[LeftOut] = field(default_factory=list)
 
     def keeping(self, samples: list[Sample], skipped: Counter[str]) -> Batch:
         """The same batch with these samples only. skipped: the completions that this leaves out, by reason."""
-        return dataclasses.replace(self, samples=samples, completions_skipped=self.completions_skipped + skipped)
+        kept = {(sample.trajectory_id, sample.completion.id) for sample in samples}
+        lost = [(one.trajectory_id, one.completion.id) for one in self.samples]
+        reason = " or ".join(skipped)
+        left_out = [LeftOut(trajectory=a, completion=b, reason=reason) for a, b in lost if (a, b) not in kept]
+        return dataclasses.replace(
+            self,
+            samples=samples,
+            completions_skipped=self.completions_skipped + skipped,
+            left_out=[*self.left_out, *left_out],
+        )
+
+    def skip(self, trajectory: str, completion: str, reason: str) -> None:
+        """Leaves a completion out, and counts it."""
+        self.completions_skipped[reason] += 1
+        self.left_out.append(LeftOut(trajectory=trajectory, completion=completion, reason=reason))
 
     def taught(self, config: GRPOConfig) -> bool:
         """Whether a teacher scores any of the tokens."""
@@ -169,6 +185,8 @@ def gather_batch(
         scored = [trajectory for trajectory in group.trajectories if trajectory.reward is not None]
         if config.rewards_count and (missing := len(group.trajectories) - len(scored)):
             batch.trajectories_skipped["no_reward"] += missing
+            unscored = [trajectory.id for trajectory in group.trajectories if trajectory.reward is None]
+            batch.left_out += [LeftOut(trajectory=one, reason="no_reward") for one in unscored]
         rewards = [trajectory.reward for trajectory in scored if trajectory.reward is not None]
         batch.rewards += rewards
         for trajectory in scored:
@@ -186,10 +204,13 @@ def gather_batch(
         dead = zero_variance(rewards, baseline) or not config.rewards_count
         if dead and not any(teacher or trajectory.hint for trajectory in scored):
             alone = len(rewards) == 1 and baseline is None
-            batch.groups_skipped["single_reward" if alone else "equal_rewards" if rewards else "no_reward"] += 1
+            why = "single_reward" if alone else "equal_rewards" if rewards else "no_reward"
+            batch.groups_skipped[why] += 1
+            batch.left_out += [LeftOut(trajectory=trajectory.id, reason=why) for trajectory in scored]
             continue
         for trajectory, advantage in zip(scored, values[number], strict=True):
             if dead and not (teacher or trajectory.hint):
+                batch.left_out.append(LeftOut(trajectory=trajectory.id, reason="equal_rewards"))
                 continue
             place = next(places)
             if trajectory.run is not None:
@@ -206,11 +227,11 @@ def gather_batch(
                     server_id=server_id,
                 )
                 if reason or completion is None:
-                    batch.completions_skipped[reason or "missing"] += 1
+                    batch.skip(trajectory.id, completion_id, reason or "missing")
                     continue
                 sample = Sample(completion, advantage, _trained(completion), number, place, trajectory.id)
                 if not any(sample.trained):
-                    batch.completions_skipped["forced"] += 1
+                    batch.skip(trajectory.id, completion_id, "forced")
                     continue
                 taught = _taught(sample, trajectory.hint, config, teaching)
                 batch.tokens_unscored += sum(sample.trained)
@@ -218,7 +239,7 @@ def gather_batch(
                     batch.samples.append(taught)
                     batch.tokens_unscored -= sum(taught.trained)
                 else:
-                    batch.completions_skipped[taught] += 1
+                    batch.skip(trajectory.id, completion_id, taught)
     return batch
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from trainer_server.ledger.step_tokens import StepTokens
 from trainer_server.training.grpo.batch import Batch, minibatches
 from trainer_server.training.grpo.metrics import StepMetrics, alarms
 from trainer_server.training.grpo.minibatch import Minibatch, highest_entropy
@@ -30,6 +31,7 @@ from trainer_server.training.grpo.old_logprobs import (
     trainable_samples,
 )
 from trainer_server.training.grpo.teacher import WithTeacher, teacher_logprobs
+from trainer_server.training.grpo.token_traces import TokenTraces
 from trainer_server.training.grpo.tokens import Tokens
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.ranks import ALONE, Ranks
@@ -52,7 +54,8 @@ def optimise(
     TrainingError the weights are those of no version.
 
     Returns:
-        The metrics. When nothing can be trained, they carry `skipped`, the reason, and no weight has changed.
+        The metrics. When nothing can be trained, they carry `skipped`, the reason, and no weight has changed. `tokens`
+        is no metric: what was measured of each token (StepTokens).
     """
     started = time.monotonic()
     batch = batch.keeping(*trainable_samples(model, batch, config, with_version, ranks))
@@ -67,15 +70,16 @@ def optimise(
     sizes = {**_sizes(parts), "rows_shared": model.share, "tokens_trained": int(tokens.trained_F.sum())}
     metrics = {**batch.metrics(), **sizes}
     if not metrics["tokens_trained"]:
-        return {**metrics, "skipped": batch.why_nothing()}
+        return {**metrics, "skipped": batch.why_nothing(), "tokens": StepTokens(left_out=batch.left_out)}
     packed = time.monotonic()
 
-    measured = StepMetrics(ranks)
+    measured, traces = StepMetrics(ranks), TokenTraces(len(tokens.trained_F), ranks)
     if tokens.expected_logp_F.isnan().all():
         measured.compare(compared_with_sampler(model, batch.samples, config, with_version, ranks))
     if config.num_iterations * len(parts) > 1 or config.top_entropy_quantile < 1:
         logp_F, entropy_F = old_logprobs(model, rows, tokens, ranks)
         measured.compare(logp_F - tokens.expected_logp_F)
+        traces.known(logp_F, entropy_F, tokens.trained_index(rows))
         tokens = replace(tokens, old_logp_F=torch.where(tokens.old_logp_F.isnan(), logp_F, tokens.old_logp_F))
         if config.top_entropy_quantile < 1:
             active_F = highest_entropy(parts, tokens, entropy_F, config.top_entropy_quantile)
@@ -93,7 +97,7 @@ def optimise(
     update = first_update = _updates(optimizer)
     for minibatch in (part for _ in range(config.num_iterations) for part in rng.sample(parts, len(parts))):
         optimizer.zero_grad(set_to_none=True)
-        losses.append(_backward(model, minibatch, tokens, config, measured, ranks))
+        losses.append(_backward(model, minibatch, tokens, config, measured, traces, ranks))
         ranks.all_reduce_gradients(weights)
         norms.append(float(torch.nn.utils.clip_grad_norm_(weights, config.max_grad_norm)))
         if not (math.isfinite(losses[-1]) and math.isfinite(norms[-1])):
@@ -118,11 +122,18 @@ def optimise(
         "updates_total": update,
         "ranks": ranks.count,
         "seconds": phases,
+        "tokens": traces.summary(batch.samples, batch.left_out),
     }
 
 
 def _backward(
-    model: PolicyModel, minibatch: Minibatch, tokens: Tokens, config: GRPOConfig, measured: StepMetrics, ranks: Ranks
+    model: PolicyModel,
+    minibatch: Minibatch,
+    tokens: Tokens,
+    config: GRPOConfig,
+    measured: StepMetrics,
+    traces: TokenTraces,
+    ranks: Ranks,
 ) -> float:
     """Adds up this rank's gradients of an update, row by row, and notes what it measured; the loss of all ranks."""
     loss = torch.zeros(1, dtype=torch.float64)
@@ -136,6 +147,7 @@ def _backward(
             (result.loss if counts else result.loss * 0).backward()  # type: ignore[no-untyped-call]
             if counts:
                 loss += result.loss.item()
+                traces.add(tokens.index_R(row), logp_R, entropy_R)
                 measured.add(result, logp_R.detach() - tokens.expected_logp_F[tokens.index_R(row)], entropy_R[kept])
     ranks.all_reduce(loss)
     return loss.item()

@@ -1,0 +1,128 @@
+"""What clients tell the trainer server of runs that have ended, and what they say where they cannot."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import Any
+
+import pytest
+
+from art_langgraph import ChatART, TrajectoryGroup, gather, rollout, session
+from art_langgraph.client import reports
+from art_langgraph.client.reports import flush, report, trace_of, unsent
+from art_langgraph.trajectory import CompletionCall, NodeRun, Scenario, ToolCall, Trajectory
+from tests.support.graphs import counting
+from tests.support.trainer_server import TrainerServer
+from trainer_server.wire import Connection, RunTrace
+from trainer_server.wire.rollouts import TraceCall, TraceNode, TraceTool
+
+
+def told(server: TrainerServer, run: Trajectory) -> RunTrace:
+    flush(30)
+    found = server.app.state.server.runs.traced(run.rollout_id)
+    assert isinstance(found, RunTrace)
+    return found
+
+
+def test_a_trace_has_no_field_that_a_trajectory_lacks() -> None:
+    for wire, client in (
+        (RunTrace, Trajectory),
+        (TraceCall, CompletionCall),
+        (TraceNode, NodeRun),
+        (TraceTool, ToolCall),
+    ):
+        extra = {"left_out"} if wire is RunTrace else set()
+        assert wire.model_fields.keys() - client.model_fields.keys() == extra
+
+
+async def test_a_run_is_told_when_it_has_ended(connected: TrainerServer) -> None:
+    run = await rollout(counting(), "say so", lambda run: {"good": 0.5, "short": 0.25})
+    trace = told(connected, run)
+    assert (trace.id, trace.reward, trace.metrics) == (run.id, 0.75, {"good": 0.5, "short": 0.25})
+    assert [(call.id, call.node, call.messages) for call in trace.completions] == [(run.completions[0].id, "model", [])]
+    assert [node.node for node in trace.nodes] == ["model"]
+
+
+async def test_a_reward_of_the_group_is_told_too(connected: TrainerServer) -> None:
+    def judge(group: TrajectoryGroup) -> TrajectoryGroup:
+        for run, value in zip(group.trajectories, (1.0, 0.0), strict=True):
+            run.reward, run.reward_reason = value, "the first one is best"
+        return group
+
+    (group,) = await gather(counting(), ["say so"], 2, group_reward=judge, progress=False)
+    traces = [told(connected, run) for run in group.trajectories]
+    assert [(one.reward, one.reward_reason) for one in traces] == [
+        (1.0, "the first one is best"),
+        (0.0, "the first one is best"),
+    ]
+
+
+async def test_a_session_and_a_run_that_raised_are_told(connected: TrainerServer) -> None:
+    runs = []
+
+    async def work() -> None:
+        async with session("do it") as run:
+            runs.append(run)
+            await ChatART(policy="agent", max_tokens=20).ainvoke("say this")
+            raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough"):
+        await work()
+    (run,) = runs
+    assert run.trajectory is not None
+    trace = told(connected, run.trajectory)
+    assert (trace.error, len(trace.completions)) == ("ValueError: enough", 1)
+
+
+def test_half_a_surrogate_pair_is_told_as_its_escape() -> None:
+    tool = ToolCall(tool="read", arguments={"ü": "\ud83d"}, started=1)
+    trace = trace_of(Trajectory(scenario=Scenario(input="hi \ud83d"), tool_calls=[tool]))
+    assert trace.scenario.input == "hi \\ud83d"
+    assert trace.tool_calls[0].arguments == {"ü": "\\ud83d"}
+
+
+def test_a_run_that_is_too_large_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "_MOST_BYTES", 100_000)
+    tool = ToolCall(tool="read", result="x" * 300_000, arguments={"a": "b"}, started=1)
+    run = Trajectory(scenario=Scenario(input="hello", id="y" * 300), tool_calls=[tool], output={"z": "w" * 50_000})
+    trace = trace_of(run)
+    assert len(trace.tool_calls[0].result or "") < 21_000
+    assert (trace.left_out, len(trace.scenario.id)) == (["texts beyond their first 20,000 characters"], 200)
+    many = run.model_copy(update={"tool_calls": [tool] * 10})
+    trace = trace_of(many)
+    assert (trace.tool_calls[9].result, trace.output, len(trace.left_out)) == (None, None, 2)
+
+
+def test_a_run_that_cannot_be_told_is_counted_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reports, "_GIVE_UP", 0.0)
+    monkeypatch.setattr("art_langgraph.notices._said", set())
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    before, nobody = unsent(), Connection(f"http://127.0.0.1:{port}", "key")
+    with caplog.at_level(logging.WARNING):
+        for number in range(3):
+            report(Trajectory(scenario=Scenario(input="x"), rollout_id=f"r{number}"), (), nobody)
+        flush(30)
+    assert unsent() == before + 3
+    assert [one.levelname for one in caplog.records if "dashboard" in one.message] == ["WARNING"]
+    assert "ART_REPORT_RUNS=0" in caplog.text
+
+
+def test_what_is_not_to_be_told_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(reports._reports, "put", sent.append)
+    server = Connection("http://127.0.0.1:1", "key")
+    run = Trajectory(scenario=Scenario(input="x"), rollout_id="r")
+    report(run, ())
+    report(run.model_copy(update={"rollout_id": None}), (), server)
+    report(run.model_copy(update={"imported": "langsmith"}), (), server)
+    monkeypatch.setenv("ART_REPORT_RUNS", "0")
+    report(run, (), server)
+    assert sent == []
+    monkeypatch.delenv("ART_REPORT_RUNS")
+    report(run, (), server)
+    assert len(sent) == 1

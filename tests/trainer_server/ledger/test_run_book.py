@@ -1,0 +1,139 @@
+"""The book of runs: what each source adds to a run's row, and how long it is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.ledger_rows import row
+from trainer_server.ledger.base import ListsCompletions, Recorded
+from trainer_server.ledger.rollouts import RolloutBook
+from trainer_server.ledger.run_book import RunBook, SentReference
+from trainer_server.ledger.run_list import RunFilter, RunList, RunRow
+from trainer_server.ledger.sqlite import SQLiteLedger
+from trainer_server.wire import Reward, RolloutScenario, RolloutSpec, RunTrace
+
+
+def answered(place: int, rollout: str | None = "a", **given: object) -> Recorded:
+    values = {
+        "created": 100.0 + place,
+        "policy": "agent",
+        "version": 1,
+        "status": "complete",
+        "tokens": 5,
+        "text": "hi",
+    }
+    return Recorded(place=place, rollout=rollout, **{**values, **given})  # type: ignore[arg-type]
+
+
+def trace(**given: object) -> RunTrace:
+    return RunTrace.model_validate({"id": "tr-1", "scenario": {"id": "s", "input": "hello"}, "started": 99.0, **given})
+
+
+def the_run(book: RunBook, run_id: str = "a") -> RunRow:
+    found = RunList(book).run(run_id)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> RunBook:
+    return RunBook(tmp_path / "rollouts.sqlite")
+
+
+def test_completions_of_the_ledger_make_runs(book: RunBook) -> None:
+    book.follow([answered(1), answered(2, version=2), answered(3, rollout=None), answered(4, status="aborted")])
+    run = the_run(book)
+    assert (run.policy, run.version, run.several, run.calls, run.tokens) == ("agent", 1, True, 3, 15)
+    assert (run.started, run.seconds, run.failed, run.traced) == (101.0, 3.0, "an answer is aborted", False)
+    assert RunList(book).versions(run.number) == [("agent", 1), ("agent", 2)]
+    assert (book.place("ledger"), book.loose()) == ("4", 1)
+    assert RunList(book).minutes(0) == [(1, 4, 20, 1)]
+
+
+async def test_the_sqlite_ledger_lists_what_it_recorded_in_order(tmp_path: Path) -> None:
+    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
+    assert isinstance(ledger, ListsCompletions)
+    await ledger.add(*(row(f"c{number}").model_copy(update={"rollout": "r"}) for number in range(3)))
+    first = ledger.recorded(0, 2)
+    assert [(one.rollout, one.policy, one.version, one.tokens) for one in first] == [("r", "agent", 1, 2)] * 2
+    assert len(ledger.recorded(first[-1].place, 10)) == 1
+    ledger.close()
+
+
+def test_a_trace_comes_back_as_it_was_and_another_takes_its_place(book: RunBook) -> None:
+    given = trace(
+        error="ValueError: no", reward=0.5, metrics={"far": float("inf")}, nodes=[{"node": "n", "started": 1}]
+    )
+    book.trace("a", given, "the answer")
+    assert book.traced("a") == given
+    run = the_run(book)
+    assert (run.scenario, run.reward, run.rewarded_by, run.failed) == ("s", 0.5, "reward function", "ValueError: no")
+    assert the_run(book, "tr-1").id == "a"
+    book.trace("a", trace(reward=0.75, reward_source="judge"))
+    assert (the_run(book).failed, the_run(book).reward, the_run(book).rewarded_by) == (None, 0.75, "judge")
+    assert book.traced("nobody") is None
+
+
+def test_a_reward_that_is_not_finite_is_none(book: RunBook) -> None:
+    book.trace("a", trace(reward=float("nan")))
+    assert the_run(book).reward is None
+
+
+def test_what_a_client_told_of_a_failure_counts_more_than_a_broken_answer(book: RunBook) -> None:
+    book.trace("a", trace())
+    book.follow([answered(1, status="aborted")])
+    assert the_run(book).failed is None
+
+
+def test_registrations_and_rewards_are_in_the_list_at_once(tmp_path: Path) -> None:
+    rollouts, book = RolloutBook(tmp_path / "r.sqlite"), RunBook(tmp_path / "r.sqlite")
+    rollouts.register("a", RolloutSpec(scenario=RolloutScenario(id="s", input="look"), evaluation=True))
+    rollouts.reward("a", Reward(reward=0.25, source="person"), ["agent"])
+    run = the_run(book)
+    assert (run.scenario, run.evaluation, run.reward, run.rewarded_by) == ("s", True, 0.25, "person")
+    assert [one.id for one in RunList(book).page(RunFilter(search="LOOK")).runs] == ["a"]
+
+
+def test_rollouts_from_before_there_was_a_list_are_taken_up(tmp_path: Path) -> None:
+    rollouts = RolloutBook(tmp_path / "r.sqlite")
+    rollouts.register("a", RolloutSpec(scenario=RolloutScenario(id="s")))
+    rollouts.reward("a", Reward(reward=0.5), [])
+    with rollouts._file.opened() as db, db:
+        db.execute("DROP TABLE runs")
+    run = the_run(RunBook(tmp_path / "r.sqlite"))
+    assert (run.scenario, run.reward, run.rewarded_by) == ("s", 0.5, "http")
+
+
+def test_a_step_says_which_runs_it_was_sent(book: RunBook) -> None:
+    book.trace("scored", trace(reward=1.0))
+    references = [SentReference("a", "tr-1", 0.5), SentReference("b", "tr-2/node", 0.5, whole=False)]
+    book.step("job-1", "agent", [*references, SentReference("scored", "tr-3", 0.0)])
+    assert RunList(book).steps(the_run(book).number) == [("job-1", "tr-1", 0.5)]
+    assert [the_run(book, one).reward for one in ("a", "b", "scored")] == [0.5, None, 1.0]
+    assert book.place("jobs") == "job-1"
+
+
+def test_runs_are_kept_as_long_as_rollouts(book: RunBook) -> None:
+    book.trace("a", trace())
+    assert book.purge(days=1) == 0
+    with book.opened() as db, db:
+        db.execute("UPDATE runs SET changed = 0")
+    assert book.purge(days=1) == 1
+    assert (RunList(book).run("a"), book.traced("a")) == (None, None)
+    with book.opened() as db:
+        left = [
+            db.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
+            for name in ("run_traces", "run_texts", "run_versions")
+        ]
+    assert left == [0, 0, 0]
+
+
+def test_half_a_surrogate_pair_harms_nothing(book: RunBook) -> None:
+    message = {"role": "assistant", "content": "\ud83d"}
+    given = trace(completions=[{"id": "c", "message": message, "started": 1}], output={"text": "\ud83d"})
+    book.trace("a", given, "\ud83d")
+    book.follow([answered(1, text="\ud83d")])
+    assert book.traced("a") == given
+    assert [one.id for one in RunList(book).page(RunFilter(search="\ud83d")).runs] == ["a"]

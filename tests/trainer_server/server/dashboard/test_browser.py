@@ -1,0 +1,263 @@
+"""The dashboard in a real browser, on runs of a real graph: what it shows, its keys, its looks, its accessibility.
+
+It needs Debian's Chromium, Playwright's Python package, and npm, from which it takes axe-core. Where one of them is
+missing, the tests say which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
+from tests.support.watched import make_runs
+
+pytestmark = pytest.mark.slow
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+AXE = "axe-core@4.14.1"
+IMAGES = Path(__file__).parents[4] / "docs" / "images"
+PATIENCE = 60_000
+"""Milliseconds for which the browser waits for what is expected."""
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator[TrainerServer]:
+    """A server with the runs of `make_runs`."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine: apt-get install chromium")
+    pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    notes = tmp_path_factory.mktemp("data") / "notes"
+    notes.mkdir()
+    (notes / "old.md").write_text("yesterday: rain")
+    with trainer_server_on(tmp_path_factory.mktemp("home"), base_model) as server:
+        with server.http() as http:
+            assert http.post("/api/policies", json={"name": "agent"}).status_code == 201
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ART_BASE_URL", server.url)
+            patch.setenv("ART_API_KEY", TOKEN)
+            asyncio.run(make_runs(notes))
+        yield server
+
+
+@pytest.fixture(scope="module")
+def chromium(watched: TrainerServer) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of axe-core, from npm."""
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm on this machine, from which axe-core is taken")
+    where = tmp_path_factory.mktemp("axe")
+    done = subprocess.run(["npm", "pack", "--silent", AXE], cwd=where, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        pytest.skip(f"npm cannot get {AXE}: {done.stderr[-300:]}")
+    with tarfile.open(next(where.glob("*.tgz"))) as archive:
+        source = archive.extractfile("package/axe.min.js")
+        assert source is not None
+        return source.read().decode()
+
+
+@pytest.fixture(params=["light", "dark"])
+def page(request: pytest.FixtureRequest, watched: TrainerServer, chromium: Any) -> Iterator[Any]:
+    """A page that is logged in. It fails the test where a script fails or the content policy is broken."""
+    size = {"width": 1280, "height": 860}
+    context = chromium.new_context(base_url=watched.url, viewport=size, color_scheme=request.param, locale="en-GB")
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on(
+        "console", lambda said: wrong.append(said.text) if said.type == "error" and "404" not in said.text else None
+    )
+    page.goto("/ui/runs")
+    assert page.url.endswith("/ui/login?next=/ui/runs")
+    page.fill("#token", TOKEN)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".live[data-state=on]")
+    assert page.url.endswith("/ui/runs")
+    page.scheme = request.param
+    yield page
+    context.close()
+    assert wrong == []
+
+
+def violations(page: Any, axe: str) -> list[Any]:
+    """What axe-core finds. It is put in by the debugger, which the content policy does not hold back."""
+    rules = "r => JSON.stringify(r.violations.map(v => [v.id, v.nodes.map(n => n.html.slice(0, 200))]))"
+    expression = f"{axe}; axe.run().then({rules})"
+    session = page.context.new_cdp_session(page)
+    asked = {"expression": expression, "awaitPromise": True, "returnByValue": True}
+    return list(json.loads(session.send("Runtime.evaluate", asked)["result"]["value"]))
+
+
+def kept(page: Any, name: str) -> None:
+    """Takes a picture for the documentation, where ART_SCREENSHOTS=1 asks for it."""
+    if os.environ.get("ART_SCREENSHOTS") == "1" and page.scheme == "light":
+        IMAGES.mkdir(exist_ok=True)
+        page.screenshot(path=IMAGES / f"{name}.png")
+
+
+def first_run(page: Any, query: str) -> None:
+    """Opens the first run of a list."""
+    page.goto(f"/ui/runs?{query}")
+    page.click(".runs tbody a[href^='/ui/runs/'] >> nth=0")
+    page.wait_for_selector(".tree.top")
+
+
+def test_every_page_is_accessible(page: Any, axe: str) -> None:
+    found = {}
+    for path in (
+        "/",
+        "/ui/policies/agent",
+        "/ui/runs",
+        "/ui/jobs",
+        "/ui/groups?scenario=note&policy=agent&version=0",
+        "/ui/scenarios?id=note",
+        "/ui/diff",
+        "/ui/runs/nobody",
+        "/ui/login",
+    ):
+        page.goto(path)
+        page.wait_for_load_state("load")
+        found[path] = violations(page, axe)
+    first_run(page, "scenario=note&version=0&state=whole")
+    for summary in page.query_selector_all(".call > details > summary"):
+        summary.click()
+    page.wait_for_selector(".call:last-child .tokenbox")
+    found["a run"] = violations(page, axe)
+    assert {path: wrong for path, wrong in found.items() if wrong} == {}
+
+
+def test_the_way_from_a_policy_to_a_token(page: Any) -> None:
+    page.goto("/")
+    page.wait_for_selector(".chart.small canvas")
+    kept(page, "dashboard")
+    page.click("article a >> text=agent")
+    page.wait_for_selector("#curve canvas")
+    page.select_option("#metric", "reward_mean")
+    page.wait_for_selector("#curve[aria-label^='reward_mean by version: 2 values']")
+    dead = page.inner_text("section[aria-labelledby=dead]")
+    assert "<b>hostile</b>" in dead
+    page.click("section[aria-labelledby=dead] a >> nth=0")
+    assert "it teaches nothing" in page.inner_text("main")
+
+    page.goto("/ui/groups?scenario=note&policy=agent&version=0")
+    assert page.locator("article").count() == 4
+    first_run(page, "scenario=note&version=0&state=whole")
+    text = page.inner_text("main")
+    for part in ("plan", "look", "branch 0", "branch 1", "writer", "write_note", "of notes", "today.md", "sunny"):
+        assert part in text, part
+    assert "made version 1" in text
+    page.click(".call > details > summary >> nth=0")
+    page.wait_for_selector(".tok.t1")
+    colours = set()
+    for mode in ("logprob", "gap", "entropy", "advantage", "trained"):
+        page.check(f".tokenbox input[value={mode}]")
+        colours.add(page.eval_on_selector(".tok", "one => getComputedStyle(one).backgroundColor + one.className"))
+        assert page.get_attribute(".tokenbox", "data-mode") == mode
+    assert "trainer − sampler" in (page.get_attribute(".tok >> nth=0", "title") or "")
+    page.check(".tokenbox input[value=advantage]")
+    kept(page, "run")
+
+
+def test_hostile_text_does_nothing(page: Any) -> None:
+    page.on("dialog", lambda _: pytest.fail("a script of a task ran"))
+    first_run(page, "q=onerror")
+    for details in page.query_selector_all("details:not([open]) > summary"):
+        details.click()
+    assert page.title().startswith("Run ro-")
+    assert page.locator("main img").count() == 0
+    assert "U+202E" in page.inner_text("main")
+    width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert width <= 0, "a long line does not widen the page"
+
+
+def test_retries_and_judges_are_shown(page: Any) -> None:
+    page.goto("/ui/runs?scenario=note")
+    links = [one.get_attribute("href") for one in page.query_selector_all(".runs tbody a[href^='/ui/runs/']")]
+    texts = []
+    for link in links:
+        page.goto(link)
+        texts.append(page.inner_text("main"))
+    assert any("attempt 1 of 2" in text and "repeated: retry" in text for text in texts)
+    assert any("The note is short, and says what was asked." in text for text in texts)
+    assert any("It evaluates a version: no step takes it." in text for text in texts)
+
+
+def test_the_difference_of_two_runs(page: Any) -> None:
+    page.goto("/ui/runs?scenario=note&version=0")
+    page.check("input[name=a] >> nth=0")
+    page.check("input[name=b] >> nth=3")
+    page.click("text=Difference of A and B")
+    page.wait_for_selector("h2 >> text=Answers, call by call")
+    assert page.locator(".messages del, .messages ins, .messages .note").count() > 0
+    kept(page, "difference")
+
+
+def test_a_click_becomes_a_reward_and_versions_are_promoted(page: Any, watched: TrainerServer) -> None:
+    first_run(page, "state=whole&scenario=note&version=1")
+    page.fill("input[name=reason]", f"seen in {page.scheme}")
+    with page.expect_navigation():
+        page.click("text=Good: reward 1")
+    assert f"seen in {page.scheme}" in page.inner_text("main")
+    run = page.url.rpartition("/")[2]
+    with watched.http() as http:
+        record = http.get(f"/api/rollouts/{run}").json()
+        assert (record["reward"], record["reward_source"]) == (1.0, "dashboard")
+
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.goto("/ui/policies/agent")
+        page.click("details.menu >> nth=1 >> summary")
+        with page.expect_navigation():
+            page.click("details.menu[open] button >> nth=0")
+        assert http.get("/api/policies/agent").json()["promoted"] == 1
+        with page.expect_navigation():
+            page.click("text=mean its newest version again")
+        assert http.get("/api/policies/agent").json()["promoted"] is None
+        page.click("details.menu >> nth=0 >> summary")
+        page.fill("details.menu[open] input[name=name]", f"fork-{page.scheme}")
+        page.click("details.menu[open] >> text=Fork @")
+        page.wait_for_url(f"**/ui/policies/fork-{page.scheme}")
+
+
+def test_news_come_without_a_reload(page: Any, watched: TrainerServer) -> None:
+    with watched.http() as http:
+        http.put(f"/api/rollouts/live-{page.scheme}", json={"scenario": "live"})
+    page.wait_for_selector("#newer a >> text=new run")
+
+
+def test_keys_and_looks(page: Any) -> None:
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.name") == "q"
+    page.keyboard.press("Escape")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.className") == "id"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h2 >> text=What it did")
+    page.wait_for_selector(".live[data-state=on]")
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before, "it is remembered"
+    page.click("text=Log out")
+    page.wait_for_selector("#token")

@@ -1,0 +1,110 @@
+"""Logins: what a cookie opens, how long, and for whose requests."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.datastructures import Headers
+
+from trainer_server.server.dashboard.sessions import SECONDS, Sessions
+
+OWN = {"Sec-Fetch-Site": "same-origin"}
+
+
+class Clock:
+    """Time that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def holds(sessions: Sessions, value: str, method: str = "GET", path: str = "/ui/runs", **headers: str) -> bool:
+    return sessions.holds(method, path, Headers({"Cookie": f"x=1; {sessions.cookie}={value}", **headers}))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def sessions(clock: Clock) -> Sessions:
+    return Sessions("secret", clock)
+
+
+def test_the_token_opens_for_some_hours(sessions: Sessions, clock: Clock) -> None:
+    value = sessions.login(" secret\n")
+    assert value is not None
+    assert holds(sessions, value)
+    assert holds(Sessions("secret", clock), value), "a restart ends no login"
+    assert not holds(Sessions("other", clock), value), "another token does"
+    clock.now += SECONDS + 1
+    assert not holds(sessions, value)
+
+
+@pytest.mark.parametrize("value", ["", ".", "9999999999.", "9999999999.00", "9e9.x", "é.é"])
+def test_other_values_open_nothing(sessions: Sessions, value: str) -> None:
+    assert not sessions.holds("GET", "/", Headers(raw=[(b"cookie", f"{sessions.cookie}={value}".encode())]))
+
+
+def test_a_later_end_needs_another_signature(sessions: Sessions) -> None:
+    value = str(sessions.login("secret"))
+    end, _, signature = value.partition(".")
+    assert not holds(sessions, f"{int(end) + 1}.{signature}")
+
+
+@pytest.mark.parametrize(
+    ("path", "opens"),
+    [
+        ("/", True),
+        ("/ui/runs", True),
+        ("/api/policies", True),
+        ("/v1/chat/completions", False),
+        ("/rollouts/a/v1/messages", False),
+        ("/uix", False),
+    ],
+)
+def test_it_counts_for_pages_and_control_api_only(sessions: Sessions, path: str, opens: bool) -> None:
+    assert holds(sessions, str(sessions.login("secret")), path=path) is opens
+
+
+@pytest.mark.parametrize(
+    ("headers", "taken"),
+    [
+        ({}, False),
+        (OWN, True),
+        ({"Sec-Fetch-Site": "same-site", "Origin": "http://localhost:8400", "Host": "localhost:8400"}, False),
+        ({"Sec-Fetch-Site": "cross-site"}, False),
+        ({"Origin": "http://localhost:8400", "Host": "localhost:8400"}, True),
+        ({"Origin": "http://localhost:3000", "Host": "localhost:8400"}, False),
+        ({"Origin": "null", "Host": "localhost:8400"}, False),
+    ],
+)
+def test_a_change_must_come_from_a_page_of_this_server(
+    sessions: Sessions, headers: dict[str, str], taken: bool
+) -> None:
+    value = str(sessions.login("secret"))
+    for method in ("POST", "PUT", "DELETE"):
+        assert holds(sessions, value, method, "/api/policies", **headers) is taken
+
+
+def test_other_pages_reach_no_api_by_the_cookie(sessions: Sessions) -> None:
+    value = str(sessions.login("secret"))
+    for site, opens in (("same-origin", True), ("none", True), ("same-site", False), ("cross-site", False)):
+        assert holds(sessions, value, path="/api/policies", **{"Sec-Fetch-Site": site}) is opens
+    assert holds(sessions, value, path="/ui/runs", **{"Sec-Fetch-Site": "same-site"}), "a link may lead here"
+
+
+def test_guesses_are_slowed_down(sessions: Sessions, clock: Clock) -> None:
+    for _ in range(10):
+        assert not sessions.too_many()
+        assert sessions.login("guess") is None
+    assert sessions.too_many()
+    clock.now += 61
+    assert not sessions.too_many()
+
+
+def test_servers_on_one_host_have_cookies_of_their_own() -> None:
+    assert Sessions("one").cookie != Sessions("two").cookie

@@ -1,0 +1,183 @@
+"""The book of runs: what each rollout did, as far as the ledger does not have it, and the list of all runs.
+
+It is written when something becomes known of a run: a trace by its client, a reward, a step that it was sent to. What
+the ledger recorded is read from it in order (`follow`), so that the gateway does no work for the list.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer_server.ledger.base import RETENTION_DAYS, Recorded
+from trainer_server.ledger.file import LedgerFile
+from trainer_server.ledger.run_rows import SCHEMA, change, note_text, note_trace, note_version, row_of
+from trainer_server.wire import CompletionStatus, RunTrace
+from trainer_server.wire.jsonl import from_json, to_json
+from trainer_server.wire.text import writable
+
+_TABLES = ("run_versions", "run_traces", "run_steps")
+_EARLIER = """
+INSERT OR IGNORE INTO runs (id, started, changed, evaluation, scenario, reward, rewarded_by)
+SELECT id, created, changed, coalesce(json_extract(spec, '$.evaluation'), 0),
+    nullif(json_extract(spec, '$.scenario.id'), ''), json_extract(last, '$.reward'), json_extract(last, '$.source')
+FROM (SELECT rollouts.*, (SELECT record FROM rewards WHERE rollout = id ORDER BY rowid DESC LIMIT 1) AS last
+    FROM rollouts)
+"""
+"""Rollouts that were registered or rewarded before there was a list."""
+_LOOSE = "completions without a rollout"
+
+
+@dataclass(frozen=True, slots=True)
+class SentReference:
+    """A run, or a part of it, in the request of a training step."""
+
+    run: str
+    """Id of the rollout."""
+    reference: str
+    """Id of the trajectory, as the request names it."""
+    reward: float | None
+    whole: bool = True
+    """Whether the reference is the whole run, so that its reward is that of the run."""
+
+
+class RunBook:
+    """All runs of a server. Any thread may call it; this process is the only writer.
+
+    Args:
+        path: The file of the rollouts. It is created if it does not exist.
+
+    Raises:
+        LedgerError: The file cannot be made or opened. All methods raise it when the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = LedgerFile(path, "runs", SCHEMA)
+        with self._file.opened() as db, db:
+            known = db.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('rollouts', 'rewards')").fetchone()
+            if known[0] == 2 and not db.execute("SELECT 1 FROM run_sources LIMIT 1").fetchone():
+                db.execute(_EARLIER)
+
+    def opened(self) -> AbstractContextManager[sqlite3.Connection]:
+        """A connection for reading, closed at the end of the block."""
+        return self._file.opened()
+
+    def trace(self, run_id: str, trace: RunTrace, answer: str = "") -> None:
+        """Records what a client told of a run, in place of what it told before. When this returns, it survives a crash.
+
+        Args:
+            run_id: Id of the rollout.
+            trace: What the run did.
+            answer: The beginning of what it answered, for a search.
+        """
+        record = zlib.compress(to_json(trace).encode(), 6)
+        with self._file.lock, self._file.opened() as db, db:
+            number = note_trace(db, run_id, trace, answer)
+            db.execute("INSERT OR REPLACE INTO run_traces VALUES (?, ?)", (number, record))
+
+    def traced(self, run_id: str) -> RunTrace | None:
+        """What a client told of a run; None: nothing."""
+        query = "SELECT record FROM run_traces JOIN runs ON number = run WHERE id = ?"
+        with self._file.opened() as db:
+            row = db.execute(query, (writable(run_id),)).fetchone()
+        return from_json(RunTrace, zlib.decompress(row[0]).decode()) if row else None
+
+    def place(self, source: str) -> str:
+        """How far a source was read; empty: it was not."""
+        with self._file.opened() as db:
+            row = db.execute("SELECT place FROM run_sources WHERE source = ?", (source,)).fetchone()
+        return str(row[0]) if row else ""
+
+    def follow(self, completions: Sequence[Recorded]) -> None:
+        """Takes completions into the list that the ledger has recorded since the last call, in their order."""
+        if not completions:
+            return
+        runs: defaultdict[str, list[Recorded]] = defaultdict(list)
+        minutes: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+        for one in completions:
+            if one.rollout is not None:
+                runs[one.rollout].append(one)
+            counts = minutes[int(one.created // 60), one.policy or ""]
+            counts[0] += 1
+            counts[1] += one.tokens
+            counts[2] += one.status != CompletionStatus.complete
+        loose = sum(one.rollout is None for one in completions)
+        with self._file.lock, self._file.opened() as db, db:
+            for run_id, calls in runs.items():
+                _note_calls(db, run_id, calls)
+            db.executemany(
+                "INSERT INTO run_minutes VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET completions = completions + "
+                "excluded.completions, tokens = tokens + excluded.tokens, failed = failed + excluded.failed",
+                [(*key, *counts) for key, counts in minutes.items()],
+            )
+            _set_place(db, _LOOSE, str(loose + int(_place(db, _LOOSE) or 0)))
+            _set_place(db, "ledger", str(completions[-1].place))
+
+    def loose(self) -> int:
+        """How many completions belonged to no rollout, so that they are in no run."""
+        return int(self.place(_LOOSE) or 0)
+
+    def step(self, job: str, policy: str, sent: Sequence[SentReference]) -> None:
+        """Notes which runs a training step was sent.
+
+        Args:
+            job: Id of the job. Jobs up to this one are not asked for again.
+            policy: That the step trains.
+            sent: The runs.
+        """
+        with self._file.lock, self._file.opened() as db, db:
+            for one in sent:
+                number = row_of(db, one.run)
+                row = (number, job, policy, writable(one.reference), one.reward)
+                db.execute("INSERT OR REPLACE INTO run_steps VALUES (?, ?, ?, ?, ?)", row)
+                if one.whole and one.reward is not None:
+                    query = "UPDATE runs SET reward = ?, rewarded_by = 'step' WHERE number = ? AND reward IS NULL"
+                    db.execute(query, (one.reward, number))
+            _set_place(db, "jobs", job)
+
+    def purge(self, days: float = RETENTION_DAYS) -> int:
+        """Deletes runs that nothing was recorded of for so many days, with all that clients told of them.
+
+        Returns:
+            How many.
+        """
+        before = time.time() - days * 86400
+        with self._file.lock, self._file.opened() as db, db:
+            old = "SELECT number FROM runs WHERE changed < ?"
+            for table in _TABLES:
+                db.execute(f"DELETE FROM {table} WHERE run IN ({old})", (before,))
+            db.execute(f"DELETE FROM run_texts WHERE rowid IN ({old})", (before,))
+            db.execute("DELETE FROM run_minutes WHERE minute < ?", (int(before // 60),))
+            return db.execute("DELETE FROM runs WHERE changed < ?", (before,)).rowcount
+
+
+def _note_calls(db: sqlite3.Connection, run_id: str, calls: Sequence[Recorded]) -> None:
+    """Adds completions of a run to its row."""
+    number = row_of(db, run_id, min(one.created for one in calls))
+    (earlier,) = db.execute("SELECT traced FROM runs WHERE number = ?", (number,)).fetchone()
+    db.execute(
+        "UPDATE runs SET calls = calls + ?, tokens = tokens + ?, seconds = max(seconds, ? - started) WHERE number = ?",
+        (len(calls), sum(one.tokens for one in calls), max(one.created for one in calls), number),
+    )
+    for policy, version in dict.fromkeys((one.policy, one.version) for one in calls):
+        if policy is not None and version is not None:
+            note_version(db, number, policy, version)
+    broken = [one.status for one in calls if one.status != CompletionStatus.complete]
+    if broken and not earlier:  # a client that told of the run knows better whether it failed
+        change(db, number, failed=f"an answer is {broken[-1]}")
+    note_text(db, number, calls[0].text, only_first=True)
+
+
+def _place(db: sqlite3.Connection, source: str) -> str:
+    row = db.execute("SELECT place FROM run_sources WHERE source = ?", (source,)).fetchone()
+    return str(row[0]) if row else ""
+
+
+def _set_place(db: sqlite3.Connection, source: str, place: str) -> None:
+    db.execute("INSERT OR REPLACE INTO run_sources VALUES (?, ?)", (source, place))

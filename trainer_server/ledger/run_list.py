@@ -1,0 +1,259 @@
+"""Questions about the book of runs: a page of the list, a group, a scenario across versions, a policy's figures."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from trainer_server.ledger.run_book import RunBook
+from trainer_server.wire.text import writable
+
+_COLUMNS = (
+    "number, id, started, seconds, trajectory, policy, version, several, scenario, reward, rewarded_by, failed, "
+    "evaluation, traced, graph, calls, tokens"
+)
+_TRUTHS = ("several", "evaluation", "traced")
+_CURSOR = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)-([0-9]{1,18})")
+_WORD = re.compile(r"([^\W_]+)(\*?)")
+MOST_OF_A_GROUP = 64
+"""Runs of a group that are shown side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run in a list."""
+
+    number: int
+    id: str
+    started: float
+    seconds: float
+    trajectory: str | None
+    """Id of its trajectory; None: no client told of the run."""
+    policy: str | None
+    version: int | None
+    """The first version that answered; None: none did until now."""
+    several: bool
+    """Whether other versions, or other policies, answered too."""
+    scenario: str | None
+    reward: float | None
+    rewarded_by: str | None
+    failed: str | None
+    """What it raised, or what is wrong with an answer; None: nothing is."""
+    evaluation: bool
+    traced: bool
+    """Whether its client told what it did."""
+    graph: str | None
+    calls: int
+    """Completions in the ledger."""
+    tokens: int
+    """Sampled tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs to list. None, or an empty text, does not restrict."""
+
+    search: str = ""
+    """The beginning of an id or of the scenario's id; or words, in any order, that the beginning of the task or of the
+    answer has. `sun*` is any word that begins so. Case and accents do not matter."""
+    policy: str = ""
+    version: int | None = None
+    scenario: str = ""
+    min_reward: float | None = None
+    max_reward: float | None = None
+    since: float | None = None
+    """Earliest start, as Unix time."""
+    until: float | None = None
+    """Starts before this Unix time."""
+    failed: bool | None = None
+    rewarded: bool | None = None
+    kind: Literal["", "training", "evaluation"] = ""
+
+    @property
+    def any(self) -> bool:
+        """Whether it restricts anything."""
+        return any(getattr(self, one.name) not in ("", None) for one in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """A page of the list, newest runs first."""
+
+    runs: list[RunRow]
+    next: str | None
+    """`before` of the next page; None: this is the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What runs came to, by version, or by scenario and version."""
+
+    policy: str
+    version: int
+    scenario: str | None
+    evaluation: bool
+    runs: int
+    mean: float
+    least: float
+    greatest: float
+    successes: int
+    """Runs with a reward of at least 1."""
+
+
+class RunList:
+    """Reads the book of runs. Any thread may call it.
+
+    Args:
+        book: The book.
+    """
+
+    def __init__(self, book: RunBook) -> None:
+        self._book = book
+
+    def page(self, wanted: RunFilter, before: str = "", limit: int = 100) -> RunPage:
+        """A page of runs, newest first.
+
+        Args:
+            wanted: Which runs.
+            before: `RunPage.next` of the page before; empty, or no such text: the first page.
+            limit: Runs on a page.
+        """
+        clauses, values = _clauses(wanted)
+        if cursor := _CURSOR.fullmatch(before):
+            clauses.append("(started, number) < (?, ?)")
+            values += [float(cursor[1]), int(cursor[2])]
+        where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
+        query = f"SELECT {_COLUMNS} FROM runs {where} ORDER BY started DESC, number DESC LIMIT ?"
+        found = self._rows(query, *values, limit + 1)
+        last = found[limit - 1] if len(found) > limit else None
+        return RunPage(found[:limit], f"{last.started:.9f}-{last.number}" if last else None)
+
+    def count(self) -> int:
+        """How many runs there are."""
+        return int(self._all("SELECT count(*) FROM runs")[0][0])
+
+    def newer(self, wanted: RunFilter, than: int) -> int:
+        """How many runs were begun after the one of a number, 100 at most."""
+        clauses, values = _clauses(wanted)
+        query = f"SELECT count(*) FROM (SELECT 1 FROM runs WHERE {' AND '.join([*clauses, 'number > ?'])} LIMIT 100)"
+        return int(self._all(query, *values, than)[0][0])
+
+    def revision(self) -> str:
+        """A text that differs whenever a run was added or changed."""
+        return str(self._all("SELECT max(number), max(changed) FROM runs")[0])
+
+    def newest(self) -> int:
+        """The highest number of a run; 0: there is none."""
+        return int(self._all("SELECT coalesce(max(number), 0) FROM runs")[0][0])
+
+    def run(self, run_id: str) -> RunRow | None:
+        """A run by its id, or by that of its trajectory; None: there is none."""
+        found = self._rows(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", writable(run_id))
+        found = found or self._rows(f"SELECT {_COLUMNS} FROM runs WHERE trajectory = ? LIMIT 1", writable(run_id))
+        return found[0] if found else None
+
+    def versions(self, number: int) -> list[tuple[str, int]]:
+        """All versions that answered in a run."""
+        query = "SELECT policy, version FROM run_versions WHERE run = ? ORDER BY policy, version"
+        return [(str(policy), int(version)) for policy, version in self._all(query, number)]
+
+    def steps(self, number: int) -> list[tuple[str, str, float | None]]:
+        """Training steps that a run was sent to: (job, reference, reward), oldest first."""
+        query = "SELECT job, reference, reward FROM run_steps WHERE run = ? ORDER BY job, reference"
+        return [(str(job), str(reference), reward) for job, reference, reward in self._all(query, number)]
+
+    def group(self, scenario: str, policy: str, version: int | None) -> list[RunRow]:
+        """Runs of a scenario by one version, oldest first. version None: by any."""
+        query = f"SELECT {_COLUMNS} FROM runs WHERE scenario = ? AND policy IS ?"
+        values: list[Any] = [writable(scenario), writable(policy) or None]
+        if version is not None:
+            query, values = f"{query} AND version = ?", [*values, version]
+        return self._rows(f"{query} ORDER BY started, number LIMIT ?", *values, MOST_OF_A_GROUP)
+
+    def by_version(self, policy: str, *, evaluation: bool) -> list[Outcome]:
+        """What rewarded runs of a policy came to, by version."""
+        query = _outcomes("NULL", "policy = ? AND evaluation = ?", "version")
+        return [Outcome(*row) for row in self._all(query, writable(policy), int(evaluation))]
+
+    def by_scenario(self, scenario: str) -> list[Outcome]:
+        """What rewarded runs of a scenario came to, by policy, version and kind."""
+        query = _outcomes("scenario", "scenario = ? AND policy IS NOT NULL", "policy, version, evaluation")
+        return [Outcome(*row) for row in self._all(query, writable(scenario))]
+
+    def groups(self, policy: str, versions: Sequence[int]) -> list[Outcome]:
+        """Groups of some versions that have two or more rewards: runs of a scenario by one version, for training."""
+        marks = ", ".join("?" * len(versions))
+        where = f"policy = ? AND version IN ({marks}) AND evaluation = 0 AND scenario IS NOT NULL"
+        query = _outcomes("scenario", where, "version, scenario HAVING count(*) > 1")
+        return [Outcome(*row) for row in self._all(query, writable(policy), *versions)]
+
+    def minutes(self, since: float) -> list[tuple[int, int, int, int]]:
+        """(minute, completions, sampled tokens, answers that are not whole) since a Unix time; of minutes with any."""
+        query = (
+            "SELECT minute, sum(completions), sum(tokens), sum(failed) FROM run_minutes WHERE minute >= ? "
+            "GROUP BY minute ORDER BY minute"
+        )
+        return [(int(a), int(b), int(c), int(d)) for a, b, c, d in self._all(query, int(since // 60))]
+
+    def _rows(self, query: str, *values: Any) -> list[RunRow]:
+        rows = self._all(query, *values)
+        names = [one.name for one in fields(RunRow)]
+        found = [dict(zip(names, row, strict=True)) for row in rows]
+        return [RunRow(**one | {name: bool(one[name]) for name in _TRUTHS}) for one in found]
+
+    def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._book.opened() as db:
+            db.execute("PRAGMA query_only = 1")
+            cursor: sqlite3.Cursor = db.execute(query, values)
+            return cursor.fetchall()
+
+
+def _outcomes(scenario: str, where: str, by: str) -> str:
+    return (
+        f"SELECT policy, version, {scenario}, evaluation, count(*), avg(reward), min(reward), max(reward), "
+        f"sum(reward >= 1) FROM runs WHERE {where} AND version IS NOT NULL AND reward IS NOT NULL GROUP BY {by}"
+    )
+
+
+def _clauses(wanted: RunFilter) -> tuple[list[str], list[Any]]:
+    """Conditions of a query, and their values."""
+    clauses: list[str] = []
+    values: list[Any] = []
+
+    def add(clause: str, *given: Any) -> None:
+        clauses.append(clause)
+        values.extend(given)
+
+    answered = {"policy": writable(wanted.policy) or None, "version": wanted.version}
+    asked = {name: value for name, value in answered.items() if value is not None}
+    if asked:
+        own = " AND ".join(f"runs.{name} = ?" for name in asked)
+        other = " AND ".join(f"one.{name} = ?" for name in asked)
+        inner = f"several AND EXISTS (SELECT 1 FROM run_versions AS one WHERE one.run = number AND {other})"
+        add(f"(({own}) OR ({inner}))", *asked.values(), *asked.values())
+    if wanted.scenario:
+        add("scenario = ?", writable(wanted.scenario))
+    for clause, value in (
+        ("reward >= ?", wanted.min_reward),
+        ("reward <= ?", wanted.max_reward),
+        ("started >= ?", wanted.since),
+        ("started < ?", wanted.until),
+    ):
+        if value is not None:
+            add(clause, value)
+    if wanted.failed is not None:
+        add(f"failed IS {'NOT ' if wanted.failed else ''}NULL")
+    if wanted.rewarded is not None:
+        add(f"reward IS {'NOT ' if wanted.rewarded else ''}NULL")
+    if wanted.kind:
+        add("evaluation = ?", int(wanted.kind == "evaluation"))
+    if wanted.search:
+        text = re.sub(r"([%_\\])", r"\\\1", writable(wanted.search))
+        begins = " OR ".join(f"{column} LIKE ? ESCAPE '\\'" for column in ("id", "scenario", "trajectory"))
+        words = [f'"{word}"{star}' for word, star in _WORD.findall(writable(wanted.search))]
+        inside = " OR number IN (SELECT rowid FROM run_texts WHERE run_texts MATCH ?)" if words else ""
+        add(f"({begins}{inside})", *[f"{text}%"] * 3, *([" ".join(words)] if words else []))
+    return clauses, values

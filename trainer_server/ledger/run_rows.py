@@ -1,0 +1,149 @@
+"""Rows of the list of runs, and what each source says of a run: registrations, rewards, traces, the ledger, steps.
+
+The list is made of what is recorded elsewhere, so that a page of it is one query. It lies in the file of the rollouts.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import Any
+
+from trainer_server.wire import RolloutScenario, RolloutSpec, RunTrace
+from trainer_server.wire.jsonl import to_json
+from trainer_server.wire.text import writable
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    started REAL NOT NULL,
+    changed REAL NOT NULL,
+    seconds REAL NOT NULL DEFAULT 0,
+    trajectory TEXT,
+    policy TEXT,
+    version INTEGER,
+    several INTEGER NOT NULL DEFAULT 0,
+    scenario TEXT,
+    reward REAL,
+    rewarded_by TEXT,
+    failed TEXT,
+    evaluation INTEGER NOT NULL DEFAULT 0,
+    traced INTEGER NOT NULL DEFAULT 0,
+    graph TEXT,
+    calls INTEGER NOT NULL DEFAULT 0,
+    tokens INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX IF NOT EXISTS runs_started ON runs (started);
+CREATE INDEX IF NOT EXISTS runs_changed ON runs (changed);
+CREATE INDEX IF NOT EXISTS runs_policy ON runs (policy, version, started);
+CREATE INDEX IF NOT EXISTS runs_scenario ON runs (scenario, started) WHERE scenario IS NOT NULL;
+CREATE INDEX IF NOT EXISTS runs_evaluation ON runs (policy, version, reward) WHERE evaluation = 1;
+CREATE INDEX IF NOT EXISTS runs_trajectory ON runs (trajectory) WHERE trajectory IS NOT NULL;
+CREATE VIRTUAL TABLE IF NOT EXISTS run_texts USING fts5 (text);
+CREATE TABLE IF NOT EXISTS run_versions (
+    run INTEGER NOT NULL, policy TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (run, policy, version)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS run_traces (run INTEGER PRIMARY KEY, record BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS run_steps (
+    run INTEGER NOT NULL, job TEXT NOT NULL, policy TEXT NOT NULL, reference TEXT NOT NULL, reward REAL,
+    PRIMARY KEY (run, job, reference)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS run_steps_job ON run_steps (job);
+CREATE TABLE IF NOT EXISTS run_minutes (
+    minute INTEGER NOT NULL, policy TEXT NOT NULL, completions INTEGER NOT NULL, tokens INTEGER NOT NULL,
+    failed INTEGER NOT NULL, PRIMARY KEY (minute, policy)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS run_sources (source TEXT PRIMARY KEY, place TEXT NOT NULL) STRICT;
+"""
+_TEXT = 600
+"""Characters of a run that a search looks at: the beginning of its task and of its answer."""
+
+
+def row_of(db: sqlite3.Connection, run_id: str, started: float | None = None) -> int:
+    """The number of a run's row, which is made where there is none, and its time of change, which is now.
+
+    Args:
+        db: A connection in a transaction.
+        run_id: Id of the rollout.
+        started: When it began, if that is known. The earliest time counts.
+    """
+    now = time.time()
+    query = (
+        "INSERT INTO runs (id, started, changed) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+        "changed = excluded.changed, started = min(started, excluded.started) RETURNING number"
+    )
+    began = now if started is None else started
+    return int(db.execute(query, (writable(run_id), began, now)).fetchone()[0])
+
+
+def change(db: sqlite3.Connection, number: int, **columns: Any) -> None:
+    """Sets columns of a run."""
+    names = ", ".join(f"{name} = ?" for name in columns)
+    db.execute(f"UPDATE runs SET {names} WHERE number = ?", (*columns.values(), number))
+
+
+def note_spec(db: sqlite3.Connection, run_id: str, spec: RolloutSpec) -> None:
+    """A run was registered, or its registration was changed."""
+    number = row_of(db, run_id)
+    change(db, number, evaluation=int(spec.evaluation))
+    if spec.scenario is not None:
+        note_scenario(db, number, spec.scenario)
+
+
+def note_reward(db: sqlite3.Connection, run_id: str, reward: float, source: str) -> None:
+    """A run was given a reward."""
+    change(db, row_of(db, run_id), reward=reward, rewarded_by=writable(source))
+
+
+def note_scenario(db: sqlite3.Connection, number: int, scenario: RolloutScenario, answer: str = "") -> None:
+    """The task of a run became known."""
+    if scenario.id:
+        change(db, number, scenario=writable(scenario.id))
+    task = scenario.input if isinstance(scenario.input, str) else to_json(scenario.input)
+    note_text(db, number, f"{task[:_TEXT]}\n{answer[:_TEXT]}" if scenario.input is not None else answer[:_TEXT])
+
+
+def note_text(db: sqlite3.Connection, number: int, text: str, *, only_first: bool = False) -> None:
+    """What a search looks at. only_first: what is known already stays."""
+    known = db.execute("SELECT 1 FROM run_texts WHERE rowid = ?", (number,)).fetchone()
+    if text.strip() and not (known and only_first):
+        db.execute("INSERT OR REPLACE INTO run_texts (rowid, text) VALUES (?, ?)", (number, writable(text)))
+
+
+def note_version(db: sqlite3.Connection, number: int, policy: str, version: int) -> None:
+    """A version of a policy answered in a run. The first one is in the row, all are in a table of their own."""
+    db.execute("INSERT OR IGNORE INTO run_versions VALUES (?, ?, ?)", (number, policy, version))
+    query = (
+        "UPDATE runs SET several = several OR (policy IS NOT NULL AND (policy <> ?2 OR version <> ?3)), "
+        "version = iif(policy IS NULL, ?3, version), policy = coalesce(policy, ?2) WHERE number = ?1"
+    )
+    db.execute(query, (number, policy, version))
+
+
+def note_trace(db: sqlite3.Connection, run_id: str, trace: RunTrace, answer: str) -> int:
+    """A client told what a run did. Returns the number of its row.
+
+    Args:
+        db: A connection in a transaction.
+        run_id: Id of the rollout.
+        trace: What the client told.
+        answer: The beginning of what the run answered.
+    """
+    number = row_of(db, run_id, trace.started)
+    columns: dict[str, Any] = {
+        "trajectory": writable(trace.id),
+        "seconds": trace.seconds,
+        "evaluation": int(trace.evaluation),
+        "failed": None if trace.error is None else writable(trace.error[:_TEXT]),
+        "graph": None if trace.graph_id is None else writable(trace.graph_id),
+        "traced": 1,
+    }
+    if trace.reward is not None and trace.reward - trace.reward == 0:  # a number, and no infinite one
+        columns |= {"reward": trace.reward, "rewarded_by": writable(trace.reward_source or "reward function")}
+    change(db, number, **columns)
+    note_scenario(db, number, trace.scenario, answer)
+    for call in trace.completions:
+        if call.id is not None and call.model and call.version is not None:
+            note_version(db, number, writable(call.model.partition("@")[0]), call.version)
+    return number

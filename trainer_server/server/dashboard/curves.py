@@ -1,0 +1,76 @@
+"""Learning curves of a policy: each metric of its steps by version, and what its runs and evaluations came to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from trainer_server.ledger.run_list import Outcome
+from trainer_server.wire import Version
+
+_Z = 1.96
+_NUMBERS = (int, float)
+REWARD, SUCCESS, HELD_OUT = "reward of runs", "success of runs", "held-out success"
+
+
+def curves(
+    versions: Sequence[Version], training: Sequence[Outcome], held_out: Sequence[Outcome]
+) -> dict[str, dict[str, Any]]:
+    """Curves by name. Each has `x` (versions), `y`, and where it is known an interval: `low` and `high`.
+
+    Args:
+        versions: Of the policy, oldest first.
+        training: What its training runs came to, by version.
+        held_out: What its evaluations came to, by version.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    if held_out:
+        intervals = [wilson(one.successes, one.runs) for one in held_out]
+        found[HELD_OUT] = {
+            "x": [one.version for one in held_out],
+            "y": [one.successes / one.runs for one in held_out],
+            "low": [low for low, _ in intervals],
+            "high": [high for _, high in intervals],
+            "runs": [one.runs for one in held_out],
+        }
+    if training:
+        x = [one.version for one in training]
+        found[REWARD] = {"x": x, "y": [one.mean for one in training], "runs": [one.runs for one in training]}
+        found[SUCCESS] = {
+            "x": x,
+            "y": [one.successes / one.runs for one in training],
+            "runs": [one.runs for one in training],
+        }
+    scored = [version for version in versions if version.score is not None]
+    if scored:
+        found["score"] = {"x": [version.version for version in scored], "y": [version.score for version in scored]}
+    for version in versions:
+        for name, value in flat(version.metrics).items():
+            curve = found.setdefault(name, {"x": [], "y": []})
+            curve["x"].append(version.version)
+            curve["y"].append(value)
+    return found
+
+
+def flat(metrics: dict[str, Any], before: str = "") -> dict[str, int | float]:
+    """The numbers among metrics, those inside of dicts as `name.inner`."""
+    found: dict[str, int | float] = {}
+    for name, value in metrics.items():
+        if isinstance(value, dict) and not before:
+            found |= flat(value, f"{name}.")
+        elif isinstance(value, _NUMBERS) and not isinstance(value, bool) and math.isfinite(value):
+            found[before + name] = value
+    return found
+
+
+def wilson(successes: int, runs: int) -> tuple[float, float]:
+    """The 95 % interval of a rate by Wilson (1927), which stays within 0 and 1.
+
+    It takes runs as independent of one another. Several runs of one scenario are not quite: then it is too narrow.
+    """
+    share = successes / runs
+    middle = share + _Z**2 / (2 * runs)
+    spread = _Z * math.sqrt(share * (1 - share) / runs + _Z**2 / (4 * runs**2))
+    below = 1 + _Z**2 / runs
+    return (middle - spread) / below, (middle + spread) / below

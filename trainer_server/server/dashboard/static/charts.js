@@ -1,0 +1,84 @@
+// Learning curves and throughput, drawn by uPlot. The tables beside them have the same values.
+import uPlot from "./vendor/uPlot.esm.js";
+
+const drawn = new Map();
+
+function colours() {
+  const style = getComputedStyle(document.documentElement);
+  const named = name => style.getPropertyValue(name).trim();
+  return { line: named("--line"), other: named("--other"), bad: named("--bad"), band: named("--band"), text: named("--soft"), grid: named("--edge") };
+}
+
+function axes(c, names) {
+  const base = { stroke: c.text, grid: { stroke: c.grid, width: 1 }, ticks: { stroke: c.grid } };
+  return names.map(extra => ({ ...base, ...extra }));
+}
+
+function put(box, options, data) {
+  drawn.get(box)?.destroy();
+  const size = { width: Math.max(200, box.clientWidth), height: box.clientHeight || 220 };
+  drawn.set(box, new uPlot({ ...size, ...options }, data, box));
+}
+
+function curve(box, all) {
+  const wanted = box.dataset.chosen ? [box.dataset.chosen] : box.dataset.metric.split(",");
+  const name = wanted.find(one => all[one]?.x.length);
+  if (!name) { box.textContent = "nothing to draw yet"; return; }
+  if (box.textContent === "nothing to draw yet") box.textContent = "";
+  const c = colours(), one = all[name];
+  const series = [{ label: "version" }, { label: name, stroke: c.line, width: 2, points: { show: one.x.length < 40, size: 6 } }];
+  const data = [one.x, one.y];
+  const bands = [];
+  if (one.low) {
+    const edge = { stroke: c.band, points: { show: false } };
+    series.push({ label: "95 % from", ...edge }, { label: "to", ...edge });
+    data.push(one.low, one.high);
+    bands.push({ series: [3, 2], fill: c.band });
+  }
+  const small = box.classList.contains("small");
+  put(box, {
+    series, bands, legend: { show: !small }, cursor: { drag: { x: false, y: false } },
+    scales: { x: { time: false, range: (_u, low, high) => [low, high === low ? low + 1 : high] } },
+    axes: axes(c, [{ size: small ? 30 : 40, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }, { size: 60 }]),
+  }, data);
+  box.setAttribute("aria-label", `${name} by version: ${one.y.length} values, the last one ${Number(one.y.at(-1)).toPrecision(3)}`);
+}
+
+async function curves(box) {
+  const answer = await fetch(box.dataset.curves);
+  if (!answer.ok) { box.textContent = `The server answered ${answer.status}`; return; }
+  const all = await answer.json();
+  curve(box, all);
+  const select = document.querySelector(`select[data-for="${box.id}"]`);
+  if (select && !select.dataset.bound) {
+    select.dataset.bound = "yes";
+    select.addEventListener("change", () => { box.dataset.chosen = select.value; curves(box); });
+  }
+}
+
+async function throughput(box) {
+  const answer = await fetch(box.dataset.throughput);
+  if (!answer.ok) { box.textContent = `The server answered ${answer.status}`; return; }
+  const { x, completions, tokens, failed } = await answer.json();
+  const c = colours();
+  put(box, {
+    series: [{}, { label: "completions a minute", stroke: c.line, width: 2, scale: "n", points: { show: false } }, { label: "sampled tokens a second", stroke: c.other, width: 2, scale: "t", points: { show: false } }, { label: "not whole, a minute", stroke: c.bad, width: 1, scale: "n", points: { show: false } }],
+    scales: { n: { range: (_u, _low, high) => [0, Math.max(1, high)] }, t: { range: (_u, _low, high) => [0, Math.max(1, high)] } },
+    axes: axes(c, [{}, { scale: "n", size: 50 }, { scale: "t", side: 1, size: 60, grid: { show: false } }]),
+  }, [x, completions, tokens, failed]);
+  box.setAttribute("aria-label", `The last hour: ${completions.reduce((a, b) => a + b, 0)} completions, ${failed.reduce((a, b) => a + b, 0)} not whole`);
+}
+
+export function drawCharts() {
+  for (const box of document.querySelectorAll("[data-curves]")) curves(box);
+  for (const box of document.querySelectorAll("[data-throughput]")) throughput(box);
+}
+
+let waiting = 0;
+function soon() {
+  clearTimeout(waiting);
+  waiting = setTimeout(drawCharts, 300);
+}
+addEventListener("theme", drawCharts);
+addEventListener("resize", soon);
+addEventListener("live", event => { if (event.detail === "versions" || event.detail === "runs") { clearTimeout(waiting); waiting = setTimeout(drawCharts, 2000); } });

@@ -1,0 +1,134 @@
+"""Whether a run was trained, by which steps, and why not: in words, from what the steps wrote down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainer_server.jobs.board import JobBoard
+from trainer_server.ledger.run_list import RunRow
+from trainer_server.ledger.step_tokens import CompletionInStep, StepTokens, read_step_tokens
+from trainer_server.wire import Completion, CompletionStatus, Job, JobStatus
+
+REASONS = {
+    "equal_rewards": "all runs of its group got the same reward, so there is nothing to prefer",
+    "single_reward": "it was alone in its group, with nothing to compare its reward with",
+    "no_reward": "it has no reward",
+    "missing": "the ledger does not have the completion",
+    "aborted": "the client went away before the answer was whole",
+    "failed": "the engine went away, or answered without exact tokens",
+    "incomplete": "tokens of it are missing",
+    "greedy": "it was sampled at temperature 0",
+    "hinted": "it had a hint in its prompt",
+    "other_policy": "another policy answered",
+    "other_base_model": "it was sampled on another base model",
+    "other_server": "another server recorded it",
+    "other_tokenizer": "its tokens are those of another tokenizer",
+    "empty": "it has no sampled tokens",
+    "teacher_missing": "the teacher gave it no score",
+    "teacher_temperature": "the teacher scores completions of temperature 1 only",
+    "hint_not_rendered": "its prompt could not be rendered with the hint",
+    "stale": "it was sampled by a version that is too old (max_staleness)",
+    "truncated": "the limit of tokens cut it (mask_truncated_completions)",
+    "forced": "a grammar forced all of its tokens",
+    "too_long": "it is longer than the token budget",
+    "version_gone": "the version that sampled it was deleted, and its log-probs would be needed",
+}
+"""What the reasons of a step mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOfRun:
+    """A training step that a run was sent to."""
+
+    job: str
+    reference: str
+    """Id of the trajectory, or of a part of it, as the step's request has it."""
+    reward: float | None
+    state: str
+    """`trained`, `not trained`, `waits` or `ended without a version`."""
+    version: int | None
+    """The version that the step made."""
+    words: str
+    tokens: StepTokens | None
+    """What the step measured; None: it wrote nothing of it."""
+
+
+def words_of(reason: str) -> str:
+    """A reason of a step, in words."""
+    return REASONS.get(reason, reason.replace("_", " "))
+
+
+def steps_of(board: JobBoard, sent: Sequence[tuple[str, str, float | None]]) -> list[StepOfRun]:
+    """What became of a run in each step that it was sent to, the newest step first.
+
+    Args:
+        board: The jobs.
+        sent: (job, reference, reward), as `RunList.steps` has them.
+    """
+    jobs: dict[str, tuple[Job | None, StepTokens | None]] = {}
+    found = []
+    for job_id, reference, reward in reversed(sent):
+        if job_id not in jobs:
+            directory = board.root / job_id
+            jobs[job_id] = (board.job(job_id), read_step_tokens(directory)) if board.exists(job_id) else (None, None)
+        found.append(_step(job_id, reference, reward, *jobs[job_id]))
+    return found
+
+
+def _step(job_id: str, reference: str, reward: float | None, job: Job | None, tokens: StepTokens | None) -> StepOfRun:
+    state, version = "not trained", None
+    if job is None:
+        state, words = "not known", "the job was deleted, and what it trained with it"
+    elif not job.status.final:
+        state, words = "waits", f"the step is {job.status}"
+    elif job.status is not JobStatus.succeeded or job.result is None:
+        state, words = "ended without a version", f"the step {job.status}: {job.error or 'no reason is known'}"
+    elif reference in (job.result.trajectories or ()):
+        state, version, words = "trained", job.result.version, f"made version {job.result.version}"
+    else:
+        known = tokens.reasons(reference) if tokens else []
+        known = known or ([one.reason for one in tokens.left_out if one.trajectory == reference] if tokens else [])
+        reasons = [words_of(reason) for reason in dict.fromkeys(known)]
+        if not reasons and reward is None:
+            reasons = [REASONS["no_reward"]]
+        words = "; ".join(reasons) or "the step does not say why"
+    return StepOfRun(job_id, reference, reward, state, version, words, tokens)
+
+
+def why_never_sent(row: RunRow | None, completions: Sequence[Completion]) -> str:
+    """Why no step was sent a run, as far as that can be told from the run."""
+    if row is not None and row.evaluation:
+        return "It evaluates a version: no step takes it."
+    if completions and all(one.hint for one in completions):
+        return "It had hints: no step takes it."
+    if completions and all(one.greedy for one in completions):
+        return "It was sampled at temperature 0: no step takes it."
+    if row is None or row.reward is None:
+        return "It has no reward, and no step was sent it."
+    return "No step was sent it until now."
+
+
+def of_completion(row: Completion, steps: Sequence[StepOfRun]) -> tuple[StepOfRun | None, CompletionInStep | None, str]:
+    """Whether a completion was trained: (the newest step that was sent it, what that step measured, words)."""
+    for step in steps:
+        if step.tokens is None:
+            continue
+        if (measured := step.tokens.of(step.reference, row.id)) is not None:
+            count = sum(measured.trained)
+            return step, measured, f"{step.state}: {count} of {len(row.token_ids)} tokens had a loss"
+        if reasons := step.tokens.reasons(step.reference, row.id):
+            return step, None, f"left out: {'; '.join(words_of(reason) for reason in dict.fromkeys(reasons))}"
+    if row.status is not CompletionStatus.complete:
+        return None, None, f"never trained: {words_of(row.status)}"
+    never = {
+        row.untrainable or "": row.untrainable is not None,
+        REASONS["hinted"]: row.hint is not None,
+        REASONS["greedy"]: row.greedy,
+        "the base model answered": row.policy is None,
+    }
+    if reason := next((reason for reason, holds in never.items() if holds), None):
+        return None, None, f"never trained: {reason}"
+    if steps:
+        return steps[0], None, f"the step that it was sent to wrote nothing of its tokens ({steps[0].state})"
+    return None, None, "no step was sent it until now"

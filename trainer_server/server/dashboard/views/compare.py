@@ -1,0 +1,129 @@
+"""Runs beside one another: a group, a scenario across versions, the difference of two runs."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from trainer_server.server.dashboard.facts import RunFacts, facts_of
+from trainer_server.server.dashboard.render import PageRoute, as_json, page
+from trainer_server.server.dashboard.sources import Sources, SourcesDep
+from trainer_server.server.dashboard.tree import CallItem
+from trainer_server.wire import NotFound
+
+router = APIRouter(prefix="/ui", include_in_schema=False, route_class=PageRoute)
+
+_MOST_WORDS = 1500
+"""Words of a text that are compared one by one; longer ones are compared by lines."""
+_MOST_TEXT = 60_000
+_Call = tuple[str, CallItem]
+_WORD = re.compile(r"\s+|\w+|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A piece of two texts: `same`, `left` (only in the first) or `right` (only in the second)."""
+
+    kind: str
+    text: str
+
+
+@router.get("/groups")
+async def show_group(
+    request: Request, sources: SourcesDep, scenario: str, policy: str = "", version: int | None = None
+) -> Response:
+    """The runs of a scenario by one version, side by side."""
+    await sources.look()
+    return page(request, "group.html", **await asyncio.to_thread(_group, sources, scenario, policy, version))
+
+
+@router.get("/scenarios")
+async def show_scenario(request: Request, sources: SourcesDep, id: str) -> Response:
+    """A scenario across the versions that ran it."""
+    await sources.look()
+    outcomes = await asyncio.to_thread(sources.runs.by_scenario, id)
+    return page(request, "scenario.html", scenario=id, outcomes=outcomes)
+
+
+@router.get("/diff")
+async def show_diff(request: Request, sources: SourcesDep, a: str = "", b: str = "") -> Response:
+    """The difference of two runs."""
+    if not (a and b):
+        return page(request, "diff.html", runs=None, a=a, b=b)
+    await sources.look()
+    first = await asyncio.to_thread(facts_of, sources, a.strip())
+    second = await asyncio.to_thread(facts_of, sources, b.strip())
+    values = await asyncio.to_thread(_difference, first, second)
+    return page(request, "diff.html", runs=(first, second), a=first.id, b=second.id, **values)
+
+
+def _group(sources: Sources, scenario: str, policy: str, version: int | None) -> dict[str, Any]:
+    rows = sources.runs.group(scenario, policy, version)
+    if not rows:
+        raise NotFound(f"no run of the scenario {scenario!r:.200} is known for {policy or 'no policy'}", code="none")
+    facts = [facts_of(sources, row.id) for row in rows[:16]]
+    rewards = [row.reward for row in rows if row.reward is not None and not row.evaluation]
+    dead = len(rewards) > 1 and max(rewards) == min(rewards)
+    return {"scenario": scenario, "policy": policy, "version": version, "rows": rows, "facts": facts, "dead": dead}
+
+
+def _difference(first: RunFacts, second: RunFacts) -> dict[str, Any]:
+    pairs = []
+    for left, right in _paired(first.calls, second.calls):
+        texts = _said(left), _said(right)
+        pairs.append({"left": left, "right": right, "pieces": list(differences(*texts)), "same": texts[0] == texts[1]})
+    tools = [
+        [f"{tool.tool}({as_json(tool.arguments)}) → {tool.result or ''}" for tool in one.trace.tool_calls]
+        if one.trace
+        else []
+        for one in (first, second)
+    ]
+    lines = list(_by_units(tools[0], tools[1], "\n"))
+    names = sorted(first.metrics.keys() | second.metrics.keys())
+    metrics = [(name, first.metrics.get(name), second.metrics.get(name)) for name in names]
+    return {"pairs": pairs, "tools": lines, "metrics": metrics}
+
+
+def _paired(left: Sequence[_Call], right: Sequence[_Call]) -> Iterator[tuple[_Call | None, _Call | None]]:
+    """Calls of two runs beside each other: those of the same nodes, in their order."""
+    matcher = difflib.SequenceMatcher(None, [path for path, _ in left], [path for path, _ in right], autojunk=False)
+    for _, a, b, c, d in matcher.get_opcodes():
+        yield from zip_longest(left[a:b], right[c:d])
+
+
+def _said(call: _Call | None) -> str:
+    if call is None:
+        return ""
+    message = call[1].call.message or (call[1].row.message if call[1].row else None) or {}
+    content = message.get("content")
+    parts = [content if isinstance(content, str) else as_json(content) if content else ""]
+    parts += [as_json(made.get("function", made)) for made in message.get("tool_calls") or []]
+    return "\n".join(filter(None, parts))[:_MOST_TEXT]
+
+
+def differences(left: str, right: str) -> Iterator[Difference]:
+    """Two texts as pieces: word by word, or line by line where they are long."""
+    words = _WORD.findall(left), _WORD.findall(right)
+    if max(map(len, words)) <= _MOST_WORDS:
+        yield from _by_units(*words, "")
+    else:
+        yield from _by_units(left.splitlines(), right.splitlines(), "\n")
+
+
+def _by_units(left: Sequence[str], right: Sequence[str], between: str) -> Iterator[Difference]:
+    matcher = difflib.SequenceMatcher(None, left, right, autojunk=True)
+    for kind, a, b, c, d in matcher.get_opcodes():
+        if kind == "equal":
+            yield Difference("same", between.join(left[a:b]) + between)
+            continue
+        if b > a:
+            yield Difference("left", between.join(left[a:b]) + between)
+        if d > c:
+            yield Difference("right", between.join(right[c:d]) + between)

@@ -1,0 +1,82 @@
+"""The login page, the way out, and the files of the dashboard."""
+
+from __future__ import annotations
+
+import mimetypes
+from urllib.parse import parse_qs, urlsplit
+
+from fastapi import APIRouter, Request, Response
+from starlette.responses import FileResponse, RedirectResponse
+
+from trainer_server.server.auth import authorized
+from trainer_server.server.dashboard.render import FOLDER, HEADERS, PageRoute, page
+from trainer_server.server.dashboard.sessions import LOGIN, SECONDS, Sessions
+from trainer_server.wire import NotFound
+
+router = APIRouter(prefix="/ui", include_in_schema=False, route_class=PageRoute)
+
+_MOST_BYTES = 4096
+"""Of the form. It comes from anybody."""
+_STATIC = FOLDER / "static"
+_FILES = {path.relative_to(_STATIC).as_posix(): path for path in _STATIC.rglob("*") if path.is_file()}
+
+
+@router.get("/login")
+async def show_login(request: Request, next: str = "/") -> Response:
+    """Asks for the token."""
+    if authorized(request.scope):
+        return RedirectResponse(_local(next), status_code=303)
+    return page(request, "login.html", next=_local(next), problem="")
+
+
+@router.post("/login")
+async def log_in(request: Request) -> Response:
+    """Takes the token, and gives a cookie for it."""
+    sessions: Sessions = request.app.state.sessions
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MOST_BYTES:
+            return page(request, "login.html", 413, next="/", problem="That is no token: it is too long.")
+    given = parse_qs(body.decode("utf-8", "replace"))
+    next = _local(given.get("next", ["/"])[0])
+    if sessions.too_many():
+        problem = "Too many wrong tokens were sent. Try again in a minute."
+        return page(request, "login.html", 429, next=next, problem=problem)
+    if (value := sessions.login(given.get("token", [""])[0])) is None:
+        problem = "The token is wrong. The server keeps it in the file `token` in its home directory."
+        return page(request, "login.html", 401, next=next, problem=problem)
+    answer = RedirectResponse(next, status_code=303)
+    answer.set_cookie(
+        sessions.cookie,
+        value,
+        max_age=int(SECONDS),
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return answer
+
+
+@router.post("/logout")
+async def log_out(request: Request) -> Response:
+    """Forgets the cookie."""
+    answer = RedirectResponse(LOGIN, status_code=303)
+    answer.delete_cookie(request.app.state.sessions.cookie, httponly=True, samesite="strict")
+    return answer
+
+
+@router.get("/static/{name:path}")
+async def static(name: str) -> Response:
+    """A script, a style or a picture."""
+    if (path := _FILES.get(name)) is None:
+        raise NotFound(f"the dashboard has no file {name!r:.100}", code="not_found")
+    kind = "text/javascript" if path.suffix == ".js" else mimetypes.guess_type(path.name)[0] or "text/plain"
+    return FileResponse(path, media_type=kind, headers={**HEADERS, "Cache-Control": "no-cache"})
+
+
+def _local(address: str) -> str:
+    """An address on this server; `/` for any other."""
+    parts = urlsplit(address)
+    local = address.startswith("/") and not address.startswith(("//", "/\\")) and not (parts.scheme or parts.netloc)
+    return address if local and address.isprintable() and "\\" not in address else "/"

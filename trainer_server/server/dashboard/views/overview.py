@@ -1,0 +1,152 @@
+"""The first page, and the pages of policies and jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from starlette.responses import JSONResponse
+
+from trainer_server.ledger.run_list import Outcome
+from trainer_server.server.dashboard.curves import curves, flat
+from trainer_server.server.dashboard.now import engine_rows, running_jobs, throughput
+from trainer_server.server.dashboard.render import HEADERS, PageRoute, page
+from trainer_server.server.dashboard.sources import Sources, SourcesDep
+from trainer_server.server.dependencies import get_policy
+from trainer_server.wire import NotFound, Version
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+_RECENT = 5
+"""Versions whose groups are looked at for those that teach nothing."""
+_SHOWN_METRICS = ("reward_mean", "loss", "grad_norm", "entropy", "logp_gap", "tokens_trained", "groups_skipped")
+
+
+@router.get("/")
+async def overview(request: Request, sources: SourcesDep) -> Response:
+    """Policies, running jobs, engines, throughput, the newest jobs."""
+    await sources.look()
+    policies, jobs, current = await asyncio.gather(
+        asyncio.to_thread(_policies, sources),
+        asyncio.to_thread(sources.server.jobs.status.jobs, 12),
+        asyncio.to_thread(_now, sources),
+    )
+    unserved = sources.server.names.unserved
+    return page(request, "overview.html", policies=policies, jobs=jobs, unserved=unserved, **current)
+
+
+@router.get("/ui/now")
+async def now(request: Request, sources: SourcesDep) -> Response:
+    """The part of the first page that changes: running jobs, engines."""
+    return page(request, "now.html", **await asyncio.to_thread(_now, sources))
+
+
+@router.get("/ui/throughput.json")
+async def show_throughput(sources: SourcesDep) -> Response:
+    """The chart of the last hour."""
+    await sources.look()
+    minutes = await asyncio.to_thread(sources.runs.minutes, time.time() - 3600)
+    return JSONResponse(throughput(minutes), headers=HEADERS)
+
+
+@router.get("/ui/policies/{name}")
+async def policy(name: str, request: Request, sources: SourcesDep) -> Response:
+    """A policy: learning curves, versions, groups that teach nothing."""
+    await sources.look()
+    return page(request, "policy.html", **await asyncio.to_thread(_policy, sources, name))
+
+
+@router.get("/ui/policies/{name}/curves.json")
+async def policy_curves(name: str, sources: SourcesDep) -> Response:
+    """The learning curves."""
+    await sources.look()
+    return JSONResponse(await asyncio.to_thread(_curves, sources, name), headers=HEADERS)
+
+
+@router.get("/ui/jobs")
+async def jobs(request: Request, sources: SourcesDep) -> Response:
+    """The newest jobs."""
+    found = await asyncio.to_thread(sources.server.jobs.status.jobs, 200)
+    return page(request, "jobs.html", jobs=found)
+
+
+@router.get("/ui/jobs/{job_id}")
+async def job(job_id: str, request: Request, sources: SourcesDep) -> Response:
+    """A job: its state, phases, metrics, and the runs that it was sent."""
+    board = sources.server.jobs.board
+    found = await asyncio.to_thread(board.job, job_id) if job_id in await asyncio.to_thread(board.ids) else None
+    if found is None:
+        raise NotFound(f"there is no job {job_id!r:.100}: it was deleted, or never there", code="not_found")
+    metrics = found.result.metrics if found.result else {}
+    others = {name: value for name, value in metrics.items() if name not in flat(metrics)}
+    return page(request, "job.html", job=found, numbers=flat(metrics), others=others)
+
+
+def _now(sources: Sources) -> dict[str, Any]:
+    server = sources.server
+    return {
+        "running": running_jobs(server.jobs.board),
+        "engines": engine_rows(server),
+        "failure": server.failure or server.jobs.failure,
+        "trainer": server.jobs.process.running,
+    }
+
+
+def _policies(sources: Sources) -> list[dict[str, Any]]:
+    found = []
+    for known in sources.server.store.policies():
+        held_out = sources.runs.by_version(known.name, evaluation=True)
+        training = sources.runs.by_version(known.name, evaluation=False)
+        newest = sources.server.store.version(known.name, known.latest)
+        last = held_out[-1] if held_out else None
+        found.append({"policy": known, "newest": newest, "held_out": last, "training": training[-1:]})
+    return found
+
+
+def _policy(sources: Sources, name: str) -> dict[str, Any]:
+    known = get_policy(sources.server, name)
+    versions = _versions(sources, name)
+    held_out = {one.version: one for one in sources.runs.by_version(name, evaluation=True)}
+    training = {one.version: one for one in sources.runs.by_version(name, evaluation=False)}
+    recent = sorted(training)[-_RECENT:]
+    groups = sources.runs.groups(name, recent) if recent else []
+    return {
+        "policy": known,
+        "versions": [
+            {
+                "version": one,
+                "numbers": flat(one.metrics),
+                "held_out": held_out.get(one.version),
+                "training": training.get(one.version),
+                "loaded": sources.server.slots.holds((name, one.version)),
+            }
+            for one in reversed(versions)
+        ],
+        "columns": [name for name in _SHOWN_METRICS if any(name in flat(one.metrics) for one in versions)],
+        "dead": _dead(groups),
+        "groups": len(groups),
+        "recent": recent,
+        "curves": sorted(_names(sources, name, versions)),
+    }
+
+
+def _names(sources: Sources, name: str, versions: list[Version]) -> dict[str, Any]:
+    training, held_out = (sources.runs.by_version(name, evaluation=kind) for kind in (False, True))
+    return curves(versions, training, held_out)
+
+
+def _curves(sources: Sources, name: str) -> dict[str, Any]:
+    get_policy(sources.server, name)
+    return _names(sources, name, _versions(sources, name))
+
+
+def _versions(sources: Sources, name: str) -> list[Version]:
+    store = sources.server.store
+    return [one for number in store.versions(name) if (one := store.version(name, number)) is not None]
+
+
+def _dead(groups: list[Outcome]) -> list[Outcome]:
+    """Groups whose rewards are all the same, the lowest rewards first."""
+    return sorted((one for one in groups if one.least == one.greatest), key=lambda one: (one.mean, -one.version))[:50]
