@@ -13,7 +13,9 @@ from langchain_core.tools import BaseTool
 from art_langgraph.capture.scope import Scope
 from art_mcp.client.capture import Record
 from art_mcp.client.cassette import Cassette
-from art_mcp.client.in_world import InWorld, Pool, check_target
+from art_mcp.client.copies.placing import check_target
+from art_mcp.client.copies.pool import Pool
+from art_mcp.client.in_world import InWorld
 from art_mcp.client.live import Isolation, Live, Source
 from art_mcp.client.reset import AfterReset, Reset, ResetQueue
 from art_mcp.client.result import MAX_RESULT, CallResult
@@ -202,7 +204,8 @@ async def connect(
         start_timeout: Seconds to wait for the answer to `initialize`. Downloads by `npx` or `uvx` count.
         isolation: "shared" uses a single session. "session" opens a session for each rollout, for servers with a state:
             the first call of a rollout opens it, and the end of the rollout closes it. Calls outside of `rollout` and
-            `gather` share a session.
+            `gather` share a session. In a world, "shared" means that rollouts share a server until they call a tool
+            that may change something.
         cassette: Records the answers, or gives recorded ones. A replay needs no server.
         max_result: Maximum number of characters of a result that are kept. A longer result is cut, and its last line
             says so. It is no error.
@@ -245,7 +248,11 @@ async def connect(
             stack.push_async_callback(pool.close)
 
         def connection(rollout: Scope | None) -> Source:
-            own = InWorld(pool, rollout) if pool else Reopening(target, timeouts, tools_changed)
+            own = (
+                InWorld(pool, rollout, shares=isolation == "shared")
+                if pool
+                else Reopening(target, timeouts, tools_changed)
+            )
             return AfterReset(own, queue, rollout.rollout_id) if queue and rollout else own
 
         live = Live(connection, "session" if world or queue else isolation)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
-from functools import partial
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,8 @@ from langchain_core.runnables import RunnableLambda
 
 from art_langgraph import Trajectory, rollout
 from art_mcp import Cassette, Server, connect
-from art_mcp.client import in_world
-from art_mcp.client.sdk import Stdio
+from art_mcp.client.copies.pool import AHEAD
 from art_mcp.worlds.change import Change
-from art_mcp.worlds.world import World
 from tests.support.mcp.commands import NOTES
 from tests.support.mcp.graphs import calling
 from tests.support.mcp.originals import digest
@@ -87,8 +83,23 @@ async def test_paths_are_aliases_wherever_they_stand(notes: Path) -> None:
         assert "/world/notes/none cannot be read" in missing.text
 
 
-async def test_a_run_that_only_reads_leaves_its_server_to_the_next_one(notes: Path) -> None:
+async def test_runs_share_a_server_until_they_may_change_something(notes: Path) -> None:
     async with connected(notes) as server:
+        await server.tools()
+        readers = await asyncio.gather(*(ran(server, PROCESS, READ) for _ in range(4)))
+        [shared] = {run.tool_calls[0].structured["pid"] for run in readers}
+        assert [changes(run) for run in readers] == [[]] * 4
+        assert server.world
+        assert server.world.made == 2, "one for them, and one for calls outside of rollouts"
+        acting = [await ran(server, PROCESS, ("remember", {"text": text}), PROCESS) for text in "xy"]
+        pids = [[run.tool_calls[at].structured["pid"] for at in (0, 2)] for run in acting]
+        assert pids[0][0] == pids[1][0] == shared
+        assert len({shared, pids[0][1], pids[1][1]}) == 3
+        assert [run.tool_calls[1].result for run in acting] == ["1", "1"], "each with a memory of its own"
+
+
+async def test_with_sessions_a_run_that_only_reads_leaves_its_server_to_the_next_one(notes: Path) -> None:
+    async with connected(notes, isolation="session") as server:
         await server.tools()
         first, second = await ran(server, PROCESS, READ), await ran(server, PROCESS)
         third = await ran(server, PROCESS, ("remember", {"text": "x"}))
@@ -155,45 +166,8 @@ async def test_copies_are_made_ahead_once_a_run_has_taken_one(notes: Path) -> No
         assert server.world
         assert server.world.made == 1, "for calls outside of rollouts"
         await ran(server, READ)
-        while server.world.made < 2 + in_world.AHEAD:
+        while server.world.made < 2 + AHEAD:
             await asyncio.sleep(0.01)
-
-
-def test_words_that_name_files_from_here_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "server.py").touch()
-    (tmp_path / "data").mkdir()
-    (tmp_path / "server").touch()
-    with closing(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
-        world.open()
-        copy = world.copy()
-        absolute = partial(in_world._absolute, copy=copy)
-    assert absolute("server.py") == f"{tmp_path}/server.py"
-    assert absolute("./data") == absolute("data/") == f"{tmp_path}/data"
-    assert absolute("--dir=./data") == f"--dir={tmp_path}/data"
-    for word in ("server", "data", "none.py", "--flag", "{world}/server.py", "-m", "a=./data"):
-        assert absolute(word) == word
-    assert os.getcwd() == str(tmp_path)
-
-
-async def test_a_start_ahead_outlives_the_run_that_waited_for_it(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go = asyncio.Event()
-
-    async def made(pool: in_world.Pool) -> str:
-        await go.wait()
-        return "ready"
-
-    monkeypatch.setattr(in_world.Pool, "_make", made)
-    pool = in_world.Pool(World(notes), Stdio(("server",)), (60.0, 60.0), lambda: None)
-    first = asyncio.create_task(pool.take())
-    await asyncio.sleep(0)  # two more are made now
-    waiting = asyncio.create_task(pool.take(refill=False))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    go.set()
-    assert [await first, *[await pool.take(refill=False) for _ in range(2)]] == ["ready"] * 3
 
 
 async def test_two_servers_of_a_run_have_worlds_of_their_own_in_one_record(notes: Path) -> None:

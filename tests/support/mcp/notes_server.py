@@ -51,6 +51,20 @@ def get_process() -> dict[str, Any]:
     return {"pid": os.getpid(), "directory": os.getcwd()}
 
 
+@server.tool(annotations=READS)
+def count_visits() -> int:
+    """Count how often this was asked. It says that it only reads, and writes."""
+    visits = HOME / "visits"
+    visits.write_text(visits.read_text() + "." if visits.exists() else ".")
+    return len(visits.read_text())
+
+
+@server.tool(annotations=READS)
+def get_crash() -> str:
+    """End the server, although only reading was promised."""
+    os._exit(1)
+
+
 @server.tool(annotations=WRITES)
 def write_note(path: str, text: str) -> str:
     """Write a note."""

@@ -1,0 +1,1 @@
+"""Copies of a world, each with a server that runs in it."""

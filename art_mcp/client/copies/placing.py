@@ -1,0 +1,61 @@
+"""A server's command, environment and working directory with the paths of a copy."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from art_mcp.client.sdk import Stdio
+from art_mcp.worlds.world import Copy
+from trainer_server.wire import ConfigError
+
+
+def placed(target: Stdio, copy: Copy) -> Stdio:
+    """The server with the paths of a copy instead of placeholders and originals, started in the copy.
+
+    Its working directory is the first place of the world, so that a relative path leads into the copy too. Relative
+    paths of files in the command are made absolute first: they are meant from here. Paths that lead into an original
+    by links are resolved.
+
+    Raises:
+        ConfigError: A word still leads into an original, or a placeholder names no place.
+    """
+    command = tuple(copy.path(_absolute(word, copy)) for word in target.command)
+    env = {name: copy.path(_resolved(value, copy)) for name, value in target.env.items()}
+    cwd = copy.path(_absolute(target.cwd, copy)) if target.cwd else str(copy.home)
+    for word in (cwd, *command, *env.values()):
+        if original := copy.led_into(word, Path(cwd)):
+            raise ConfigError(
+                f"{copy.from_copy(word)!r} of the server's command, environment or working directory leads into the "
+                f"original {original}, which would be written: write {{world:NAME}} in its place"
+            )
+    env.setdefault("GIT_CEILING_DIRECTORIES", str(copy.directory))  # no repository around the copies is found
+    return replace(target, command=command, env=env, cwd=cwd)
+
+
+def _absolute(word: str, copy: Copy) -> str:
+    """A word of a command, or the value in `--option=VALUE`, as an absolute path if it is a relative one that is there.
+    A word without a slash or a dot is a name."""
+    option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
+    if ("/" in value or "." in value) and "{" not in value and Path(value).exists():
+        return f"{option}{equals}{_resolved(str(Path(value).absolute()), copy)}"
+    return word
+
+
+def _resolved(path: str, copy: Copy) -> str:
+    """An absolute path without links if it leads into an original. Any other text as it is."""
+    if not os.path.isabs(path):
+        return path
+    resolved = os.path.realpath(path)
+    return resolved if copy.led_into(resolved, Path("/")) else path
+
+
+def check_target(target: object) -> Stdio:
+    """The target as a command. Raises ConfigError for a URL, whose server cannot be started in a copy."""
+    if not isinstance(target, Stdio):
+        raise ConfigError(
+            f"worlds are for commands, which are started in a copy; {target} is a URL. Instead reset its server before "
+            "each run: --reset CMD|URL (reset=…)"
+        )
+    return target
