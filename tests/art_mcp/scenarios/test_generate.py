@@ -188,11 +188,11 @@ async def test_tables_of_the_user_come_first_and_difficulty_is_held() -> None:
 async def test_a_bare_catalog_gives_drafts_and_says_so() -> None:
     schema = {"type": "object", "properties": {"day": {"type": "string", "format": "date"}}, "required": ["day"]}
     catalog = Catalog.of_tools([{"name": "get_menu", "inputSchema": schema}])
-    found = await generate_scenarios(catalog, 4, progress=False)
-    assert len(found) == 4
+    found = await generate_scenarios(catalog, 12, progress=False)
+    assert len(found) == 12
     assert any(note.startswith("not executed") for note in found.notes)
-    assert any(note.startswith("held out by arguments") for note in found.notes)
-    assert (len(found.train), len(found.validation)) == (3, 1)
+    assert any(note.startswith("no held-out combinations") for note in found.notes)
+    assert (len(found.train), list(map(len, found.held_out.values()))) == (11, [1])
 
 
 def values(schema: dict[str, Any], **more: Any) -> list[Any]:

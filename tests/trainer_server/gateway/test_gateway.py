@@ -257,7 +257,8 @@ def test_the_token_is_needed(server: TrainerServer) -> None:
         assert answer.status_code == 401
         assert answer.json()["error"]["code"] == "invalid_api_key"
     assert httpx.get(f"{server.url}/health").status_code == 200
-    assert "<title>art-langgraph</title>" in httpx.get(f"{server.url}/").text
+    page = httpx.get(f"{server.url}/", follow_redirects=True)
+    assert (page.status_code, page.url.path) == (200, "/ui/login")
 
 
 def test_engine_routes_are_not_reachable(server: TrainerServer) -> None:
