@@ -67,6 +67,7 @@ def main(model_path: str, out: Path, cases: dict[str, Any]) -> None:
         metrics = optimise(
             model, optimizer, batch, config, lambda version: nullcontext(version == 0), lambda: other(model), ranks
         )
+        del metrics["tokens"]  # for the dashboard, and no JSON
         whole = layers_gathered(model) if ranks.sharded else 0
         if ranks.first:
             moments = {weight: optimizer.state[one]["exp_avg"] for weight, one in model.parameters()}
