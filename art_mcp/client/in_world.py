@@ -49,11 +49,13 @@ class InWorld:
         """Sends a request to the server in the copy. Raises MCPError."""
         reader = self._pool.reader
         reads = method == "tools/call" and reader.reads(params["name"])
+        again = False
         if reads and self._shares and self._rollout and self._ready is None and not self._closed:
             _claim(self._rollout, self._pool.world)
             if (answer := await reader.call(params, progress)) is not None:
                 self._has_read = True
                 return answer
+            again = True
         ready = await self._entered()
         self._as_new &= reads or method != "tools/call"
         try:
@@ -66,6 +68,8 @@ class InWorld:
             raise
         if method == "tools/list":
             reader.learn(answer.get("tools", []))
+        if again and (made := await self.changes()):  # this was the first call in the copy
+            reader.blame(params["name"], made[0])
         return answer
 
     async def changes(self) -> list[Change]:

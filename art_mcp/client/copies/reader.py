@@ -10,6 +10,7 @@ from typing import Any
 from art_mcp.client.copies.ready import Ready
 from art_mcp.client.effects import readers
 from art_mcp.client.sdk import Progress
+from art_mcp.worlds.change import Change
 from trainer_server.wire import MCPError
 
 log = logging.getLogger("art_mcp")
@@ -63,11 +64,22 @@ class Reader:
         try:
             answer = await ready.request("tools/call", params, progress)
         except MCPError as error:
-            if error.failure == "protocol" and not await self._changed(ready, params["name"]):
+            if error.failure == "protocol" and not await self._changed(ready):
                 raise
             await self._retire(ready)
             return None
-        return None if await self._changed(ready, params["name"]) else answer
+        return None if await self._changed(ready) else answer
+
+    def blame(self, tool: str, change: Change) -> None:
+        """Notes that a tool that says that it only reads has changed something, in a copy where no other call was made.
+
+        Args:
+            tool: The tool.
+            change: What it changed.
+        """
+        if tool not in self._changing:
+            self._changing.add(tool)
+            log.warning("%s says that it only reads, but it changed something: %s", tool, change)
 
     async def close(self) -> None:
         """Ends the server and removes its copy."""
@@ -86,16 +98,14 @@ class Reader:
                 raise MCPError("its connection has been left", failure="closed")
             return self._ready
 
-    async def _changed(self, ready: Ready, tool: str) -> bool:
+    async def _changed(self, ready: Ready) -> bool:
         """Whether something was changed in the copy, which is then used no more, or another call has seen a change."""
         try:
             made = await asyncio.to_thread(ready.copy.changes) if self._ready is ready else []
+            if made:
+                await self._retire(ready)
         except OSError:  # it was removed meanwhile
             return True
-        if made and self._ready is ready:  # of the calls that run at the same time, the first that ends sees it
-            self._changing.add(tool)
-            log.warning("%s says that it only reads, but something was changed while it ran: %s", tool, made[0].what)
-            await self._retire(ready)
         return self._ready is not ready
 
     async def _retire(self, ready: Ready) -> None:

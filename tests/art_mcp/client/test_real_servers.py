@@ -35,8 +35,13 @@ async def test_scenarios_for_a_real_server(
         assert len(one.plan.observations) == len(one.plan.reference)
 
 
-SERVER_SIDE = ("specialization/test_specialize.py", "scenarios/test_writer.py")
-"""They need the trainer server, and an MCP server of SDK 2."""
+SERVER_SIDE = (
+    "specialization/test_specialize.py",
+    "specialization/test_resume.py",
+    "specialization/stages/test_generation.py",
+    "scenarios/test_writer.py",
+)
+"""They need the trainer server, or an MCP server of SDK 2."""
 WITHOUT_SDK = ("worlds", "scenarios/test_worlds.py")
 """They copy and observe files, which no SDK does. How a server is started in a copy is tested on every SDK."""
 
