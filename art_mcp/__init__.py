@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from art_mcp.client.connect import Server, connect
     from art_mcp.client.result import CallResult
     from art_mcp.scenarios.catalog import Catalog, read_catalog
+    from art_mcp.scenarios.drafting.tables import load_tables
     from art_mcp.scenarios.generate import generate_scenarios
     from art_mcp.scenarios.plan import MCPScenario
     from art_mcp.scenarios.scenario_set import ScenarioSet
-    from art_mcp.scenarios.tables import load_tables
     from art_mcp.specialization.agent import build_agent
     from art_mcp.specialization.demonstrations import demonstration, demonstrations
     from art_mcp.specialization.measure import measure_difficulty
@@ -39,7 +39,7 @@ _MODULES = {
     "art_mcp.scenarios.generate": ("generate_scenarios",),
     "art_mcp.scenarios.plan": ("MCPScenario",),
     "art_mcp.scenarios.scenario_set": ("ScenarioSet",),
-    "art_mcp.scenarios.tables": ("load_tables",),
+    "art_mcp.scenarios.drafting.tables": ("load_tables",),
     "art_mcp.specialization.agent": ("build_agent",),
     "art_mcp.specialization.demonstrations": ("demonstration", "demonstrations"),
     "art_mcp.specialization.measure": ("measure_difficulty",),

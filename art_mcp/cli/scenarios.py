@@ -17,6 +17,7 @@ from art_mcp.cli.options import (
     HeaderOption,
     InstructionsOption,
     ModelOption,
+    ParaphraseOption,
     ResetOption,
     ResourceOption,
     SeedOption,
@@ -26,17 +27,32 @@ from art_mcp.cli.options import (
     headers_of,
     variables_of,
 )
+from trainer_server.wire.jsonl import append_jsonl
 
 if TYPE_CHECKING:
-    from art_mcp.scenarios.scenario_set import ScenarioSet
+    from art_mcp.scenarios.plan import MCPScenario
 
 
 def scenarios_command(
     server: ServerArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="JSONL file to write.")] = Path("scenarios.jsonl"),
-    n: Annotated[int, typer.Option("-n", "--n", help="Scenarios to generate, held-out ones included.", min=1)] = 24,
+    n: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            "--n",
+            help="Scenarios to generate, held-out ones included. Default: as many as there is time for.",
+            min=1,
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Time for the whole generation.", min=1.0)] = 120.0,
     model: ModelOption = None,
     model_url: UrlOption = None,
+    paraphrase: ParaphraseOption = None,
+    validation: Annotated[
+        float,
+        typer.Option(help="Share to hold out from training, a third of it for each held-out set.", min=0.0, max=0.9),
+    ] = 0.25,
     resource: ResourceOption = None,
     allow_destructive: DestructiveOption = False,
     instructions: InstructionsOption = None,
@@ -47,8 +63,21 @@ def scenarios_command(
     reset: ResetOption = None,
     seed: SeedOption = 0,
 ) -> None:
-    """Generate tasks for an MCP server, do each of them once, and write those that work as JSONL, to read and edit."""
+    """Generate tasks for an MCP server, do each of them twice, and write those that work as JSONL, to read and edit.
+
+    Each task is written when it is kept: if this is interrupted or killed, the file has what there is by then.
+    """
+    from art_mcp.scenarios.scenario_set import ScenarioSet
+
     headers, variables = headers_of(header), variables_of(env)
+    written = 0
+
+    def write(scenario: MCPScenario) -> None:
+        nonlocal written
+        if not written:  # not before: a server that cannot be used costs no file of an earlier generation
+            ScenarioSet().save(output)
+        append_jsonl(output, [scenario.model_dump(mode="json")])
+        written += 1
 
     async def run() -> ScenarioSet:
         from art_mcp.client.connect import connect
@@ -58,7 +87,11 @@ def scenarios_command(
             return await generate_scenarios(
                 live,
                 n,
+                seconds=seconds,
+                on_kept=write,
                 model=make_llm(model, model_url) if model else None,
+                paraphrase=make_llm(paraphrase, model_url) if paraphrase else None,
+                validation=validation,
                 difficulty=difficulty,
                 seed=seed,
                 instructions=instructions,
@@ -67,7 +100,12 @@ def scenarios_command(
                 progress=sys.stderr.isatty(),
             )
 
-    scenarios = asyncio.run(run())
+    try:
+        scenarios = asyncio.run(run())
+    except BaseException:
+        if written:
+            print(f"interrupted: {written} scenarios are in {output}", file=sys.stderr)
+        raise
     scenarios.save(output)
     print(scenarios.report())
     print(f"written to {output}")

@@ -29,7 +29,7 @@ from art_mcp.cli.options import (
     headers_of,
     variables_of,
 )
-from trainer_server.wire import ConfigError, SFTConfig
+from trainer_server.wire import ARTError, ConfigError, SFTConfig
 
 if TYPE_CHECKING:
     from art_mcp.specialization.settings import WarmStart
@@ -173,7 +173,14 @@ def specialize_command(
                 on_stage=tell,
             )
 
-    made = asyncio.run(run())
+    try:
+        made = asyncio.run(run())
+    except ConfigError:
+        raise
+    except (ARTError, KeyboardInterrupt):
+        if (output / "progress.jsonl").exists():
+            print(f"what was done until now is in {output}; the same command with --resume goes on", file=sys.stderr)
+        raise
     if made.groups:
         print(made.dead_groups)
     for stage, measured in made.measurements.items():

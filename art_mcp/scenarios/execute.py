@@ -13,12 +13,14 @@ from typing import Any
 from langchain_core.callbacks import BaseCallbackHandler
 
 from art_langgraph.capture.scope import Scope, recording
+from art_mcp.canonical import canonical
 from art_mcp.client.connect import Server
 from art_mcp.client.in_world import WORLD_KEY
 from art_mcp.client.result import CallResult
 from art_mcp.scenarios.catalog import REMEDY, Catalog
-from art_mcp.scenarios.observe import parsed, picked, problem, stable_facts
-from art_mcp.scenarios.plan import MCPScenario, Observation, Step, is_reference
+from art_mcp.scenarios.observe import changes_with_time, is_local, parsed, picked, problem, stable_facts
+from art_mcp.scenarios.phrasing.sense import acts
+from art_mcp.scenarios.plan import MCPScenario, Observation, Reading, Step, is_reference
 from art_mcp.scenarios.scenario_set import Dropped, drop
 from art_mcp.worlds.change import Change, agreed
 
@@ -27,6 +29,9 @@ APART = 1.2
 
 AT_ONCE = 2 * (os.cpu_count() or 1)
 """Executions at the same time, if each has a world of its own. Half of them wait for a server to start."""
+
+MAX_ASKED = 64
+"""Characters of a value that a written task asks for, at most."""
 
 SAMPLE = 2_000
 """Characters of a result that a scenario keeps if no later step takes a value from it."""
@@ -60,6 +65,108 @@ class Execution:
     changes: list[Change] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Two executions of the same calls.
+
+    Args:
+        first: The first execution.
+        second: The second one. None: it failed, because the first has changed the server.
+        changes: What both changed in the world. None: there is no world.
+    """
+
+    first: Execution
+    second: Execution | None
+    changes: list[Change] | None
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps with what the execution told of them."""
+        return self.first.steps
+
+    def observations(self) -> list[Observation]:
+        """The results of the first execution. One that a later step takes a value from is whole, others are cut."""
+        needed = {need for step in self.steps for need in step.needs}
+        return [_observation(result, index in needed) for index, result in enumerate(self.first.results)]
+
+
+class Trials:
+    """Executes calls on a server, twice each.
+
+    With a world, each execution has a copy of its own, and several run at once. Both must have changed the same.
+    Without one they run one after another, and the second may fail because the first has changed the server.
+
+    Args:
+        server: The server.
+        catalog: What it offers.
+        allow_destructive: Whether to call tools that may change something where the change would stay
+            (`Server.disposable`).
+        until: Time of the event loop after which nothing is executed any more. None: there is no such time.
+        on_done: Called after each execution: once for calls that fail, twice for the others.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        catalog: Catalog,
+        *,
+        allow_destructive: bool = False,
+        until: float | None = None,
+        on_done: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._server = server
+        self._catalog = catalog
+        self._allowed = allow_destructive or server.disposable
+        self._until = until
+        self._on_done = on_done
+        self._turns = asyncio.Semaphore(AT_ONCE if server.world else 1)
+
+    async def run(self, plans: Sequence[Sequence[Step]], *, fail: bool = False) -> list[Trial | StepFailed]:
+        """Executes several plans. The second executions begin more than APART seconds after the first ones.
+
+        Args:
+            plans: The steps of each plan.
+            fail: Whether the last step of each should give an error.
+
+        Returns:
+            For each plan its trial, or why it is not usable.
+        """
+        firsts = await asyncio.gather(*(self._perform(steps, fail) for steps in plans))
+        ended = time.monotonic()
+        if any(isinstance(first, Execution) for first in firsts):
+            await asyncio.sleep(max(0.0, ended + APART - time.monotonic()))
+        return list(await asyncio.gather(*(self._again(first, fail) for first in firsts)))
+
+    async def _perform(self, steps: Sequence[Step], fail: bool, check: bool = True) -> Execution | StepFailed:
+        async with self._turns:
+            try:
+                if self._until is not None and asyncio.get_running_loop().time() > self._until:
+                    raise StepFailed("surplus", "the time was over")
+                wanted = checked(steps, self._catalog, self._allowed) if check else list(steps)
+                return await perform(self._server, wanted, fail=fail)
+            except StepFailed as failed:
+                return failed
+            finally:
+                self._on_done()
+
+    async def _again(self, first: Execution | StepFailed, fail: bool) -> Trial | StepFailed:
+        if isinstance(first, StepFailed):
+            return first
+        again = await self._perform(first.steps, fail, check=False)
+        if isinstance(again, StepFailed):
+            if again.kind == "surplus":
+                return again
+            if self._server.disposable:  # nothing of the first execution was left
+                return StepFailed("unstable", f"the second time it failed: {again}")
+            return Trial(first, None, first.changes)
+        changes = first.changes
+        if changes is not None:
+            changes = agreed(changes, again.changes or [])
+            if changes is None:
+                return StepFailed("unstable", "the two executions changed different things in the world")
+        return Trial(first, again, changes)
+
+
 async def execute(
     server: Server,
     scenarios: Sequence[MCPScenario],
@@ -67,71 +174,73 @@ async def execute(
     *,
     allow_destructive: bool = False,
     on_done: Callable[[], None] = lambda: None,
+    until: float | None = None,
 ) -> tuple[list[MCPScenario], list[Dropped]]:
-    """Executes every reference twice. Those that work get observations, facts and changes.
+    """Executes the reference of every scenario twice. Those that work get observations, facts and changes.
 
-    With a world, each execution has a copy of its own, and several run at once. Both must have changed the same.
-    Without one they run one after another, and the second may fail because the first has changed the server. Such a
-    scenario is kept without facts: only its calls are checked.
+    A scenario whose second execution fails because the first has changed the server is kept without facts: only its
+    calls are checked.
 
     Args:
         server: The server.
         scenarios: The scenarios.
         catalog: What the server offers.
-        allow_destructive: Whether to call tools that may change something where the change would stay
-            (`Server.disposable`).
-        on_done: Called after each execution: once for a scenario that fails, twice for the others.
+        allow_destructive: As for `Trials`.
+        on_done: As for `Trials`.
+        until: As for `Trials`.
 
     Returns:
         The scenarios that work, and the records of the others.
     """
-    turns = asyncio.Semaphore(AT_ONCE if server.world else 1)
-    allowed = allow_destructive or server.disposable
-
-    async def first(scenario: MCPScenario) -> tuple[Execution, float] | Dropped:
-        async with turns:
+    trials = Trials(server, catalog, allow_destructive=allow_destructive, until=until, on_done=on_done)
+    outcomes = await trials.run([scenario.plan.reference for scenario in scenarios])
+    kept, dropped = [], []
+    for scenario, outcome in zip(scenarios, outcomes, strict=True):
+        if isinstance(outcome, StepFailed):
+            dropped.append(drop(scenario, outcome.kind, str(outcome)))
+        else:
             try:
-                steps = checked(scenario.plan.reference, catalog, allowed)
-                return await perform(server, steps), time.monotonic()
+                facts, readings = _asked(scenario, outcome)
             except StepFailed as failed:
-                return drop(scenario, failed.kind, str(failed))
-            finally:
-                on_done()
+                dropped.append(drop(scenario, failed.kind, str(failed)))
+                continue
+            kept.append(
+                scenario.with_plan(
+                    reference=outcome.steps,
+                    observations=outcome.observations(),
+                    facts=facts,
+                    readings=readings,
+                    changes=outcome.changes,
+                )
+            )
+    return kept, dropped
 
-    async def second(scenario: MCPScenario, done: Execution, ended: float) -> MCPScenario | Dropped:
-        await asyncio.sleep(max(0.0, ended + APART - time.monotonic()))
-        async with turns:
+
+def _asked(scenario: MCPScenario, trial: Trial) -> tuple[list[str], list[Reading]]:
+    """What the answer must mention. A value that a scenario reads off the results is a fact if both executions gave it.
+
+    Raises:
+        StepFailed: A result has no such value, or it is too long.
+    """
+    if not scenario.plan.readings:
+        return (_facts(trial.first, trial.second.results) if trial.second else []), []
+    facts, readings = [], []
+    for reading in scenario.plan.readings:
+        found = []
+        for done in (trial.first, trial.second or trial.first):
+            result = done.results[reading.step]
             try:
-                again = await perform(server, done.steps)
-            except StepFailed as failed:
-                if server.disposable:  # nothing of the first execution was left
-                    return drop(scenario, "unstable", f"the second time it failed: {failed}")
-                again = None
-            finally:
-                on_done()
-        return _executed(scenario, done, again)
-
-    firsts = await asyncio.gather(*map(first, scenarios))
-    worked = [(scenario, *done) for scenario, done in zip(scenarios, firsts, strict=True) if isinstance(done, tuple)]
-    outcomes = [
-        *(done for done in firsts if isinstance(done, Dropped)),
-        *await asyncio.gather(*(second(*each) for each in worked)),
-    ]
-    kept = [outcome for outcome in outcomes if isinstance(outcome, MCPScenario)]
-    return kept, [outcome for outcome in outcomes if isinstance(outcome, Dropped)]
-
-
-def _executed(scenario: MCPScenario, done: Execution, again: Execution | None) -> MCPScenario | Dropped:
-    """The scenario with what both executions tell. again: None if the second one failed."""
-    changes = done.changes
-    if changes is not None and again is not None:
-        changes = agreed(changes, again.changes or [])
-        if changes is None:
-            return drop(scenario, "unstable", "the two executions changed different things in the world")
-    needed = {need for step in done.steps for need in step.needs}
-    observations = [_observation(result, index in needed) for index, result in enumerate(done.results)]
-    facts = _facts(done, again.results) if again else []
-    return scenario.with_plan(reference=done.steps, observations=observations, facts=facts, changes=changes)
+                value = picked(result.text, result.structured, reading.path)
+            except (LookupError, TypeError):
+                raise StepFailed("invalid", f"call {reading.step + 1} gave nothing at {reading.path}") from None
+            found.append(value if isinstance(value, str) else canonical(value))
+        if len(found[0]) > MAX_ASKED or "\n" in found[0]:
+            raise StepFailed("invalid", f"the task asks for {len(found[0])} characters: {found[0][:60]!r}…")
+        if found[0] == found[1] and not changes_with_time(found[0]) and not is_local(found[0]):
+            facts.append(found[0])
+        else:
+            readings.append(reading)
+    return facts, readings
 
 
 def checked(steps: Sequence[Step], catalog: Catalog, allow_destructive: bool) -> list[Step]:
@@ -163,8 +272,13 @@ def checked(steps: Sequence[Step], catalog: Catalog, allow_destructive: bool) ->
     return filled
 
 
-async def perform(server: Server, steps: Sequence[Step]) -> Execution:
+async def perform(server: Server, steps: Sequence[Step], *, fail: bool = False) -> Execution:
     """Executes steps in a rollout of their own: with its own session, world, and position in a cassette.
+
+    Args:
+        server: The server.
+        steps: The steps.
+        fail: Whether the last step should give an error.
 
     Returns:
         The results and the changes.
@@ -178,9 +292,12 @@ async def perform(server: Server, steps: Sequence[Step]) -> Execution:
     try:
         async with rollout_of_its_own() as scope:
             for index, step in enumerate(steps):
-                results.append(await performed_step(server, step, results, index))
+                wrong = fail and index == len(steps) - 1
+                results.append(await performed_step(server, step, results, index, fail=wrong))
                 after = await server.changes()
-                performed.append(step if after is None else step.model_copy(update={"reads": after == before}))
+                performed.append(
+                    step if after is None else step.model_copy(update={"reads": _only_read(step, after, before)})
+                )
                 before = after
     except OSError as error:
         raise StepFailed("error", f"what it changed in its world cannot be read: {error}") from error
@@ -199,7 +316,14 @@ async def rollout_of_its_own() -> AsyncIterator[Scope]:
             yield scope
 
 
-async def performed_step(server: Server, step: Step, results: Sequence[CallResult], index: int = 0) -> CallResult:
+def _only_read(step: Step, after: list[Change], before: list[Change] | None) -> bool:
+    """Whether a step changed nothing. A tool whose verb says that it acts may have changed what no world shows."""
+    return after == before and (step.reads or not acts(step.tool))
+
+
+async def performed_step(
+    server: Server, step: Step, results: Sequence[CallResult], index: int = 0, *, fail: bool = False
+) -> CallResult:
     """Executes a step in the current rollout.
 
     Args:
@@ -207,11 +331,17 @@ async def performed_step(server: Server, step: Step, results: Sequence[CallResul
         step: The step.
         results: Results of the earlier steps.
         index: Number of the step, for messages.
+        fail: Whether the call should give an error.
 
     Raises:
-        StepFailed: The call failed or gave nothing usable.
+        StepFailed: The call failed or gave nothing usable; or it did not, and `fail` was set.
     """
     result = await server.call(step.tool, resolved(step, results))
+    if fail:
+        wrong = problem(result.text, parsed(result.text, result.structured))
+        if result.failure or not (result.is_error or (wrong and wrong[0] == "error")):
+            raise StepFailed("invalid", f"call {index + 1}, {step.tool}: it gave no error")
+        return result
     if result.is_error:
         raise StepFailed("error", f"call {index + 1}, {step.tool}: {result.text[:200]}")
     wrong = problem(result.text, parsed(result.text, result.structured))
@@ -271,6 +401,6 @@ def _values(arguments: dict[str, Any]) -> list[Any]:
 def _observation(result: CallResult, whole: bool) -> Observation:
     """The part of a result that a scenario keeps. whole: later steps take a value from it, so that it is not cut."""
     if whole:
-        return Observation(text=result.text, structured=result.structured)
+        return Observation(text=result.text, structured=result.structured, is_error=result.is_error)
     keep = result.structured if len(str(result.structured)) <= SAMPLE else None
-    return Observation(text=result.text[:SAMPLE], structured=keep)
+    return Observation(text=result.text[:SAMPLE], structured=keep, is_error=result.is_error)

@@ -2,48 +2,40 @@
 
 from __future__ import annotations
 
-import logging
+import asyncio
 import random
-import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
-from itertools import islice
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
-
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from art_langgraph.llm.llm import LLM, Model
 from art_langgraph.progress import progress_bar
 from art_mcp.client.connect import Server, connect
 from art_mcp.client.reset import Reset
-from art_mcp.scenarios.catalog import REMEDY, Catalog, read_catalog, withheld
-from art_mcp.scenarios.execute import StepFailed, execute, performed_step, rollout_of_its_own
-from art_mcp.scenarios.observe import parsed
-from art_mcp.scenarios.plan import MCPScenario, Step
-from art_mcp.scenarios.scenario_set import Dropped, ScenarioSet, balanced, drop
-from art_mcp.scenarios.tables import Resources, tables_of
-from art_mcp.scenarios.templates import Templates, signature
-from art_mcp.scenarios.values import NoValue, Values
-from art_mcp.scenarios.writer import Writer
+from art_mcp.scenarios.catalog import REMEDY, Catalog, CatalogTool, read_catalog, withheld
+from art_mcp.scenarios.drafting.drafter import Drafter
+from art_mcp.scenarios.drafting.look_around import COLUMNS, look_around, look_at_tables
+from art_mcp.scenarios.drafting.sql import Sql, sql_parameter
+from art_mcp.scenarios.drafting.tables import Resources, tables_of
+from art_mcp.scenarios.drafting.values import Values
+from art_mcp.scenarios.execute import Trials
+from art_mcp.scenarios.phrasing.phraser import Phraser
+from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.scenarios.production.composer import Composer
+from art_mcp.scenarios.production.producer import Producer
+from art_mcp.scenarios.production.quotas import Kept
+from art_mcp.scenarios.scenario_set import ScenarioSet
+from art_mcp.scenarios.summary import GRAM, parroted
+from art_mcp.scenarios.writing.paraphrase import paraphrased
+from art_mcp.scenarios.writing.writer import Writer
+from art_mcp.scenarios.writing.written import written
 from art_mcp.worlds.place import Worlds
-from trainer_server.wire import ConfigError, LLMError
-from trainer_server.wire.jsonl import to_json
+from trainer_server.wire import ConfigError
 
-log = logging.getLogger("art_mcp")
+LOOKING = 0.25
+"""Share of the time that is spent on looking around, at most."""
 
-DRAFTS = 6
-"""Drafts for each wanted scenario. Some fail; the others are chosen so that the tools are balanced."""
-
-ROUNDS = 3
-"""Exploration rounds: results of one round can be arguments of calls in the next."""
-
-LOOKS = 4
-"""Calls of each tool in an exploration round. A tool that took longer than SLOW is not called again."""
-
-SLOW = 2.0
-"""Seconds after which a call counts as slow."""
-
-_COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+WRITTEN = 96
+"""Scenarios that a language model writes if no number is given: each costs money."""
 
 
 async def generate_scenarios(
@@ -54,6 +46,7 @@ async def generate_scenarios(
     paraphrase: Model | None = None,
     seconds: float = 120.0,
     on_kept: Callable[[MCPScenario], None] = lambda scenario: None,
+    kept: Sequence[MCPScenario] = (),
     difficulty: tuple[int, int] = (1, 5),
     seed: int = 0,
     instructions: str | None = None,
@@ -80,6 +73,7 @@ async def generate_scenarios(
         paraphrase: Language model that rewrites the texts of scenarios. None leaves them as they are.
         seconds: Time for the whole generation.
         on_kept: Called for each scenario when it is kept, so that an interrupted generation loses nothing.
+        kept: Scenarios of an interrupted generation, of the same server and seed. They count, and stay in their sets.
         difficulty: Least and greatest difficulty, from 1 to 5.
         seed: Seed of the drafts and of the split.
         instructions: Additional instructions for the model. None adds nothing to the catalog.
@@ -88,13 +82,13 @@ async def generate_scenarios(
             change would stay: without worlds and reset.
         validation: Share of the scenarios to hold out from training, from 0 to 1.
         rounds: Maximum number of rounds in which the model is asked.
-        budget: USD that the model may cost. None sets no limit.
+        budget: USD that each model may cost. None sets no limit.
         progress: Whether to show progress bars on a terminal.
         worlds: What the server works on, as `connect` takes it: each execution gets a copy. A connected server has it.
         reset: Resets the server before each execution, as `connect` takes it. A connected server has it.
 
     Returns:
-        The scenarios, split into training and validation, and the dropped tasks with the reasons.
+        The scenarios, split into training and held-out sets, and the dropped tasks with the reasons.
 
     Raises:
         ConfigError: A setting is invalid.
@@ -110,6 +104,7 @@ async def generate_scenarios(
                 paraphrase=paraphrase,
                 seconds=seconds,
                 on_kept=on_kept,
+                kept=kept,
                 difficulty=difficulty,
                 seed=seed,
                 instructions=instructions,
@@ -123,203 +118,195 @@ async def generate_scenarios(
     if worlds is not None or reset is not None:
         raise ConfigError("worlds= and reset= are for a server to connect to: give them to `connect`")
     low, high = difficulty
-    n = 96 if n is None else n
-    if n < 1 or not 1 <= low <= high <= 5 or not 0 <= validation < 1:
-        raise ConfigError(f"n={n}, difficulty={difficulty}, validation={validation}: n ≥ 1, 1 ≤ low ≤ high ≤ 5, 0 to 1")
-    catalog = server if isinstance(server, Catalog) else await read_catalog(server)
-    live = server if isinstance(server, Server) else None
-    rng = random.Random(f"scenarios-{seed}")
-    world = live.world if live else None
-    tables = {name: world.aliases.value(given) if world else given for name, given in tables_of(resources).items()}
-    values = Values(catalog, tables, rng)
-    if world:
-        values.learn_places(world.places)
-    allowed = allow_destructive or bool(live and live.disposable)
-    tools = [tool for tool in catalog.tools if allowed or tool.reads]
-    templates = Templates(catalog, tools, values, rng)
-    useless = await _look_around(live, catalog, templates, values, progress) if live else {}
-    options: dict[str, Any] = {"allow_destructive": allowed, "progress": progress}
-    if model is None or not tools:
-        drafts = islice(templates.drafts(low, high), DRAFTS * n) if tools else iter(())
-        scenarios = await finish(live, catalog, drafts, n, **options)
-    else:
-        writer = Writer(LLM.of(model), catalog, tools, difficulty, seed, instructions, templates.observed, tables)
-        scenarios = await _written(writer, live, n, rounds, budget, **options)
-    if not allowed and (left_out := withheld(catalog.tools)):
-        scenarios.notes.append(f"{left_out}. {REMEDY}")
-    if world:
-        scenarios.notes += [f"each execution had a copy of {world}", *world.notes]
-    if useless:
-        listed = "; ".join(f"{tool}: {reason}" for tool, reason in useless.items())
-        scenarios.notes.append(f"gave nothing usable when they were tried out: {listed}")
-    scenarios = scenarios.split(validation, seed)
-    for scenario in scenarios.scenarios:
-        on_kept(scenario)
-    return scenarios
+    if (n is not None and n < 1) or not 1 <= low <= high <= 5 or not 0 <= validation < 1 or seconds <= 0:
+        raise ConfigError(
+            f"n={n}, difficulty={difficulty}, validation={validation}, seconds={seconds}: expected n ≥ 1, "
+            "1 ≤ low ≤ high ≤ 5, a share from 0 to 1, seconds > 0"
+        )
+    generation = _Generation(
+        server if isinstance(server, Server) else None,
+        server if isinstance(server, Catalog) else await read_catalog(server),
+        seconds=seconds,
+        seed=seed,
+        resources=resources,
+        allow_destructive=allow_destructive,
+        progress=progress,
+    )
+    if model is None or not generation.tools:
+        filled = Kept(n, validation, on_kept, difficulty, [*kept])
+        return await generation.from_grammar(filled, LLM.of(paraphrase) if paraphrase is not None else None, budget)
+    await generation.look_around()
+    values = generation.values
+    writer = Writer(
+        LLM.of(model),
+        generation.catalog,
+        generation.tools,
+        difficulty,
+        seed,
+        instructions,
+        values.known.observed,
+        generation.tables,
+    )
+    scenarios = await written(
+        writer,
+        generation.live,
+        WRITTEN if n is None else n,
+        rounds,
+        budget,
+        kept=kept,
+        on_kept=on_kept,
+        until=generation.end,
+        allow_destructive=generation.allowed,
+        progress=progress,
+    )
+    if paraphrase is not None:
+        await generation.paraphrase(scenarios.scenarios, 0, LLM.of(paraphrase), scenarios.notes, budget)
+    scenarios.notes += generation.notes(scenarios.scenarios)
+    return scenarios.split(validation, seed)
 
 
-async def _written(
-    writer: Writer, server: Server | None, n: int, rounds: int, budget: float | None, **options: Any
-) -> ScenarioSet:
-    """Asks the writer for drafts and executes them, round after round, until `n` scenarios are kept.
+class _Generation:
+    """A server, what is known of it, and the time that there is.
 
     Args:
-        writer: Asks the language model.
-        server: Executes the drafts. None leaves them unexecuted.
-        n: Maximum number of scenarios to keep.
-        rounds: Maximum number of rounds.
-        budget: USD that the model may cost. None sets no limit.
-        **options: Options of `finish`.
-
-    Raises:
-        LLMError: The model failed before any scenario was kept.
+        live: The server. None: there is a catalog alone.
+        catalog: What it offers.
+        seconds: The time.
+        seed: Seed of the drafts.
+        resources: Values of the user.
+        allow_destructive: Whether to call tools that may change something where the change would stay.
+        progress: Whether to show progress bars on a terminal.
     """
-    scenarios = ScenarioSet(offered=[tool.name for tool in writer.catalog.tools])
-    usage, why = writer.llm.usage, ""
-    while len(scenarios) < n and not why:
-        try:
-            drafts, invalid = await writer.drafts(n - len(scenarios), scenarios.scenarios, scenarios.dropped)
-        except LLMError as error:
-            if not scenarios.scenarios:
-                raise
-            why = str(error)
-            break
-        unique, repeated = distinct([*scenarios.scenarios, *drafts])
-        more = await finish(server, writer.catalog, unique[len(scenarios) :], n - len(scenarios), **options)
-        scenarios.scenarios += more.scenarios
-        scenarios.dropped += [*invalid, *repeated, *more.dropped]
-        scenarios.notes = [note for note in more.notes if note.startswith("not executed")]
-        if budget is not None and (usage.cost is None or usage.cost >= budget):
-            price = f"the budget of {budget:g} USD is spent"
-            why = (
-                price if usage.cost is not None else f"no price of {writer.llm.model} is known, to hold it to a budget"
+
+    def __init__(
+        self,
+        live: Server | None,
+        catalog: Catalog,
+        *,
+        seconds: float,
+        seed: int,
+        resources: Resources | None,
+        allow_destructive: bool,
+        progress: bool,
+    ) -> None:
+        self.live = live
+        self.catalog = catalog
+        self._seconds = seconds
+        self._clock = asyncio.get_running_loop().time
+        self._begun = self._clock()
+        self.end = self._begun + seconds
+        self._seed = seed
+        self._rng = random.Random(f"scenarios-{seed}")
+        self._progress = progress
+        self._world = live.world if live else None
+        world, given = self._world, tables_of(resources)
+        self.tables = {name: world.aliases.value(values) if world else values for name, values in given.items()}
+        self.values = Values(catalog, self.tables, self._rng, seed)
+        if world:
+            self.values.learn_places(world.places)
+        self.allowed = allow_destructive or bool(live and live.disposable)
+        self.tools: list[CatalogTool] = [tool for tool in catalog.tools if self.allowed or tool.reads]
+        self._useless: dict[str, str] = {}
+
+    async def look_around(self) -> None:
+        """Learns values from the server's reading tools."""
+        if self.live:
+            until = self._begun + LOOKING * self._seconds
+            plainly = [tool for tool in self.tools if sql_parameter(tool) is None]
+            self._useless = await look_around(self.live, plainly, self.values, until=until, progress=self._progress)
+
+    async def from_grammar(self, kept: Kept, paraphrase: LLM | None, budget: float | None) -> ScenarioSet:
+        """Makes scenarios from the schemas alone.
+
+        Args:
+            kept: Keeps them, and knows how many are wanted.
+            paraphrase: Rewrites their texts. None: nothing does.
+            budget: USD that this may cost. None sets no limit.
+        """
+        await self.look_around()
+        drafter = Drafter(self.catalog, self.tools, self.values, self._rng)
+        sql = Sql(self.tools, self.values.reserve, self._rng)
+        if self.live:
+            await look_at_tables(self.live, sql)
+        self.values.settle()
+        composer = Composer(self.catalog, drafter, Phraser(self._rng, self._seed), self._rng, sql.tools)
+        producer = Producer(drafter, sql, composer, kept, self._seed)
+        scenarios = ScenarioSet(kept.scenarios, producer.dropped, [tool.name for tool in self.catalog.tools])
+        after: Callable[[], Awaitable[None]] | None = None
+        if paraphrase is not None:
+            kept.hold_back()
+
+            async def after() -> None:
+                await self.paraphrase(kept.scenarios, kept.told, paraphrase, scenarios.notes, budget)
+                kept.tell()
+
+        if self.live:
+            with progress_bar(*COLUMNS, shown=self._progress) as bar:
+                task = bar.add_task("making scenarios", total=kept.total)
+                trials = Trials(self.live, self.catalog, allow_destructive=self.allowed, until=self.end)
+
+                async def on_wave() -> None:
+                    if after is not None:
+                        await after()
+                    bar.update(task, completed=len(kept.scenarios))
+
+                await producer.produce(trials, lambda: (self.end - self._clock()) / self._seconds, on_wave)
+        elif self.tools:
+            producer.draft_only()
+            if after is not None:
+                await after()
+            scenarios.notes.append(
+                "not executed: a catalog answers nothing, so only calls are checked, and some may fail"
             )
-        elif writer.rounds >= rounds:
-            why = f"{rounds} rounds are over"
-    if len(scenarios) < n:
-        scenarios.notes.append(f"{len(scenarios)} of {n} scenarios: {why}")
-    times = "1 round" if writer.rounds == 1 else f"{writer.rounds} rounds"
-    scenarios.notes.append(f"written by {writer.llm.model} in {times}: {usage}")
-    return scenarios
+        scenarios.notes += [*producer.notes(), *self.notes(kept.scenarios)]
+        return scenarios
+
+    async def paraphrase(
+        self, scenarios: list[MCPScenario], since: int, llm: LLM, notes: list[str], budget: float | None
+    ) -> None:
+        """Rewrites the texts of scenarios where they are. What cannot be rewritten stays, and a note says how many.
+
+        Args:
+            scenarios: The scenarios.
+            since: The first of them that is rewritten.
+            llm: The language model.
+            notes: Gets the note.
+            budget: USD that the model may cost. None sets no limit.
+        """
+        spent = llm.usage.cost
+        if budget is not None and (spent is None or spent >= budget):
+            return
+        rewritten, errors = await paraphrased(scenarios[since:], llm, self._seed + since)
+        known = {scenario.wording for scenario in scenarios}
+        for at, scenario in enumerate(rewritten, since):
+            if scenario is not None and scenario.wording not in known:
+                known.add(scenario.wording)
+                scenarios[at] = scenario
+        done = sum(scenario.plan.phrasing == llm.model for scenario in scenarios)
+        notes[:] = [note for note in notes if not note.startswith("paraphrased by ")]
+        failed = f"; {len(errors)} requests failed: {errors[0]}" if errors else ""
+        notes.append(f"paraphrased by {llm.model}: {done} of {len(scenarios)}{failed}; {llm.usage}")
+
+    def notes(self, scenarios: Sequence[MCPScenario]) -> list[str]:
+        """Remarks on the generation and on the texts."""
+        found = []
+        if not self.allowed and (left_out := withheld(self.catalog.tools)):
+            found.append(f"{left_out}. {REMEDY}")
+        if self._world:
+            found += [f"each execution had a copy of {self._world}", *self._world.notes]
+        if self._useless:
+            listed = "; ".join(f"{tool}: {reason}" for tool, reason in self._useless.items())
+            found.append(f"gave nothing usable when they were tried out: {listed}")
+        share, words = parroted([scenario.task for scenario in scenarios], _descriptions(self.catalog))
+        taken = f", the most of {words!r}" if words else ""
+        found.append(f"tasks with {GRAM} words in a row of a tool's description: at most {share:.0%}{taken}")
+        return found
 
 
-async def finish(
-    server: Server | None,
-    catalog: Catalog,
-    drafts: Iterable[MCPScenario],
-    n: int,
-    *,
-    allow_destructive: bool = False,
-    progress: bool = True,
-) -> ScenarioSet:
-    """Makes a set of drafts: removes duplicates, and executes drafts until `n` have worked.
-
-    Drafts are executed in an order that uses the tools about equally often.
-
-    Args:
-        server: Executes the drafts. None leaves them unexecuted.
-        catalog: What the server offers.
-        drafts: Scenarios that were not executed yet.
-        n: Maximum number of scenarios to keep.
-        allow_destructive: Whether to call tools that may change something.
-        progress: Whether to show a progress bar on a terminal.
-
-    Returns:
-        The set, which is not split yet.
-    """
-    kept: list[MCPScenario] = []
-    failed: list[MCPScenario] = []
-    unique, dropped = distinct(drafts)
-    waiting = balanced(unique)
-    notes = []
-    if server is None:
-        kept, waiting = waiting[:n], waiting[n:]
-        notes.append("not executed: a catalog answers nothing, so only calls are checked, and some may fail")
-    with progress_bar(*_COLUMNS, shown=progress) as bar:
-        task = bar.add_task("executing scenarios", total=2 * n)
-        while server and waiting and len(kept) < n:
-            order = balanced(waiting, after=[*kept, *failed])  # failures count, so that other tools come first
-            batch, waiting = order[: n - len(kept)], order[n - len(kept) :]
-            good, bad = await execute(
-                server, batch, catalog, allow_destructive=allow_destructive, on_done=lambda: bar.advance(task)
-            )
-            kept += good
-            dropped += bad
-            ids = {scenario.id for scenario in good}
-            failed += [scenario for scenario in batch if scenario.id not in ids]
-            bar.update(task, completed=2 * len(kept))
-    dropped += [drop(scenario, "surplus", f"{n} scenarios are enough") for scenario in waiting]
-    if len(kept) < n:
-        notes.append(f"{len(kept)} of {n} scenarios: no more could be found; more values (resources) give more")
-    return ScenarioSet(kept, dropped, [tool.name for tool in catalog.tools], notes)
-
-
-def distinct(drafts: Iterable[MCPScenario]) -> tuple[list[MCPScenario], list[Dropped]]:
-    """Removes near-duplicates: drafts with the same calls or with the same words as an earlier one.
-
-    Args:
-        drafts: The drafts. Of duplicates, the first is kept.
-
-    Returns:
-        The drafts that are kept, and the records of the others.
-    """
-    kept: list[MCPScenario] = []
-    dropped: list[Dropped] = []
-    seen: dict[str, MCPScenario] = {}
-    for draft in drafts:
-        text = " ".join("".join(c if c.isalnum() else " " for c in draft.task.casefold()).split())
-        for key in (f"calls {signature(draft)}", f"text {text}"):
-            if key in seen:
-                dropped.append(drop(draft, "duplicate", f"as {seen[key].task!r}"))
-                break
-        else:
-            kept.append(draft)
-            seen[f"calls {signature(draft)}"] = seen[f"text {text}"] = draft
-    return kept, dropped
-
-
-async def _look_around(
-    server: Server, catalog: Catalog, templates: Templates, values: Values, progress: bool
-) -> dict[str, str]:
-    """Calls tools with known values as arguments, to learn values for other tools.
-
-    Without a world only tools that only read are called. With one, all are: the calls share a copy until one of them
-    changes something there; the next call gets a new copy. The results go to `values` and to `templates.observed`.
-    Calls that fail are skipped.
-
-    Returns:
-        Why a call failed, by the name of the tool, for tools of which every call failed.
-    """
-    called: set[str] = set()
-    failures: dict[str, str] = {}
-    slow: set[str] = set()
-    looked = [tool for tool in catalog.tools if tool.reads or server.world]
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(rollout_of_its_own())
-        with progress_bar(*_COLUMNS, shown=progress) as bar:
-            for tool in bar.track(looked * ROUNDS, description="looking around"):
-                for _ in range(LOOKS):
-                    try:
-                        step = Step(tool=tool.name, arguments=values.arguments(tool, guess=False))
-                    except NoValue:
-                        break
-                    if (key := to_json(step)) in called or tool.name in slow:
-                        continue
-                    called.add(key)
-                    started = time.monotonic()
-                    try:
-                        result = await performed_step(server, step, [])
-                    except StepFailed as failed:
-                        log.debug("looking around: %s", failed)
-                        failures.setdefault(tool.name, str(failed))
-                        continue
-                    finally:
-                        if time.monotonic() - started > SLOW:
-                            slow.add(tool.name)
-                        if await server.changes():
-                            await stack.aclose()
-                            await stack.enter_async_context(rollout_of_its_own())
-                    value = parsed(result.text, result.structured)
-                    values.learn(tool.name, value)
-                    templates.observed.setdefault(tool.name, []).append((step.arguments, value))
-    return {tool: reason for tool, reason in failures.items() if tool not in templates.observed}
+def _descriptions(catalog: Catalog) -> list[str]:
+    """What a server says of its tools and of their parameters."""
+    inner: list[Any] = [
+        schema for tool in catalog.tools for schema in (tool.input_schema.get("properties") or {}).values()
+    ]
+    told = [str(schema.get("description", "")) for schema in inner if isinstance(schema, dict)]
+    return [tool.description for tool in catalog.tools] + told

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import tempfile
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import Any
 
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
+from art_mcp.scenarios.lines import in_text, lines
 
 Path = tuple[str | int, ...]
 
@@ -31,18 +36,23 @@ _SAME = {
 _WRAPPERS = frozenset({"result", "content"})
 """Keys under which servers wrap structured content that is not an object."""
 
-MAX_FACTS = 3
+MAX_FACTS = 2
 """Facts of each result that an answer must mention, at most."""
 
-MAX_FACT = 80
+MAX_FACT = 40
 """Characters of a fact at most: agents do not repeat long texts."""
+
+MAX_VALUE = 80
+"""Characters of a text that may be an argument of another tool, at most."""
 
 _ERROR = re.compile(r"\s*(\w+ ){0,2}(error|exception|traceback)\b.{0,20}:", re.IGNORECASE)
 _NOTHING = re.compile(
     r"\W*(none|nothing( \w+){0,2}|no( \w+){1,4}|0 (\w+ ){0,2}(found|results?|matches))\W*", re.IGNORECASE
 )
-_LINE = re.compile(r"\s*(?:[-*•]\s*)?(?:(?P<key>[A-Za-z][\w ]{0,30}):\s+)?(?P<value>\S.*?)\s*")
-_TOKEN = re.compile(r"[\"'`]([^\"'`\n]{2,60})[\"'`]|(?<![\w.])((?:[A-Za-z]+[_./-]?)*-?\d[\w./:%-]*\w|\d)(?!\w)")
+_TAGS = {"file": ("file",), "dir": ("directory",), "directory": ("directory",), "folder": ("directory",)}
+"""Words for the tags of lines."""
+_TOKEN = re.compile(r"[\"'`]([^\"'`\n]{2,60})[\"'`]|(?<![\w.])((?:[A-Za-z][_./-]?)*-?\d[\w./:%-]*\w|\d)(?!\w)")
+_FILE = re.compile(r"(?:[\w.-]+/)*[\w-][\w.-]*\.[A-Za-z]\w{0,4}")
 _PATH = re.compile(r"(?<![\w/:])/(?:[\w.@+-]+/)*[\w.@+-]+")
 
 _DAY = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
@@ -125,14 +135,16 @@ def picked(text: str, structured: Any, path: Sequence[str | int]) -> Any:
     Args:
         text: Text of the result.
         structured: Its structured content. None: it has none.
-        path: Path into the parsed result. An empty path stands for the whole text.
+        path: Path into the parsed result, or into its text (`lines.in_text`). An empty path stands for the whole text.
 
     Raises:
         LookupError: The result has nothing at this path.
         TypeError: The path has a key of a wrong type.
     """
     whole = parsed(text, structured)
-    return at(whole, path) if path else text.strip()
+    if not path:
+        return text.strip()
+    return in_text(whole, path) if isinstance(whole, str) else at(whole, path)
 
 
 def problem(text: str, value: Any) -> tuple[str, str] | None:
@@ -160,7 +172,7 @@ class Finding:
     """A value of a result that may be an argument of another tool.
 
     Args:
-        path: Path of the value in the result. None: the value is somewhere in the text.
+        path: Path of the value in the result, as `picked` takes it. None: the value is somewhere in the text.
         own: Words that name the value.
         about: Words of the objects that contain the value, and of the tool that gave it.
         value: The value.
@@ -203,16 +215,27 @@ def findings(tool: str, value: Any) -> Iterator[Finding]:
             if type(leaf) in (str, int):
                 yield Finding(path, keys[-1] if keys else (), about.union(*keys[:-1]), leaf)
         return
-    if len(value) <= MAX_FACT and len(value.split()) == 1:
+    if len(value) <= MAX_VALUE and len(value.split()) == 1:
         yield Finding((), (), about, value)
     for file_path in _PATH.findall(value):
         if not file_path.startswith(("/dev/", "/proc/")):
             kind = "file" if "." in file_path.rpartition("/")[2] else "directory"
             yield Finding(None, ("path",), frozenset({kind}), file_path)
-    for line in value.splitlines():
-        if (match := _LINE.fullmatch(line)) and len(match["value"]) <= MAX_FACT:
-            own = meanings(match["key"]) if match["key"] else ["name"]
-            yield Finding(None, tuple(own), about, match["value"].strip("'\"`,;"))
+    seen: Counter[str] = Counter()
+    for number, line in enumerate(lines(value)):
+        where: Path = (line.key, seen[line.key]) if line.key else (number,)
+        seen[line.key] += 1
+        if len(line.value) <= MAX_VALUE:
+            own = meanings(line.key) if line.key and not line.tagged else ["name"]
+            tags = _TAGS.get(line.key.casefold(), ()) if line.tagged else ()
+            if is_file(line.value):
+                yield Finding(where, ("file",), about, line.value)
+            yield Finding(where, tuple(own), about.union(tags), line.value.strip("'\"`,;:"))
+
+
+def is_file(text: str) -> bool:
+    """Whether a text looks like the name of a file, or like a relative path of one."""
+    return bool(_FILE.fullmatch(text))
 
 
 def meanings(name: str) -> list[str]:
@@ -224,6 +247,8 @@ def singular(word: str) -> str:
     """The singular of an English noun: tables → table, queries → query."""
     if word.endswith("ies"):
         return word[:-3] + "y"
+    if word.endswith(("ches", "shes", "sses", "xes")) and word not in ("caches", "niches", "axes"):
+        return word[:-2]
     return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
 
 
@@ -255,9 +280,25 @@ def stable_facts(first: Any, second: Any, known: Sequence[Any]) -> list[str]:
         text = candidate.strip() if isinstance(candidate, str) else canonical(candidate)
         if isinstance(candidate, bool) or not 0 < len(text) <= MAX_FACT or "\n" in text or text in facts:
             continue
-        if text.casefold() not in stated and not _DATE.search(text) and not _DAY_OR_MONTH.fullmatch(text):
+        if text.casefold() not in stated and not changes_with_time(text):
             facts.append(text)
     return sorted(facts, key=lambda text: len(text) < 2 + text.isalpha())[:MAX_FACTS]
+
+
+def changes_with_time(text: str) -> bool:
+    """Whether a text is or has a date, a time stamp, a weekday, or a month."""
+    return bool(_DATE.search(text) or _DAY_OR_MONTH.fullmatch(text))
+
+
+def is_local(text: str) -> bool:
+    """Whether a text has a path of this machine, which is another one elsewhere or in the next run."""
+    places = (tempfile.gettempdir(), os.getcwd(), str(FilePath.home()))
+    return any(len(place) > 1 and place in text for place in places)
+
+
+def tokens(text: str) -> list[str]:
+    """The numbers, names and quotations in a text, without its dates."""
+    return [quoted or token for quoted, token in _TOKEN.findall(_DATE.sub(" ", text))]
 
 
 def _tokens(text: str, known: Sequence[str]) -> list[str]:
@@ -265,4 +306,4 @@ def _tokens(text: str, known: Sequence[str]) -> list[str]:
     bare = text.strip().strip("*•- ")
     if len(bare.split()) <= 3 and not bare.endswith(":") and not any(argument in bare for argument in known):
         return [bare]
-    return [quoted or token for quoted, token in _TOKEN.findall(_DATE.sub(" ", text))]
+    return tokens(text)

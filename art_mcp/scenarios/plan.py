@@ -43,6 +43,7 @@ class Step(BaseModel):
         defaults: Defaults in the schema, by the name of the argument.
         reads: Whether the call only reads, so that it is made for its result. In a world, that is whether it changed
             nothing there; otherwise the tool says so.
+        by_result: Whether other arguments are right too, if the call gives the same values: such as another query.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -51,6 +52,7 @@ class Step(BaseModel):
     arguments: dict[str, Any] = Field(default_factory=dict)
     defaults: dict[str, Any] = Field(default_factory=dict)
     reads: bool = False
+    by_result: bool = False
 
     @property
     def needs(self) -> list[int]:
@@ -196,6 +198,12 @@ class MCPScenario(Scenario):
     def task(self) -> str:
         """Text of the task: the last message."""
         return self.messages[-1]["content"]
+
+    @property
+    def wording(self) -> str:
+        """The words of all messages: the same for scenarios that differ in case or punctuation alone."""
+        said = " ".join(message["content"] for message in self.messages).casefold()
+        return " ".join("".join(char if char.isalnum() else " " for char in said).split())
 
     @property
     def plan(self) -> Plan:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from art_langgraph.trajectory import Scenario, scenario_id
 from art_mcp.scenarios.plan import HELD_OUT, MCPScenario
 from art_mcp.scenarios.split import combination, divided
+from art_mcp.scenarios.summary import summary
 from art_mcp.worlds.alias import Aliases
 from trainer_server.wire import ConfigError
 from trainer_server.wire.jsonl import read_jsonl, write_jsonl
@@ -165,7 +166,7 @@ class ScenarioSet:
         return loaded
 
     def report(self) -> str:
-        """Summarizes the set as text: the split, difficulties, tools, dropped tasks by reason, errors, notes."""
+        """Summarizes the set as text: the split, difficulties, tools, phrasings, dropped tasks, errors, notes."""
         by_difficulty = Counter(scenario.plan.difficulty for scenario in self.scenarios)
         reasons = Counter(dropped.kind for dropped in self.dropped)
         errors = Counter(dropped.reason for dropped in self.dropped if dropped.kind == "error")
@@ -181,6 +182,7 @@ class ScenarioSet:
             "by difficulty: " + (", ".join(f"{level}: {n}" for level, n in sorted(by_difficulty.items())) or "none"),
             "by tool: " + ", ".join(f"{tool}: {count}" for tool, count in self.coverage.items()),
             f"dropped: {len(self.dropped)}" + "".join(f", {kind}: {count}" for kind, count in reasons.most_common()),
+            *summary(self.scenarios),
             *(f"error: {reason} ({times} ×)" for reason, times in errors.most_common(SHOWN_ERRORS)),
             *self.notes,
         ]

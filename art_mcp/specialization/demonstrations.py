@@ -11,10 +11,10 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from art_mcp.canonical import canonical
 from art_mcp.scenarios.execute import StepFailed, resolved
-from art_mcp.scenarios.observe import leaves, parsed
-from art_mcp.scenarios.plan import MCPScenario, Observation
+from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.observe import leaves, parsed, picked
+from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.specialization.agent import SYSTEM
-from art_mcp.specialization.verify import mentions
 from trainer_server.wire import ConfigError, Conversation
 
 _TELLING = 80
@@ -46,7 +46,8 @@ def demonstrations(
 def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
     """Converts a reference to messages in OpenAI's format.
 
-    The messages are the task, a tool call and its observed result for each step, and an answer with all facts.
+    The messages are those of the scenario, a tool call and its observed result for each step, and an answer: that of
+    the plan, or else a sentence with all facts.
 
     Args:
         scenario: A scenario whose reference was executed.
@@ -57,7 +58,7 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
     plan = scenario.plan
     if len(plan.observations) != len(plan.reference):
         raise ConfigError(f"scenario {scenario.id} was not executed: there are no results to show")
-    messages: list[dict[str, Any]] = [{"role": "user", "content": scenario.task}]
+    messages: list[dict[str, Any]] = [*scenario.messages]
     for index, (step, seen) in enumerate(zip(plan.reference, plan.observations, strict=True)):
         try:
             arguments = json.dumps(resolved(step, plan.observations[:index]), ensure_ascii=False)
@@ -66,14 +67,27 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
         call = {"id": f"call_{index}", "type": "function", "function": {"name": step.tool, "arguments": arguments}}
         messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
         messages.append({"role": "tool", "tool_call_id": f"call_{index}", "content": seen.text})
-    return [*messages, {"role": "assistant", "content": _answer(scenario, plan.observations[-1])}]
+    return [*messages, {"role": "assistant", "content": _answer(scenario)}]
 
 
-def _answer(scenario: MCPScenario, last: Observation) -> str:
-    """A sentence with the facts of the plan, or with a value of the last result if the plan has no facts."""
-    facts = scenario.plan.facts
-    if not facts and not (scenario.plan.changes and not scenario.plan.asks):
+def _answer(scenario: MCPScenario) -> str:
+    """The answer of the plan. If it has none, or people have changed the facts: a sentence with the facts, or with a
+    value of the last result if there are none."""
+    plan = scenario.plan
+    if plan.answer and all(mentions(plan.answer, fact) for fact in plan.facts):
+        return plan.answer
+    if plan.reply == "refusal":
+        return f"I cannot do that{f': there is no {plan.about[0]}' if plan.about else ''}."
+    if plan.reply == "talk":
+        return f"I can help with {', '.join(plan.about)}." if plan.about else "You are welcome."
+    told = list(plan.facts)
+    for reading in plan.readings:
+        seen = plan.observations[reading.step]
+        value = picked(seen.text, seen.structured, reading.path)
+        told.append(value if isinstance(value, str) else canonical(value))
+    if not told and plan.asks:
+        last = plan.observations[-1]
         values = [leaf for _, leaf in leaves(parsed(last.text, last.structured)) if not isinstance(leaf, bool)]
         texts = [value if isinstance(value, str) else canonical(value) for value in values]
-        facts = [text for text in texts if 1 < len(text) <= _TELLING and not mentions(scenario.task, text)][:1]
-    return f"The answer is {', '.join(facts)}." if facts else "It is done."
+        told = [text for text in texts if 1 < len(text) <= _TELLING and not mentions(scenario.task, text)][:1]
+    return f"The answer is {', '.join(told)}." if told else "It is done."

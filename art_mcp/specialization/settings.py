@@ -9,7 +9,7 @@ from typing import Literal
 
 from art_langgraph.llm.llm import Model
 from art_langgraph.loop.sampling.exploration import Exploration
-from art_mcp.scenarios.tables import Resources
+from art_mcp.scenarios.drafting.tables import Resources
 from art_mcp.specialization.agent import SYSTEM
 from trainer_server.wire import GRPOConfig, SFTConfig
 

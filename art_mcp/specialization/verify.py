@@ -9,8 +9,10 @@ from typing import Any
 from art_langgraph.trajectory import Scenario, ToolCall, Trajectory
 from art_mcp.canonical import canonical
 from art_mcp.client.in_world import WORLD_KEY
+from art_mcp.scenarios.mentions import mentions
 from art_mcp.scenarios.observe import leaves, parsed, picked
-from art_mcp.scenarios.plan import MCPScenario, Plan, Step, is_reference
+from art_mcp.scenarios.phrasing.talk import refuses
+from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Reading, Step, is_reference
 from art_mcp.worlds.change import Change, Comparison, compare
 from trainer_server.wire import ConfigError, MCPError
 
@@ -40,9 +42,9 @@ def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str,
       were made, whichever is larger.
     - right_arguments: The share of correct arguments, as the mean over the expected calls. The order of keys, 1 for
       1.0, and omitted defaults do not matter. Arguments that reference earlier results are compared with this run's
-      results.
-    - faithful: The share of the plan's facts that the answer mentions. If the plan has no facts: whether the answer
-      mentions a value that this run's calls gave.
+      results. Of a step with `by_result`, such as a query, all arguments are correct that give the same values.
+    - faithful: The share of the plan's facts and readings that the answer mentions. A reading is what this run's own
+      call gave. If a plan that asks has neither: whether the answer mentions a value that this run's calls gave.
     - world: Where the reference or the run changed the world (`Plan.changes`): the number of changes that are as those
       of the reference, divided by the number of changes that were expected or made. What differs is put into words in
       `trajectory.metadata["world"]["differences"]`.
@@ -50,6 +52,10 @@ def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str,
       made, and there is an answer. If the task asks for information (`Plan.asks`), the answer must be faithful. If the
       task changes the world, what should have changed did, and nothing else; by which calls does not matter then,
       unless values that vary from run to run hide whether the change is right.
+
+    A task that cannot be done (`Plan.reply` is "refusal") is a success if the answer says so, names what is missing
+    (`Plan.about`), and nothing was changed. The call that would have been right may be made. A task that needs no tool
+    is a success if it is answered without a call; then the parts of the calls are 1.0 too.
 
     The function raises MCPError if the server had ended or a cassette had no answer. The policy cannot change that, so
     the trajectory stays without a score. It raises ConfigError for a scenario without a plan, and where a world should
@@ -77,6 +83,9 @@ def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str,
 
     return reward
 
+
+_CLOCK = re.compile(r"\d{1,2}:\d{2}")
+"""Hours and minutes."""
 
 _NO_ANSWER = ("closed", "missing")
 """Failures of calls that say nothing of the run: the server had ended, or a cassette had no answer."""
@@ -121,54 +130,79 @@ def parts(trajectory: Trajectory, plan: Plan, compared: Comparison | None = None
     for call in calls:
         if call.failure in _NO_ANSWER:
             raise MCPError(f"{call.tool} got no answer, so nothing can be said of this run: {call.result}")
-    matches = match(plan.reference, calls)
+    matches = match(plan.reference, calls, plan.observations)
     hits = [call for call, _ in matches if call]
-    right = sum(share for _, share in matches) / len(matches)
+    right = sum(share for _, share in matches) / len(matches) if matches else float(not calls)
     text = answer(trajectory)
-    faithful = _faithful(text, plan, calls, trajectory)
+    if plan.reply == "result":
+        faithful = _faithful(text, plan, [call for call, _ in matches], calls, trajectory)
+    else:
+        faithful = float(_replied(text, plan))
     world = {"world": compared.degree} if compared else {}
     as_planned = right == 1.0 and not any(call.is_error for call in hits)
     by_state = bool(plan.changes) and not any(change.varies for change in plan.changes or ())
+    as_wanted = as_planned or by_state if plan.reply == "result" else bool(plan.reference) or not calls
     return {
-        "called": float(bool(calls)),
-        "right_tool": len(hits) / max(len(matches), len(calls)),
+        "called": float(bool(calls) is bool(plan.reference)),
+        "right_tool": len(hits) / max(len(matches), len(calls)) if matches or calls else 1.0,
         "right_arguments": right,
         "faithful": faithful,
         **world,
         "success": float(
-            (as_planned or by_state)
+            as_wanted
             and world.get("world", 1.0) == 1.0
             and len(calls) <= len(matches) + EXTRA_CALLS
             and bool(text)
-            and (faithful == 1.0 or not plan.asks)
+            and (faithful == 1.0 or not (plan.asks or plan.reply != "result"))
         ),
     }
 
 
-def match(steps: Sequence[Step], calls: Sequence[ToolCall]) -> list[tuple[ToolCall | None, float]]:
+def match(
+    steps: Sequence[Step], calls: Sequence[ToolCall], observations: Sequence[Observation] = ()
+) -> list[tuple[ToolCall | None, float]]:
     """Finds the best call for each step. A step that takes a result is only matched with calls made after that result.
+
+    A look-up may have other arguments than the reference, as long as the step that takes its result has the value that
+    the reference found.
 
     Args:
         steps: The steps of the reference.
         calls: The calls of the run. Each is matched with at most one step.
+        observations: What each step gave when the reference was executed. Empty: that is not known.
 
     Returns:
         For each step the call and the share of its arguments that are correct; None and 0.0 if there is no call.
     """
     matches: list[tuple[ToolCall | None, float]] = []
     taken: list[int | None] = []
-    for step in steps:
+    for number, step in enumerate(steps):
         since = max((1 + (taken[need] or 0) for need in step.needs), default=0)
-        wanted = _wanted(step, [call for call, _ in matches])
+        wanted = [_wanted(step, [call for call, _ in matches])]
+        if step.needs and number < len(observations):
+            wanted.append(_wanted(step, observations))
         best: tuple[float, bool, int | None] = (0.0, False, None)
         for index, call in enumerate(calls):
             if index >= since and index not in taken and call.tool == step.tool:
-                degree = (agreement(call.arguments, wanted, step.defaults), not call.is_error)
+                share = max(agreement(call.arguments, each, step.defaults) for each in wanted)
+                if step.by_result and number < len(observations) and _gave(call, observations[number]):
+                    share = 1.0
+                degree = (share, not call.is_error)
                 if best[2] is None or degree > best[:2]:
                     best = (*degree, index)
         taken.append(best[2])
         matches.append((None if best[2] is None else calls[best[2]], best[0]))
+    used = {need for step, (_, share) in zip(steps, matches, strict=True) if share == 1.0 for need in step.needs}
+    if observations:
+        looked_up = [at in used and call is not None and not call.is_error for at, (call, _) in enumerate(matches)]
+        matches = [(call, 1.0 if found else share) for (call, share), found in zip(matches, looked_up, strict=True)]
     return matches
+
+
+def _gave(call: ToolCall, seen: Observation) -> bool:
+    """Whether a call gave the values that the reference gave."""
+    wanted = [canonical(leaf) for _, leaf in leaves(parsed(seen.text, seen.structured))]
+    return not call.is_error and bool(wanted) and [canonical(leaf) for leaf in _leaves(call)] == wanted
 
 
 def agreement(given: dict[str, Any], wanted: dict[str, Any], defaults: dict[str, Any]) -> float:
@@ -200,29 +234,54 @@ def answer(trajectory: Trajectory) -> str:
     return _text(getattr(last, "content", "")) if getattr(last, "type", None) == "ai" else ""
 
 
-def mentions(text: str, fact: str) -> bool:
-    """Whether a text contains a fact as whole words. Case, spaces, Markdown and thousands separators are ignored."""
-    plain, wanted = _plain(text), _plain(fact)
-    if re.fullmatch(r"-?\d+(\.\d+)?", wanted):
-        return any(float(number) == float(wanted) for number in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", plain))
-    return re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", plain) is not None
+def _replied(text: str, plan: Plan) -> bool:
+    """Whether an answer is right for a task that cannot be done, or that needs no tool."""
+    named = not plan.about or any(mentions(text, name) for name in plan.about)
+    return bool(text) and named and (plan.reply != "refusal" or refuses(text))
 
 
-def _faithful(text: str, plan: Plan, calls: Sequence[ToolCall], trajectory: Trajectory) -> float:
-    """The part `faithful` of the reward. text: the final answer."""
+def _faithful(
+    text: str,
+    plan: Plan,
+    matched: Sequence[ToolCall | None],
+    calls: Sequence[ToolCall],
+    trajectory: Trajectory,
+) -> float:
+    """The part `faithful` of the reward. text: the final answer. matched: the call of each step."""
     if not text:
         return 0.0
-    if plan.facts:
-        return sum(mentions(text, fact) for fact in plan.facts) / len(plan.facts)
-    if plan.changes and not plan.asks:  # the world says what was done
-        return 1.0
     task = str(trajectory.scenario.input)
+    if plan.facts or plan.readings:
+        told = [mentions(text, fact) for fact in plan.facts]
+        told += [_read_off(text, task, reading, matched) for reading in plan.readings]
+        return sum(told) / len(told)
+    if not plan.asks:
+        return 1.0
     values = [str(leaf) for call in calls if not call.is_error for leaf in _leaves(call)]
     new = [value for value in values if 1 < len(value) <= 80 and not mentions(task, value)]
     if not new:
         return float(any(not call.is_error for call in calls))
-    figures = [figure for figure in _FIGURES.findall(text) if figure not in task]  # 14:03 of 2026-11-21T14:03:09+01:00
-    return float(any(mentions(text, value) or any(figure in value for figure in figures) for value in new))
+    return float(any(mentions(text, value) or _has_figure(text, task, value) for value in new))
+
+
+def _read_off(text: str, task: str, reading: Reading, matched: Sequence[ToolCall | None]) -> bool:
+    """Whether an answer mentions a value that this run's own call gave, or its time."""
+    call = matched[reading.step] if reading.step < len(matched) else None
+    if call is None or call.is_error:
+        return False
+    try:
+        value = picked(call.result or "", call.structured, reading.path)
+    except (LookupError, TypeError):
+        return False
+    value = value if isinstance(value, str) else canonical(value)
+    if clock := _CLOCK.search(value):  # of a time, the clock alone is right, and the day alone is not
+        return mentions(text, value) or re.search(rf"(?<!\d){clock[0]}(?!\d)", text) is not None
+    return mentions(text, value) or _has_figure(text, task, value)
+
+
+def _has_figure(text: str, task: str, value: str) -> bool:
+    """Whether a text has a time, a date or a long number of a value: 14:03 of 2026-11-21T14:03:09+01:00."""
+    return any(figure in value for figure in _FIGURES.findall(text) if figure not in task)
 
 
 def _leaves(call: ToolCall) -> list[Any]:
@@ -230,26 +289,21 @@ def _leaves(call: ToolCall) -> list[Any]:
     return [leaf for _, leaf in leaves(parsed(call.result or "", call.structured))]
 
 
-def _wanted(step: Step, earlier: Sequence[ToolCall | None]) -> dict[str, Any]:
-    """The correct arguments of a step in this run. earlier: the calls that match the earlier steps."""
+def _wanted(step: Step, earlier: Sequence[ToolCall | Observation | None]) -> dict[str, Any]:
+    """The correct arguments of a step. earlier: what gave the earlier results, in this run or in the reference."""
     return {name: _value(value, earlier) if is_reference(value) else value for name, value in step.arguments.items()}
 
 
-def _value(reference: dict[str, Any], earlier: Sequence[ToolCall | None]) -> Any:
-    """The value of a reference in this run. If there is none, the reference itself, which no argument is equal to."""
+def _value(reference: dict[str, Any], earlier: Sequence[ToolCall | Observation | None]) -> Any:
+    """The value of a reference. If there is none, the reference itself, which no argument is equal to."""
     call = earlier[reference["$step"]]
     if call is None or call.is_error:
         return reference
     try:
-        return picked(call.result or "", call.structured, reference["path"])
+        text = call.text if isinstance(call, Observation) else call.result or ""
+        return picked(text, call.structured, reference["path"])
     except (LookupError, TypeError):
         return reference
-
-
-def _plain(text: str) -> str:
-    """The text in lower case without Markdown, thousands separators and repeated spaces."""
-    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", re.sub(r"[*_`]", "", text))
-    return " ".join(text.split()).casefold()
 
 
 def _text(content: Any) -> str:

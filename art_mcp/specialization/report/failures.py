@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from art_langgraph.trajectory import Trajectory
+from art_langgraph.trajectory import ToolCall, Trajectory
 from art_mcp.client.in_world import WORLD_KEY
-from art_mcp.scenarios.plan import MCPScenario
-from art_mcp.specialization.calls import Schema, made_calls
+from art_mcp.scenarios.phrasing.talk import refuses
+from art_mcp.scenarios.plan import MCPScenario, Plan
+from art_mcp.specialization.calls import MadeCall, Schema, made_calls
 from art_mcp.specialization.verify import EXTRA_CALLS, answer, match
 
 Kind = Literal[
@@ -56,11 +57,6 @@ WORDS: dict[Kind, str] = {
     "other": "failed otherwise",
 }
 
-_REFUSAL = re.compile(
-    r"\b(can(no|')t|could ?n[o']t|unable|not (able|possible|available|found)|no (such|tool)|does ?n[o']t exist|"
-    r"sorry)\b",
-    re.IGNORECASE,
-)
 _CALL_TEXT = re.compile(r"</?tool_call|\"(name|arguments)\"\s*:")
 """What is left in the text of an answer where a parser found no call in it."""
 _LONGEST = 300
@@ -151,44 +147,69 @@ def _reason(run: Trajectory, schemas: Mapping[str, Schema]) -> tuple[Kind, str]:
         return "unscored", run.reward_error or "no reward function scored it"
     if unreadable := next((call for call in calls if call.arguments is None), None):
         return "unreadable call", str(unreadable)
+    if not calls and not reached and _CALL_TEXT.search(said):
+        return "unreadable call", said
+    if plan.reply != "result":
+        return _of_reply(plan, calls, said) if not _differences(run) else ("world", _differences(run)[0])
     if not calls and not reached:
-        if _CALL_TEXT.search(said):
-            return "unreadable call", said
-        if plan.reference:
-            return ("refused" if plan.reply == "result" and _REFUSAL.search(said) else "no call"), said or "no text"
-    elif not plan.reference:
-        return "needless call", str(calls[0]) if calls else reached[0].tool
-    names = {step.tool for step in plan.reference}
+        return ("refused" if refuses(said) else "no call"), said or "no text"
+    return _of_calls(run, plan, calls, reached, schemas) or _of_answer(plan, calls, said)
+
+
+def _of_reply(plan: Plan, calls: Sequence[MadeCall], said: str) -> tuple[Kind, str]:
+    """What is wrong with the answer to a task that cannot be done, or that needs no tool."""
+    if calls and not plan.reference:
+        return "needless call", str(calls[0])
+    if not said:
+        return "no answer", f"still calling {calls[-1]}" if calls else "no text"
+    if plan.reply == "refusal" and not refuses(said):
+        return "claimed", said
+    return "missing fact", f"{said} (expected: {', '.join(plan.about) or 'nothing in particular'})"
+
+
+def _of_calls(
+    run: Trajectory,
+    plan: Plan,
+    calls: Sequence[MadeCall],
+    reached: Sequence[ToolCall],
+    schemas: Mapping[str, Schema],
+) -> tuple[Kind, str] | None:
+    """What is wrong with the calls of a run. None: nothing."""
     if unknown := next((call for call in calls if schemas and call.tool not in schemas), None):
         return "unknown tool", str(unknown)
-    matches = match(plan.reference, reached)
-    if (calls or reached) and not any(call for call, _ in matches):
-        made = str(calls[0]) if calls else reached[0].tool
+    matches = match(plan.reference, reached, plan.observations)
+    pairs = list(zip(plan.reference, matches, strict=True))
+    if not any(call for call, _ in matches):
+        made, names = str(calls[0]) if calls else reached[0].tool, {step.tool for step in plan.reference}
         return "wrong tool", f"{made}, and not {', '.join(sorted(names))}"
-    if missing := [step.tool for step, (call, _) in zip(plan.reference, matches, strict=True) if call is None]:
+    if missing := [step.tool for step, (call, _) in pairs if call is None]:
         return "missing call", ", ".join(missing)
     for call, degree in matches:
         problems = schemas[call.tool].problems(call.arguments) if call and call.tool in schemas else []
         if degree < 1 and problems:
             return "argument name", problems[0]
-    for step, (call, degree) in zip(plan.reference, matches, strict=True):
+    for step, (call, degree) in pairs:
+        if call and call.is_error:
+            return "tool error", f"{call.tool}: {call.result}"
         if call and degree < 1:
-            if call.is_error:
-                return "tool error", f"{call.tool}: {call.result}"
             return "argument value", f"{call.tool}({call.arguments}), and not {step.arguments}"
-    if plan.reply == "result" and (wrong := next((call for call, _ in matches if call and call.is_error), None)):
-        return "tool error", f"{wrong.tool}: {wrong.result}"
     if len(reached) > len(matches) + EXTRA_CALLS:
         return "too many calls", f"{len(reached)} calls for {len(matches)}"
-    if differences := (run.metadata.get(WORLD_KEY) or {}).get("differences"):
-        return "world", str(differences[0])
+    return ("world", _differences(run)[0]) if _differences(run) else None
+
+
+def _of_answer(plan: Plan, calls: Sequence[MadeCall], said: str) -> tuple[Kind, str]:
+    """What is wrong with the answer of a run whose calls are right."""
     if not said:
         return "no answer", f"still calling {calls[-1]}" if calls else "no text"
-    if plan.reply == "refusal" and not _REFUSAL.search(said):
-        return "claimed", said
-    if plan.reply == "result":
+    if plan.asks:
         return "missing fact", f"{said} (expected: {', '.join(plan.facts) or 'a value of the results'})"
     return "other", said
+
+
+def _differences(run: Trajectory) -> list[str]:
+    """What the run left otherwise in its world than it should."""
+    return [str(one) for one in (run.metadata.get(WORLD_KEY) or {}).get("differences") or ()]
 
 
 def _short(text: str) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from art_mcp.client.connect import Server
-from art_mcp.scenarios.generate import distinct, generate_scenarios
+from art_mcp.scenarios.generate import generate_scenarios
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.course import Course, Stage
 from art_mcp.specialization.settings import GenerationSettings
@@ -66,12 +65,12 @@ async def _generated(
     """Generates scenarios. Those that an earlier process kept count, and the time that it spent too."""
     kept = course.directory.kept_scenarios()
     seconds = generation.seconds if stage.seconds is None else min(generation.seconds, stage.before + stage.seconds)
-    ids = {scenario.id for scenario in kept}
     made = await generate_scenarios(
         server,
         n,
         seconds=max(LEAST, seconds - stage.before),
-        on_kept=lambda scenario: None if scenario.id in ids else course.directory.add_scenario(scenario),
+        on_kept=course.directory.add_scenario,
+        kept=kept,
         model=generation.model,
         paraphrase=generation.paraphrase,
         difficulty=generation.difficulty,
@@ -82,9 +81,6 @@ async def _generated(
         validation=generation.validation,
         progress=progress,
     )
-    if not kept:
-        return made
-    both, _ = distinct([*kept, *made.scenarios])
-    if not both:
+    if not len(made):
         raise ConfigError(f"no task of {server.name} could be kept: {made.report()}")
-    return replace(made, scenarios=both[:n]).split(generation.validation, seed)
+    return made

@@ -21,7 +21,7 @@ def schema_hints(schemas: Mapping[str, Schema]) -> Callable[[Scenario, list[Traj
     A hint says what was wrong with the calls of the runs, most frequent first: a tool that does not exist, with the
     names of those that do; a missing argument and one of another name, with the form of the call; what the server's
     errors say. If the calls show no such mistake, the hint names the tools that solve the task and how they are called,
-    without the values. A task that needs no tool gets the hint that it does not.
+    without the values. Of a task that needs no tool, or that cannot be done, the hint says that.
 
     Args:
         schemas: The schemas of the agent's tools, by name.
@@ -29,7 +29,8 @@ def schema_hints(schemas: Mapping[str, Schema]) -> Callable[[Scenario, list[Traj
     names = ", ".join(schemas)
 
     def hint(scenario: Scenario, failed: list[Trajectory]) -> str | None:
-        tools = MCPScenario.of_scenario(scenario).tools
+        plan = MCPScenario.of_scenario(scenario).plan
+        tools = [step.tool for step in plan.reference]
         said: Counter[str] = Counter()
         for run in failed:
             mistakes = []
@@ -42,8 +43,10 @@ def schema_hints(schemas: Mapping[str, Schema]) -> Callable[[Scenario, list[Traj
             said.update(dict.fromkeys(mistakes, 1))
         lines = [f"- {mistake}." for mistake, _ in said.most_common(_MOST)]
         forms = [schemas[tool].form for tool in dict.fromkeys(tools) if tool in schemas]
-        if not tools:
+        if plan.reply == "talk":
             lines.append("- No tool is needed for this task: answer at once.")
+        elif plan.reply == "refusal":
+            lines.append("- This cannot be done: say so, and say what is missing.")
         elif forms and (not lines or not _mentioned(forms, lines)):
             lines.append(f"- The task is done by {', then '.join(forms)}.")
         return "\n".join(["Mind this:", *lines]) if lines else None

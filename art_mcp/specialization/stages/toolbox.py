@@ -126,7 +126,11 @@ def shown(training: Sequence[MCPScenario], seed: int) -> list[dict[str, Any]]:
         seed: Seed of the choice.
     """
     order = random.Random(f"shown-{seed}").sample(list(training), len(training))
-    usable = [one for one in order if one.tools and len(one.plan.observations) == len(one.plan.reference)]
+    usable = [
+        one
+        for one in order
+        if one.tools and len(one.messages) == 1 and len(one.plan.observations) == len(one.plan.reference)
+    ]
     usable.sort(key=lambda one: sum(len(seen.text) for seen in one.plan.observations) > _LONGEST)
     chosen: list[MCPScenario] = []
     for fresh in (True, False):

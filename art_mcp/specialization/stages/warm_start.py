@@ -85,11 +85,23 @@ class Imitation:
             seed: Seed of the order, unless the settings have their own.
         """
         if settings.conversations is None:
-            imitated = demonstrations(training, tools, system)
-            measured = demonstrations(selection, tools, system)
+            imitated = [_answers_alone(one) for one in demonstrations(training, tools, system)]
+            measured = [_answers_alone(one) for one in demonstrations(selection, tools, system)]
         else:
             imitated, measured = load_conversations(settings.conversations), []
         return cls(imitated, measured, settings.config or planned(imitated, seed))
+
+
+def _answers_alone(demonstration: Conversation) -> Conversation:
+    """The demonstration without a loss on what the assistant said before the last message of the user: in a follow-up
+    that is history, which was answered without the calls that led to it."""
+    messages = demonstration.messages
+    asked = max((at for at, message in enumerate(messages) if message["role"] == "user"), default=0)
+    marked = [
+        {**message, "weight": 0} if message["role"] == "assistant" and at < asked else message
+        for at, message in enumerate(messages)
+    ]
+    return demonstration.model_copy(update={"messages": marked})
 
 
 def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:

@@ -14,7 +14,11 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from art_mcp.scenarios.catalog import CatalogTool
+from art_mcp.scenarios.phrasing.values import spelled
 from art_mcp.scenarios.plan import is_reference
+
+SAID = 3
+"""Words of a text that a task must say as it is, at most."""
 
 
 class ProposedCall(BaseModel):
@@ -24,12 +28,20 @@ class ProposedCall(BaseModel):
     arguments: dict[str, Any]
 
 
+class AskedValue(BaseModel):
+    """Where a value that the answer must have is: the number of the call, from 0, and the way through its JSON."""
+
+    call: int = Field(ge=0)
+    path: list[str | int] = Field(default_factory=list)
+
+
 class Proposal(BaseModel):
-    """A task and the calls that solve it."""
+    """A task, the calls that solve it, and the short values that it asks for."""
 
     task: str = Field(min_length=1)
     difficulty: int = Field(ge=1, le=5)
     calls: list[ProposedCall] = Field(min_length=1)
+    asks: list[AskedValue] = Field(default_factory=list, max_length=2)
 
 
 class Proposals(BaseModel):
@@ -58,6 +70,21 @@ def unfit(proposal: Proposal, tools: Sequence[CatalogTool], difficulty: tuple[in
             return f"call {at}: there is no tool {call.tool!r} that may be called"
         if wrong := _arguments(call, tool, at):
             return f"call {at}, {call.tool}: {wrong}"
+    if any(asked.call >= len(proposal.calls) for asked in proposal.asks):
+        return "asks names a call that there is not"
+    return unsaid(proposal)
+
+
+def unsaid(proposal: Proposal) -> str | None:
+    """Which value the calls need and the task does not say. None: it says all.
+
+    Values of a few words must be in the task letter by letter. Longer ones, such as queries, may be worked out.
+    """
+    for call in proposal.calls:
+        for value in call.arguments.values():
+            for part in () if is_reference(value) else spelled(value):
+                if len(part.split()) <= SAID and isinstance(value, str) and part not in proposal.task:
+                    return f"the task does not say {part!r}, which the calls need"
     return None
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from art_langgraph.llm.llm import LLM
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
-from art_mcp.scenarios.plan import MCPScenario, Plan, Step
-from art_mcp.scenarios.proposals import Proposal, Proposals, unfit
+from art_mcp.scenarios.plan import Kind, MCPScenario, Plan, Reading, Step
 from art_mcp.scenarios.scenario_set import Dropped
+from art_mcp.scenarios.writing.proposals import Proposal, Proposals, unfit
 from trainer_server.wire import LLMError
 
 BATCH = 6
@@ -32,12 +32,23 @@ _SPARE = 1.5
 _SYSTEM = """\
 You write tasks for an agent that works with the tools of an MCP server, and solve each of them yourself.
 
-A task is what a user would say: realistic, whole in itself, without naming tools, and with every value that the calls
-need, spelt exactly as the calls have it. Its answer must follow from the results of the calls. Its solution is the
-calls in their order, each with all required arguments and only with values that exist: from the task, the schemas,
-the resources or the results below. An argument may be a value of an earlier call's result, written
-{"$step": 0, "path": ["items", 0, "id"]}: the number of the call, from 0, and the way through its JSON; an empty path
-is the whole text. Do so only where you know the form of that result.
+A task is what somebody would say who wants something and has never seen the tools. Before you write it, think of the
+person: their work, their mood, how much time they have, what they want it for. Some are short to the point of
+rudeness, some explain too much, some ask, some order, some only hint. No two tasks sound alike, and none has the words
+of a tool's description. A task is whole in itself and names no tools. It says every name, path, number or id that the
+calls need, spelt exactly as the calls have it - or it says how to find it: "the invoice that Ada wrote", and then a
+call before looks it up. What it does not say is not in the calls either.
+
+Its answer is short: one or two values of a few words that the results have. Of a long result ask for one thing in it:
+a name, a number, the first entry, how many there are. Say in `asks` where these values are: the number of the call,
+from 0, and the way through its JSON, such as {"call": 0, "path": ["items", 0, "price"]}. A task that only changes
+something asks for nothing.
+
+The solution is the calls in their order, each with all required arguments and only with values that exist: from the
+task, the schemas, the resources or the results below. An argument may be a value of an earlier call's result, written
+{"$step": 0, "path": ["items", 0, "id"]}; an empty path is the whole text. Of a text that is no JSON, ["Author", 0] is
+the value of the first line that begins with "Author:", and [2] is the third line. Do so only where you know the form
+of that result.
 
 Difficulty 1 is one call with at most one argument; 3 is two calls, or one with several arguments to work out; 5 is
 three calls or more of which the later ones need results of the earlier ones. Every task is about something else.
@@ -126,7 +137,9 @@ class Writer:
             plan = Plan(
                 server=self.catalog.name,
                 difficulty=proposal.difficulty,
+                kind=_kind(steps),
                 reference=steps,
+                readings=[Reading(step=asked.call, path=asked.path) for asked in proposal.asks],
                 origin=self.llm.model,
             )
             drafts.append(MCPScenario.make(" ".join(proposal.task.split()), plan))
@@ -185,6 +198,12 @@ class Writer:
             lines = [f"{tool}({_json(arguments)}) gave {_json(value)[:500]}" for tool, arguments, value in calls]
             sections.append(f"Results that were seen:\n{_listed(lines)}")
         return sections
+
+
+def _kind(steps: Sequence[Step]) -> Kind:
+    if len(steps) == 1:
+        return "single"
+    return "chain" if any(step.needs for step in steps) else "pair"
 
 
 def _json(value: Any) -> str:

@@ -1,0 +1,1 @@
+"""Drafts of tasks: which calls, with which values, and in which words."""

@@ -1,0 +1,222 @@
+"""Drafts tasks with a look-up before the act: the second call takes a value from the result of the first one."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from art_mcp.canonical import canonical
+from art_mcp.scenarios.catalog import CatalogTool
+from art_mcp.scenarios.drafting.draft import Draft
+from art_mcp.scenarios.drafting.drafter import Drafter
+from art_mcp.scenarios.drafting.known import short
+from art_mcp.scenarios.drafting.values import NoValue, is_new, is_text
+from art_mcp.scenarios.lines import lines
+from art_mcp.scenarios.observe import Path, at, leaves, meanings
+from art_mcp.scenarios.phrasing.english import one_of
+from art_mcp.scenarios.phrasing.lexicon import PLACES
+from art_mcp.scenarios.phrasing.questions import identifying
+from art_mcp.scenarios.phrasing.wish import wish
+from art_mcp.scenarios.plan import Step
+from art_mcp.scenarios.schemas import plain, properties_of
+
+_WORD = re.compile(r"[A-Za-z]{4,}")
+_ABOUT = (
+    "the {item} for the {word} work",
+    "the {item} about {word}",
+    "the {item} with {word} in its name",
+    "the {item} that has {word} in its name",
+    "the {word} {item}",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Two tools, the second of which takes a value from the result of the first.
+
+    Args:
+        first: Tool of the first call.
+        arguments: Arguments of the first call.
+        result: What the first call gave.
+        path: Path of the value in the result.
+        value: The value.
+        second: Tool of the second call.
+        parameter: Parameter of the second call that takes the value.
+    """
+
+    first: CatalogTool
+    arguments: dict[str, Any]
+    result: Any
+    path: Path
+    value: Any
+    second: CatalogTool
+    parameter: str
+
+
+class Chains:
+    """Drafts chains.
+
+    Args:
+        drafter: Drafts their calls.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self._links: dict[tuple[str, str], list[Link]] = defaultdict(list)
+        for link in self._found():
+            self._links[link.first.name, link.second.name].append(link)
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The tools that can be chained, the first and the second."""
+        return list(self._links)
+
+    def draft(self, pair: tuple[str, str]) -> Draft | None:
+        """A task with a chain of two tools. None: the value cannot be described, or an argument is not known."""
+        rng = self._drafter.rng
+        link = rng.choice(self._links[pair])
+        described = list(descriptions(link.result, link.path, self._item(link), rng))
+        if not described:
+            return None
+        # Arguments of the same name, such as a repository, are those of the first call, and are said once.
+        shared = {
+            name: value
+            for name, value in link.arguments.items()
+            if name in properties_of(link.second) and name != link.parameter
+        }
+        given = {**shared, link.parameter: {"$step": 0, "path": list(link.path)}}
+        try:
+            more = self._drafter.values.arguments(link.second, given=given, held=None, optional=0.1)
+        except NoValue:
+            return None
+        before = Step(tool=link.first.name, arguments=link.arguments)
+        call = wish(link.first, self._drafter.senses[link.first.name], link.arguments, rng)
+        what, selected = rng.choice(described)
+        held = frozenset(self._drafter.values.reserve.held_out(link.value)) if selected else frozenset()
+        held |= frozenset(self._drafter.values.held_out(link.first, link.arguments))
+        separate = not call.named or rng.random() < 0.4
+        spoken = what if separate else f"{what} {call.where if call.many else f'in {call.named}'}".strip()
+        return self._drafter.of_call(
+            link.second,
+            {**given, **more},
+            kind="chain",
+            before=[before],
+            spoken={link.parameter: spoken},
+            first=call.do if separate else "",
+            unsaid=list(shared),
+            held=held,
+        )
+
+    def _item(self, link: Link) -> str:
+        """The noun of the entries of the first result."""
+        sense = self._drafter.senses[link.first.name]
+        keys = [key for key in link.path[:-1] if isinstance(key, str)]
+        if isinstance(link.result, str):
+            key = link.path[0]
+            if isinstance(key, str):
+                return " ".join(meanings(key)) or "entry"
+        elif keys:
+            return one_of(" ".join(meanings(keys[-1])))
+        return one_of(sense.noun) if sense.noun and sense.many else (sense.noun or "entry")
+
+    def _found(self) -> Iterator[Link]:
+        """All links that the observed results allow.
+
+        A value that the first call got as an argument makes no link, because the first call would not be needed.
+        """
+        tools, known = self._drafter.tools, self._drafter.values.known
+        for first in tools.values():
+            for arguments, result in known.observed.get(first.name, ()):
+                given = {canonical(argument) for argument in arguments.values()}
+                for second in tools.values():
+                    for name, path, value in self._fitting(first, second, result) if second is not first else ():
+                        if canonical(value) not in given:
+                            yield Link(first, arguments, result, path, value, second, name)
+
+    def _fitting(self, first: CatalogTool, second: CatalogTool, result: Any) -> Iterator[tuple[str, Path, Any]]:
+        known = self._drafter.values.known
+        for name, schema in properties_of(second).items():
+            inner = plain(schema, second.input_schema)
+            kind = {"string": str, "integer": int}.get(str(inner.get("type")))
+            if (
+                "enum" in inner
+                or is_new(second, name)
+                or is_text(name)
+                or name not in second.input_schema.get("required", ())
+            ):
+                continue
+            usable = {str(value) for value in known.fitting(second, name, inner)}
+            for finding in known.sources(first.name, name, result):
+                named = {str(finding.value), short(str(finding.value))}
+                if type(finding.value) is kind and finding.path and named & usable:
+                    yield name, finding.path, finding.value
+
+
+def descriptions(result: Any, path: Path, item: str, rng: random.Random) -> Iterator[tuple[str, bool]]:
+    """Ways to say which value of a result is meant without telling it.
+
+    Args:
+        result: The result, as `parsed` returns it.
+        path: Path of the value.
+        item: The noun of its entries.
+        rng: Chooses words.
+
+    Yields:
+        The description, and whether it has a word that belongs to this value alone.
+    """
+    if isinstance(result, str):
+        siblings, number = _lines(result, path)
+    else:
+        siblings, number = _siblings(result, path)
+    if number is None:
+        return
+    if len(siblings) == 1 and isinstance(path[-1], str):
+        yield f"the {' '.join(meanings(path[-1]))}", False
+        return
+    if len(siblings) > 1:
+        if number == 0:
+            yield f"the first {item}", False
+        if number == len(siblings) - 1:
+            yield f"the last {item}", False
+    names = [str(sibling) for sibling in siblings]
+    if not isinstance(result, str) and len(path) > 1 and isinstance(path[-2], int):
+        entries = at(result, path[:-2])
+        key = identifying(entries)
+        if key is not None and key != path[-1]:
+            name = str(entries[path[-2]][key])
+            yield f"the {item} {name}" if len(name.split()) == 1 else f"the {item} named {name}", True
+            yield f"the {item} with the {' '.join(meanings(key))} {name}", True
+            return
+    counted = Counter(word.casefold() for name in names for word in set(_WORD.findall(name)))
+    parts = re.split(r"[^A-Za-z0-9]+", names[number])
+    for word in _WORD.findall(names[number]):
+        if counted[word.casefold()] == 1 and len(parts) > 1 and word.casefold() not in PLACES:
+            yield rng.choice(_ABOUT).format(item=item, word=word), True
+
+
+def _lines(text: str, path: Path) -> tuple[Sequence[str], int | None]:
+    """The values beside one in a text, and its number among them."""
+    found = lines(text)
+    match path:
+        case [str(key), int(number)]:
+            return [line.value for line in found if line.key == key], number
+        case [int(number)]:
+            return [line.value for line in found], number
+    return [], None
+
+
+def _siblings(result: Any, path: Path) -> tuple[Sequence[Any], int | None]:
+    """The values beside one in structured content, and its number among them."""
+    if not path:
+        return [], None
+    if isinstance(path[-1], int):
+        return list(at(result, path[:-1])), path[-1]
+    if len(path) > 1 and isinstance(path[-2], int):
+        entries = at(result, path[:-2])
+        return [entry.get(path[-1]) if isinstance(entry, dict) else None for entry in entries], path[-2]
+    inside = [leaf for where, leaf in leaves(result) if where == path]
+    return inside, 0 if inside else None

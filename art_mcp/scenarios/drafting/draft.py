@@ -1,0 +1,125 @@
+"""A draft of a task: its calls, and how they are told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from art_mcp.scenarios.execute import Execution, Trial, resolved
+from art_mcp.scenarios.observe import parsed
+from art_mcp.scenarios.phrasing.questions import Question
+from art_mcp.scenarios.phrasing.wish import Wish
+from art_mcp.scenarios.plan import Kind, Step
+
+Tell = Callable[[random.Random], Wish]
+Ask = Callable[[Any, Any, random.Random], list[Question]]
+"""Takes what the last step gave in both executions, as `parsed` returns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Calls that are not executed yet.
+
+    Args:
+        kind: What kind of task it is.
+        steps: The calls.
+        tell: Puts the last call into words; each time in other words.
+        ask: Finds questions about the result of the last call.
+        held: The held-out values of the arguments.
+        topic: What the call is about in words, for a follow-up that names only this: the value of its main argument.
+        same: The same for drafts that differ in nothing but the topic.
+        missing: The value that does not exist, and what it would be the name of. None: the calls should work.
+        parts: The two drafts of a pair that is executed together, with one call each. Empty: it is no such pair.
+    """
+
+    kind: Kind
+    steps: list[Step]
+    tell: Tell
+    ask: Ask
+    held: frozenset[str] = frozenset()
+    topic: str = ""
+    same: str = ""
+    missing: tuple[str, str] | None = None
+    parts: tuple[Draft, ...] = ()
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """Names of the tools, each once, in alphabetical order."""
+        return tuple(sorted({step.tool for step in self.steps}))
+
+
+@dataclass(slots=True)
+class Tried:
+    """A draft that was executed.
+
+    Args:
+        draft: The draft.
+        trial: Its executions.
+        questions: What can be asked about the result of its last call.
+        told: How many tasks were made of it.
+    """
+
+    draft: Draft
+    trial: Trial
+    questions: list[Question] = field(default_factory=list)
+    told: int = 0
+
+    @property
+    def acts(self) -> bool:
+        """Whether the task is to change something: its last call does not read."""
+        return not self.trial.steps[-1].reads
+
+    @property
+    def length(self) -> int:
+        """Characters of all results: what an agent has to read."""
+        return sum(len(result.text) for result in self.trial.first.results)
+
+    @property
+    def results(self) -> Sequence[Any]:
+        """What each call gave in the first execution, as `parsed` returns it."""
+        return [parsed(result.text, result.structured) for result in self.trial.first.results]
+
+    @property
+    def arguments(self) -> list[Any]:
+        """The values of all arguments, with references replaced and lists flattened."""
+        done = self.trial.first
+        whole = [value for at, step in enumerate(done.steps) for value in resolved(step, done.results[:at]).values()]
+        return [item for value in whole for item in (value if isinstance(value, list) else [value])]
+
+
+def paired(one: Draft, two: Draft) -> Draft:
+    """Two drafts with a call each as one. They are executed together, because one of them changes something."""
+    held = one.held | two.held
+    return Draft("pair", [*one.steps, *two.steps], one.tell, one.ask, held, parts=(one, two))
+
+
+def parted(draft: Draft, trial: Trial, rng: random.Random) -> tuple[Tried, Tried]:
+    """The two parts of an executed pair. What was changed is with the first one.
+
+    Args:
+        draft: The pair.
+        trial: Its executions.
+        rng: Source of randomness.
+    """
+
+    def slice_of(done: Execution, at: int) -> Execution:
+        return Execution(done.steps[at : at + 1], done.results[at : at + 1], done.changes)
+
+    parts = []
+    for at, part in enumerate(draft.parts):
+        second = None if trial.second is None else slice_of(trial.second, at)
+        changes = trial.changes if at == 0 or trial.changes is None else []
+        parts.append(tried(part, Trial(slice_of(trial.first, at), second, changes), rng))
+    return parts[0], parts[1]
+
+
+def tried(draft: Draft, trial: Trial, rng: random.Random) -> Tried:
+    """A draft with its trial, and with the questions about what it gave."""
+    outcome = Tried(draft, trial)
+    if trial.second is None or outcome.acts:
+        return outcome
+    first, second = (parsed(done.results[-1].text, done.results[-1].structured) for done in (trial.first, trial.second))
+    outcome.questions = draft.ask(first, second, rng)
+    return outcome

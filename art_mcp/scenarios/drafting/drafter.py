@@ -1,0 +1,168 @@
+"""Drafts tasks for the tools of a server: single calls, and calls with a value that does not exist."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from art_mcp.canonical import canonical
+from art_mcp.scenarios.catalog import Catalog, CatalogTool
+from art_mcp.scenarios.drafting.draft import Draft
+from art_mcp.scenarios.drafting.gazetteer import new_name
+from art_mcp.scenarios.drafting.values import Values, is_new, is_text
+from art_mcp.scenarios.lines import lines
+from art_mcp.scenarios.observe import meanings
+from art_mcp.scenarios.phrasing.english import plural
+from art_mcp.scenarios.phrasing.questions import Question, questions
+from art_mcp.scenarios.phrasing.sense import senses
+from art_mcp.scenarios.phrasing.values import said
+from art_mcp.scenarios.phrasing.wish import Wish, wish
+from art_mcp.scenarios.plan import Kind, Step, is_reference
+from art_mcp.scenarios.schemas import plain, properties_of
+
+
+class Drafter:
+    """Drafts tasks.
+
+    Args:
+        catalog: What the server offers.
+        tools: The tools that may be called.
+        values: Draws arguments.
+        rng: Source of randomness.
+    """
+
+    def __init__(self, catalog: Catalog, tools: Sequence[CatalogTool], values: Values, rng: random.Random) -> None:
+        self.tools = {tool.name: tool for tool in tools}
+        self.senses = senses(catalog.tools, catalog.name)
+        self.values = values
+        self.rng = rng
+        for name, sense in self.senses.items():
+            if sense.names and not sense.many and _lists(values.known.observed.get(name, ())):
+                self.senses[name] = replace(sense, noun=plural(sense.noun))
+
+    def single(self, name: str, held: bool | None = None) -> Draft:
+        """A task with one call.
+
+        Args:
+            name: Name of the tool.
+            held: As in `Values.arguments`.
+
+        Raises:
+            NoValue: No value is known for a required argument, or none that `held` allows.
+        """
+        tool = self.tools[name]
+        return self.of_call(tool, self.values.arguments(tool, held=held))
+
+    def of_call(
+        self,
+        tool: CatalogTool,
+        arguments: Mapping[str, Any],
+        *,
+        kind: Kind = "single",
+        before: Sequence[Step] = (),
+        spoken: Mapping[str, str] | None = None,
+        first: str = "",
+        unsaid: Sequence[str] = (),
+        held: frozenset[str] = frozenset(),
+    ) -> Draft:
+        """A task whose last call has these arguments.
+
+        Args:
+            tool: The tool.
+            arguments: Its arguments.
+            kind: What kind of task it is.
+            before: The calls before.
+            spoken: Words for arguments that are described instead of told.
+            first: What is to be done before, in the imperative.
+            unsaid: Arguments that the text has said already.
+            held: Held-out values of the calls before.
+        """
+        sense = self.senses[tool.name]
+        named = {name: value for name, value in arguments.items() if name not in unsaid}
+
+        def tell(rng: random.Random) -> Wish:
+            call = wish(tool, sense, named, rng, spoken)
+            return Wish(call.do, call.doing, call.named, call.noun, call.many, call.where, first) if first else call
+
+        def ask(one: Any, two: Any, rng: random.Random) -> list[Question]:
+            known = [value for value in arguments.values() if not is_reference(value)]
+            return questions(one, two, noun=sense.noun or "result", many=sense.many, known=known, rng=rng)
+
+        told = {name: value for name, value in named.items() if not is_reference(value)}
+        main = self.main_argument(tool, told) if kind == "single" else None
+        others = {name: value for name, value in told.items() if name != main}
+        return Draft(
+            kind,
+            [*before, Step(tool=tool.name, arguments=dict(arguments))],
+            tell,
+            ask,
+            held | frozenset(self.values.held_out(tool, told)),
+            topic=said(told[main], self.rng) if main else "",
+            same=f"{tool.name} {main} {canonical(others)}" if main else "",
+        )
+
+    def main_argument(self, tool: CatalogTool, arguments: Mapping[str, Any]) -> str | None:
+        """The argument that a follow-up would change: a text of a few words that is no place of the world."""
+        places = self.values.known.places
+        fitting = [
+            name
+            for name in tool.input_schema.get("required", ())
+            if isinstance(arguments.get(name), str) and arguments[name] not in places and len(arguments[name]) <= 60
+        ]
+        lists = [
+            name
+            for name in tool.input_schema.get("required", ())
+            if isinstance(arguments.get(name), list) and all(isinstance(item, str) for item in arguments[name])
+        ]
+        fitting = fitting or lists
+        return fitting[0] if len(fitting) == 1 else None
+
+    def missing(self, name: str) -> Draft | None:
+        """A task with one call of which a value does not exist. None: no argument is the name of something known.
+
+        Raises:
+            NoValue: No value is known for a required argument.
+        """
+        tool, sense = self.tools[name], self.senses[name]
+        arguments = self.values.arguments(tool, held=False, optional=0.0)
+        fitting = []
+        for key in tool.input_schema.get("required", ()):
+            schema = plain(properties_of(tool).get(key, {}), tool.input_schema)
+            known = (
+                isinstance(arguments.get(key), str) and not (is_new(tool, key) or is_text(key)) and "enum" not in schema
+            )
+            placed = known and arguments[key] in self.values.known.places
+            if known and not placed and self.values.known.fitting(tool, key, schema):
+                fitting.append(key)
+        if not fitting:
+            return None
+        key = self.rng.choice(fitting)
+        value = self._absent(str(arguments[key]))
+        draft = self.of_call(tool, {**arguments, key: value}, kind="impossible")
+        own = meanings(key)
+        noun = next((word for word in own if word in meanings(sense.noun)), own[0] if own else "thing")
+        return Draft("impossible", draft.steps, draft.tell, draft.ask, draft.held, missing=(value, noun))
+
+    def _absent(self, value: str) -> str:
+        """A value like this one that does not exist."""
+        name = new_name(self.rng)
+        if "/" not in value:
+            return name
+        folder, _, last = value.rpartition("/")
+        return f"{folder}/{name}{'.' + last.rpartition('.')[2] if '.' in last else ''}"
+
+
+def _lists(observed: Sequence[tuple[Any, Any]]) -> bool:
+    """Whether results are lists of names, so that the noun of the tool is meant as a plural: `branch` → branches."""
+    values = [value for _, value in observed if value not in ("", [], {})]
+    return bool(values) and all(
+        (isinstance(value, list) and all(isinstance(item, str) for item in value))
+        or (
+            isinstance(value, str)
+            and len(found := lines(value)) > 1
+            and all(not line.key and len(line.value.split()) == 1 for line in found)
+        )
+        for value in values
+    )

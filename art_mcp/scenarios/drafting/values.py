@@ -1,0 +1,325 @@
+"""Draws arguments for tool calls: from tables, schemas, what everybody knows, and results of the server's own tools."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from art_mcp.client.effects import words
+from art_mcp.scenarios.catalog import Catalog, CatalogTool
+from art_mcp.scenarios.drafting.gazetteer import known_by, new_name, phrase, shaped
+from art_mcp.scenarios.drafting.known import Known
+from art_mcp.scenarios.drafting.reserve import Reserve
+from art_mcp.scenarios.drafting.tables import Tables, fits_table
+from art_mcp.scenarios.observe import meanings, singular
+from art_mcp.scenarios.phrasing import lexicon
+from art_mcp.scenarios.schemas import plain, properties_of
+from art_mcp.worlds.place import Place
+from trainer_server.wire import ConfigError
+
+OPTIONAL = 0.3
+"""Probability that a call gets an optional argument."""
+
+FEW = 4
+"""Values from results of which so few are known that those that anybody knows are taken as well."""
+
+DISTINCT = 4
+"""Attempts to draw an argument that differs from the other arguments of the call: no trip from Oslo to Oslo."""
+
+_SMALL = {"duration", "seconds", "delay", "timeout", "wait", "sleep", "interval", "steps", "depth"}
+_EXAMPLES = re.compile(
+    r"(?:e\.g\.|example|such as|like|\bor\b|,|\()[^'\"`]{0,12}(['\"`])([^'\"`]{1,60})\1", re.IGNORECASE
+)
+_PATHS = frozenset(words("path file filepath filename directory dir folder destination source"))
+
+
+class NoValue(LookupError):
+    """No value is known for an argument."""
+
+
+class Values:
+    """Draws arguments for the tools of a server.
+
+    Args:
+        catalog: What the server offers.
+        tables: Values that the user gave, by the name of a parameter.
+        rng: Source of randomness.
+        seed: Seed of the values that are held out.
+
+    Raises:
+        ConfigError: A table fits no parameter of any tool.
+    """
+
+    def __init__(self, catalog: Catalog, tables: Tables, rng: random.Random, seed: int = 0) -> None:
+        self._catalog = catalog
+        self._tables = {name.casefold(): list(values) for name, values in tables.items()}
+        self._rng = rng
+        self.known = Known(catalog)
+        self.reserve = Reserve(seed)
+        names = {name for tool in catalog.tools for name in properties_of(tool)}
+        for name in tables:
+            if not any(fits_table(parameter, name.casefold()) for parameter in names):
+                listed = ", ".join(sorted(names))
+                raise ConfigError(f"no tool of {catalog.name} has a parameter {name!r}; there are {listed}")
+
+    def learn(self, tool: str, arguments: Mapping[str, Any], value: Any) -> None:
+        """Keeps the values in a result, as `parsed` returns it, that other calls may take as arguments."""
+        self.known.learn(tool, arguments, value)
+
+    def learn_places(self, places: Iterable[Place]) -> None:
+        """Keeps the paths of a world's places, for parameters such as `repo_path`, `database` or `directory`."""
+        self.known.learn_places(places)
+        self.reserve.never(self.known.places)
+
+    def settle(self) -> None:
+        """Chooses which of the values that are known now are held out. Called when the look-around is over."""
+        for tool in self._catalog.tools:
+            for name, schema in properties_of(tool).items():
+                inner = plain(schema, tool.input_schema)
+                if name in tool.input_schema.get("required", ()) and "enum" not in inner:
+                    item = plain(inner.get("items") or {}, tool.input_schema) if inner.get("type") == "array" else inner
+                    if item.get("type") in ("string", "integer", None):
+                        called = singular(name) if item is not inner else name
+                        self.reserve.domain(self._listed(tool, called, item))
+        records = (list(record.values()) for record in self.known.records)
+        self.reserve.domain([value for values in records for value in values if isinstance(value, str)])
+
+    def arguments(
+        self,
+        tool: CatalogTool,
+        *,
+        guess: bool = True,
+        given: Mapping[str, Any] | None = None,
+        held: bool | None = None,
+        optional: float = OPTIONAL,
+    ) -> dict[str, Any]:
+        """Draws the required arguments of a call, and sometimes an optional one.
+
+        Args:
+            tool: The tool to call.
+            guess: Whether a required text may be any word.
+            given: Arguments that the caller has already.
+            held: Whether at least one value is a held-out one. False: none is. None: it does not matter.
+            optional: Probability of an optional argument.
+
+        Raises:
+            NoValue: No value is known for a required argument, or none that `held` allows.
+        """
+        for _ in range(DISTINCT if held is not None else 1):
+            arguments = _Draw(self, tool, guess, held, self._rng).arguments(dict(given or {}), optional)
+            if held is None or held is bool(self.held_out(tool, arguments)):
+                return arguments
+        raise NoValue(f"{tool.name} has no values that are {'' if held else 'not '}held out")
+
+    def held_out(self, tool: CatalogTool, arguments: Mapping[str, Any]) -> set[str]:
+        """The values of a call that are held out from training, in their canonical form."""
+        found = set()
+        required = tool.input_schema.get("required", ())
+        for name, schema in properties_of(tool).items():
+            inner = plain(schema, tool.input_schema)
+            counted = inner.get("type") in ("integer", "number") and name not in required
+            if name in arguments and "enum" not in inner and "const" not in inner and not counted:
+                found |= self.reserve.held_out(arguments[name])
+        return found
+
+    def _listed(self, tool: CatalogTool, name: str, schema: Mapping[str, Any]) -> Sequence[Any]:
+        """Known values of a parameter; empty where there are none.
+
+        The sources, in order: the user's tables, the schema (`const`, `enum`, examples), the server's resources,
+        results of tools, what everybody knows, and the text of the description.
+        """
+        table = max((table for table in self._tables if fits_table(name, table)), key=len, default=None)
+        if table is not None:
+            return self._tables[table]
+        if "const" in schema:
+            return [schema["const"]]
+        if schema.get("enum"):
+            return [value for value in schema["enum"] if value is not None]
+        if schema.get("type") not in ("string", "integer", None):
+            return list(schema.get("examples") or ())
+        listed = [*(schema.get("examples") or ()), *([schema["example"]] if "example" in schema else ())]
+        if not listed and name.casefold().endswith("uri"):
+            listed = [resource.uri for resource in self._catalog.resources]
+        made_up = is_new(tool, name) or is_text(name)
+        results = [] if made_up else self.known.fitting(tool, _as_path(tool, name), schema)
+        if schema.get("type") != "integer" and len(results) < FEW and not made_up:
+            listed = listed or list(known_by(name, str(schema.get("description", ""))))
+            if not listed and not results:
+                listed = [match[2] for match in _EXAMPLES.finditer(str(schema.get("description", "")))]
+        pattern = schema.get("pattern")
+        return [value for value in [*listed, *results] if not pattern or re.search(pattern, str(value))]
+
+
+def is_new(tool: CatalogTool, name: str) -> bool:
+    """Whether a parameter takes the name or the path of something that must not be there yet."""
+    said, named = tool.words, words(name)
+    verb = next((lexicon.VERBS[word] for word in said if word in lexicon.VERBS), None)
+    if named[:1] and named[0] in lexicon.GOALS and (named[-1] in _PATHS or named[-1] == "name"):
+        return True
+    if not (verb and verb.makes) or set(named) & (lexicon.ORIGINS | {"id"}):
+        return False
+    own = {singular(word) for word in said}
+    if named[-1:] == ["path"]:
+        return set(named[:-1]) <= {"file", "directory", "dir", "folder", "full", "absolute"}
+    return named[-1:] in (["title"], ["filename"]) or (
+        named[-1:] == ["name"] and (len(named) == 1 or singular(named[0]) in own) and "add" not in said
+    )
+
+
+def _as_path(tool: CatalogTool, name: str) -> str:
+    """The name of a parameter; `path` for the `source` of a tool that moves or copies files."""
+    moves = len(words(name)) == 1 and words(name)[0] in lexicon.ORIGINS
+    return "path" if moves and {"file", "directory"} & set(meanings(" ".join(tool.words))) else name
+
+
+def is_text(name: str) -> bool:
+    """Whether a parameter takes any text, such as a message."""
+    return singular(words(name)[-1] if words(name) else name) in lexicon.TEXTS or words(name)[-1:] == ["contents"]
+
+
+class _Draw:
+    """Draws the arguments of one call."""
+
+    def __init__(self, values: Values, tool: CatalogTool, guess: bool, held: bool | None, rng: random.Random) -> None:
+        self._values = values
+        self._tool = tool
+        self._guess = guess
+        self._held = held
+        self._rng = rng
+        self._drawn: dict[str, Any] = {}
+
+    def arguments(self, given: dict[str, Any], optional: float) -> dict[str, Any]:
+        properties = {name: schema for name, schema in properties_of(self._tool).items() if name not in given}
+        self._drawn = dict(given)
+        for name in self._tool.input_schema.get("required", ()):
+            for _ in range(DISTINCT):
+                others = [value for other, value in self._drawn.items() if other != name]
+                if name in properties and (name not in self._drawn or self._drawn[name] in others):
+                    self._drawn[name] = self.draw(name, properties[name])
+        free = [name for name in properties if name not in self._drawn]
+        if free and self._rng.random() < optional:
+            name = self._rng.choice(free)  # a single one, as optional arguments may exclude each other
+            guess, self._guess = self._guess, False
+            try:
+                value = self.draw(name, properties[name])
+            except NoValue:
+                value = properties[name].get("default")
+            self._guess = guess
+            if value is not None and value != properties[name].get("default") and value not in ("", [], {}):
+                self._drawn[name] = value
+        return {name: value for name, value in self._drawn.items() if name not in given}
+
+    def draw(self, name: str, schema: Mapping[str, Any]) -> Any:
+        """Draws a value for a parameter. Raises NoValue."""
+        schema = plain(schema, self._tool.input_schema)
+        listed = self._values._listed(self._tool, name, schema)
+        if listed:
+            return self._choice(listed, free="enum" in schema or "const" in schema)
+        kind = schema.get("type")
+        if kind == "boolean":
+            default = schema.get("default")
+            return not default if isinstance(default, bool) else self._rng.random() < 0.7
+        if kind in ("integer", "number"):
+            return self._fresh(lambda: self._number(name, schema))
+        if kind == "array":
+            return self._list(name, schema)
+        if kind == "object":
+            return self._object(schema)
+        if kind in ("string", None) and (drawn := self._text(name, schema)) is not None:
+            return drawn
+        if "default" in schema and schema["default"] is not None:
+            return schema["default"]
+        raise NoValue(f"nothing is known of {self._tool.name}'s {name}")
+
+    def _choice(self, listed: Sequence[Any], free: bool = False) -> Any:
+        """One of several values: a held-out one where that is wanted and there is one. free: none is held out."""
+        if free or self._held is None:
+            return self._rng.choice(listed)
+        fitting = [value for value in listed if bool(self._values.reserve.held_out(value)) is self._held]
+        if not fitting and not self._held:
+            raise NoValue("all values are held out")
+        return self._rng.choice(fitting or listed)
+
+    def _fresh(self, make: Any) -> Any:
+        """A value that is made up: a held-out one if that is wanted."""
+        for _ in range(40):
+            value = make()
+            if self._held is None or bool(self._values.reserve.held_out(value)) is self._held:
+                break
+        return value
+
+    def _list(self, name: str, schema: Mapping[str, Any]) -> list[Any]:
+        item = schema.get("items") or {"type": "string"}
+        inner = plain(item, self._tool.input_schema)
+        least = max(int(schema.get("minItems", 1)), 1)
+        most = max(least, 1 if inner.get("type") == "object" else self._rng.choice((1, 1, 2)))
+        drawn: list[Any] = []
+        for _ in range(most):
+            value = self.draw(singular(name), item)
+            if value not in drawn:
+                drawn.append(value)
+        return drawn
+
+    def _object(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        inner = schema.get("properties", {})
+        required = [name for name in schema.get("required", list(inner)) if name in inner]
+        verb = next((lexicon.VERBS[word] for word in self._tool.words if word in lexicon.VERBS), None)
+        if verb and verb.removes:
+            whole = self._values.known.records_with(required)
+            if whole:
+                return dict(self._choice(whole))
+        drawn: dict[str, Any] = {}
+        for name in required:
+            for _ in range(DISTINCT):
+                if name not in drawn or drawn[name] in [value for other, value in drawn.items() if other != name]:
+                    drawn[name] = self.draw(name, inner[name])
+        return drawn
+
+    def _text(self, name: str, schema: Mapping[str, Any]) -> str | None:
+        """A text for a parameter of which no value is listed. None: nothing is known."""
+        drawn = shaped(name, schema, self._rng)
+        if drawn is not None:
+            return str(self._fresh(lambda: shaped(name, schema, self._rng)))
+        said, known = words(name), self._values.known
+        if said[:1] == ["old"] and (lines := known.lines_of(self._drawn.values())):
+            return str(self._choice(lines))
+        if said[-1:] in (["pattern"], ["glob"], ["patterns"]) and "pattern" not in schema:
+            return str(self._choice(known.globs() or ["*"]))
+        if "pattern" in schema:
+            return None
+        if said and said[-1] in lexicon.WANTED and (found := known.names()):
+            return str(self._choice(found))
+        new = is_new(self._tool, name)
+        if new and said[-1] in _PATHS and (folders := known.directories()):
+            return str(self._fresh(lambda: self._new_path(folders)))
+        if not (self._guess or new):
+            return None
+        if is_text(name):
+            return str(self._fresh(lambda: phrase(self._rng)))
+        return str(self._fresh(lambda: new_name(self._rng)))
+
+    def _new_path(self, folders: Sequence[str]) -> str:
+        """The path of a new file, or of a new directory for tools of directories."""
+        endings = self._values.known.endings()
+        end = "" if "directory" in meanings(" ".join(self._tool.words)) or not endings else self._rng.choice(endings)
+        source = next(
+            (str(value) for other, value in self._drawn.items() if set(words(other)[:1]) & lexicon.ORIGINS), ""
+        )
+        if source:
+            end = f".{source.rpartition('.')[2]}" if "." in source.rpartition("/")[2] else ""
+        return f"{self._rng.choice(folders)}/{new_name(self._rng)}{end}"
+
+    def _number(self, name: str, schema: Mapping[str, Any]) -> int | float:
+        """A number within the schema's limits: small for durations, counts and limits."""
+        low = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
+        said = set(words(name))
+        few = said & (lexicon.LIMITS | lexicon.COUNTED.keys())
+        top = 3 if said & _SMALL else 9 if few else max(100, low + 10)
+        high = min(schema.get("maximum", schema.get("exclusiveMaximum", top + 1) - 1), max(top, low))
+        step = schema.get("multipleOf", 1)
+        if schema.get("type") == "number" and high - low < 1:
+            return round(self._rng.uniform(low, high), 3)
+        first = -(-low // step)
+        return int(self._rng.randint(int(first), max(int(high // step), int(first))) * step)

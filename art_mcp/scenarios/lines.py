@@ -1,0 +1,55 @@
+"""Texts as servers write them: lines of keys and values, lists, tables of contents. Paths lead into them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_LINE = re.compile(
+    r"\s*(?:[-*•]\s+|\d{1,3}[.)]\s+)?(?:\[(?P<tag>[A-Za-z ]{1,12})\]\s+)?(?:(?P<key>[A-Za-z][\w ]{0,30}):\s+)?"
+    r"(?P<value>\S.*?)\s*"
+)
+_QUOTES = "'\"`"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a text.
+
+    Args:
+        key: What precedes its value: `Author: ` or `[FILE] `, as words. Empty: nothing does.
+        value: The value, without bullet, number, key and quotation marks.
+        tagged: Whether the key is a tag in brackets, which says of what kind the value is.
+    """
+
+    key: str
+    value: str
+    tagged: bool = False
+
+
+def lines(text: str) -> list[Line]:
+    """The lines of a text that are not blank."""
+    found = []
+    for line in text.splitlines():
+        if match := _LINE.fullmatch(line):
+            key = (match["key"] or match["tag"] or "").strip()
+            value = match["value"]
+            if len(value) > 1 and value[0] in _QUOTES and value[-1] == value[0]:
+                value = value[1:-1]
+            found.append(Line(key, value, tagged=bool(match["tag"]) and not match["key"]))
+    return found
+
+
+def in_text(text: str, path: Sequence[str | int]) -> str:
+    """The value at a path in a text: `["Author", 0]` is the first value with the key Author, `[2]` the third line.
+
+    Raises:
+        LookupError: The text has nothing at this path.
+    """
+    match list(path):
+        case [int(at)]:
+            return lines(text)[at].value
+        case [str(key), int(at)]:
+            return [line.value for line in lines(text) if line.key == key][at]
+    raise LookupError(f"nothing is at {list(path)!r} of a text")

@@ -1,0 +1,341 @@
+"""Arguments of a call in words: "the branch login", "in /world/site", "named Ada", "at most 5"."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from art_mcp.client.effects import words
+from art_mcp.scenarios.observe import meanings, singular
+from art_mcp.scenarios.phrasing import lexicon
+from art_mcp.scenarios.phrasing.english import article, is_plural, listed, one_of, plural
+from art_mcp.scenarios.phrasing.sense import Sense
+from art_mcp.scenarios.phrasing.values import said
+
+
+@dataclass(slots=True)
+class Told:
+    """A call in words.
+
+    Args:
+        thing: What is done something to, with its article: "the branch login". Empty: the verb has no object.
+        phrases: What else is said of it, in order: "in /world/site".
+        wishes: Further wishes, which can also be sentences of their own: "at most 5".
+    """
+
+    thing: str = ""
+    phrases: list[str] = field(default_factory=list)
+    wishes: list[str] = field(default_factory=list)
+
+    @property
+    def where(self) -> str:
+        """All that is said beside the thing."""
+        return " ".join([*self.phrases, *([listed(self.wishes)] if self.wishes else [])])
+
+    @property
+    def whole(self) -> str:
+        """The thing with all that is said of it."""
+        return " ".join(part for part in (self.thing, self.where) if part)
+
+
+def label(name: str, schema: Mapping[str, Any] | None = None) -> str:
+    """The name of a parameter as words."""
+    title = str((schema or {}).get("title") or "")
+    chosen = title if title and len(title.split()) <= 3 and words(title) == words(name) else name
+    return " ".join(words(chosen)) or name
+
+
+def told(
+    sense: Sense,
+    schema: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    rng: random.Random,
+    spoken: Mapping[str, str] | None = None,
+) -> Told:
+    """Puts the arguments of a call into words.
+
+    Args:
+        sense: What the tool does.
+        schema: JSON schema of its arguments.
+        arguments: The arguments.
+        rng: Chooses among ways to say it.
+        spoken: Words for arguments that are described instead of told: "the first branch".
+    """
+    described = dict(spoken or {})
+    whole = {name: described.get(name, value) for name, value in arguments.items()}
+    return _Teller(sense, dict(schema.get("properties") or {}), rng, described).tell(whole)
+
+
+class _Teller:
+    """Puts the arguments of one call into words."""
+
+    def __init__(self, sense: Sense, properties: dict[str, Any], rng: random.Random, spoken: dict[str, str]) -> None:
+        self._sense = sense
+        self._properties = properties
+        self._rng = rng
+        self._spoken = spoken
+        self._noun = sense.noun.split()
+        self._alone = False
+
+    def tell(self, arguments: Mapping[str, Any]) -> Told:
+        left = dict(arguments)
+        out = Told()
+        adjective = self._adjective(left)
+        out.thing = self._thing(left, adjective)
+        if self._sense.tail:
+            out.phrases.append(self._sense.tail)
+        bare = [name for name in left if len(name) == 1 and not isinstance(left[name], bool)]
+        if bare and (len(bare) > 1 or not out.thing):
+            values = listed([self._value(name, left.pop(name)) for name in bare])
+            if out.thing:
+                out.phrases.append(f"{'of' if self._sense.names else self._pick('of', 'for')} {values}")
+            else:
+                out.thing = values
+        self._alone = len([name for name in left if not isinstance(left[name], bool | int)]) == 1
+        for name in sorted(left, key=lambda name: self._rank(name, left[name])):
+            self._say(name, left[name], out)
+        return out
+
+    def _pick(self, *choices: str) -> str:
+        return self._rng.choice(choices)
+
+    def _value(self, name: str, value: Any, quote: bool = False) -> str:
+        return self._spoken.get(name) or said(value, self._rng, quote)
+
+    def _adjective(self, left: dict[str, Any]) -> str:
+        """The value of `branch_type` for a tool of branches, before the noun: local branches."""
+        own = singular(self._noun[-1]) if self._noun else ""
+        for name, value in left.items():
+            parts = meanings(name)
+            typed = len(parts) > 1 and parts[-1] in lexicon.KINDS and parts[-2] == own
+            if typed and isinstance(value, str) and value.isidentifier() and name not in self._spoken:
+                del left[name]
+                return value
+        return ""
+
+    def _thing(self, left: dict[str, Any], adjective: str) -> str:
+        """The object of the verb, with the argument that is it. That argument is taken out of `left`."""
+        noun = " ".join([adjective, *self._noun]).strip()
+        name = self._object(left)
+        if name is None:
+            return noun if adjective == "all" else self._named(noun)
+        value = left.pop(name)
+        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            items = self._properties.get(name, {}).get("items", {})
+            return listed([self._described(item, items, noun or singular(label(name))) for item in value])
+        if isinstance(value, dict):
+            return self._described(value, self._properties.get(name, {}), noun or label(name))
+        text = self._value(name, value)
+        if name in self._spoken:
+            return text
+        if not noun:
+            kind = label(name, self._properties.get(name))
+            kind = " ".join(word for word in kind.split() if word not in ("path", "name", "id")) or kind
+            plain = [text, text, f"the {kind} {text}"]
+            return self._rng.choice(plain if kind.isascii() and len(kind) > 1 else plain[:2])
+        if isinstance(value, list):
+            return f"the {plural(noun) if len(value) > 1 else one_of(noun)} {text}"
+        if self._sense.verb.makes and not set(lexicon.TEXTS) & set(meanings(name)[-1:]):
+            return f"{article(noun)} {self._pick('named', 'called', 'with the name')} {text}"
+        if self._sense.verb.makes:
+            return f"the {noun} {self._value(name, value, quote=True)}"
+        return self._pick(
+            f"the {noun} {text}", f"the {noun} {text}", f"{text}" if _marked(text) else f"the {noun} {text}"
+        )
+
+    def _object(self, left: Mapping[str, Any]) -> str | None:
+        """The argument that names the object of the verb. None: there is none."""
+        given = [name for name in left if not isinstance(left[name], bool)]
+        if not self._noun:
+            return self._object_alone(left, given)
+        for name in given:
+            if self._is_named(name, left[name]):
+                return name
+        if self._sense.verb.makes and "name" in given:
+            return "name"
+        held = [name for name in given if isinstance(left[name], list | dict)]
+        objects = len(held) == 1 and _has_objects(left[held[0]])
+        return held[0] if objects else None
+
+    def _object_alone(self, left: Mapping[str, Any], given: Sequence[str]) -> str | None:
+        """The same for a verb without a noun: `show(revision)`, `add(files)`, `echo(message)`."""
+        held = [name for name in given if isinstance(left[name], list | dict)]
+        if len(held) == 1:
+            return held[0]
+        others = [name for name in given if not set(meanings(name)) & lexicon.PLACES or len(given) == 1]
+        if self._sense.acts and not self._sense.verb.makes and self._sense.verb.said[0] not in lexicon.TELLING:
+            others = [name for name in others if not set(words(name)[-1:]) & lexicon.TEXTS]
+        return others[0] if others else None
+
+    def _is_named(self, name: str, value: Any) -> bool:
+        """Whether an argument is the name of what the noun says."""
+        nouns, parts = {singular(word) for word in self._noun}, meanings(name)
+        if not parts:
+            return False
+        last = singular(self._noun[-1])
+        if parts[0] in nouns:  # create_branch(branch_name), get_item(item_id), delete_entities(entityNames)
+            identifies = parts[-1] in ("name", "id", "path", "key") and (not self._sense.verb.names or parts[0] == last)
+            if len(parts) == 1 or identifies:
+                return True
+        if parts == ["name"] and isinstance(value, list) and not self._sense.verb.makes:
+            return True  # open_nodes(names)
+        whole = isinstance(value, list) or not is_plural(self._sense.noun)
+        path = (
+            parts[-1] in ("path", "file", "directory", "name", "url", "uri")
+            and not set(words(name)[:1]) & lexicon.GOALS
+        )
+        return whole and path and last in lexicon.PATHED  # read_file(path)
+
+    def _named(self, noun: str) -> str:
+        """A noun without a value."""
+        if not noun:
+            return ""
+        if self._sense.verb.makes:
+            return noun if noun.endswith("s") else article(noun)
+        return f"the {noun}"
+
+    def _described(self, item: Mapping[str, Any], schema: Mapping[str, Any], noun: str) -> str:
+        """An object with its keys: "the entity Ada of the type person with the observations …"."""
+        properties = dict(schema.get("properties") or {})
+        left = dict(item)
+        key = next((key for key in left if meanings(key)[-1:] == ["name"] and isinstance(left[key], str)), None)
+        noun = one_of(noun)
+        head = article(noun) if self._sense.verb.makes else f"the {noun}"
+        parts = []
+        if key is not None and meanings(key)[0] in {"name", *meanings(noun)}:
+            parts.append(
+                f"{self._pick('named', 'called')} {said(left.pop(key), self._rng)}"
+                if self._sense.verb.makes
+                else said(left.pop(key), self._rng)
+            )
+        elif key is not None:
+            whose = f"{' '.join(meanings(key)[:-1])} {said(left.pop(key), self._rng)}"
+            parts.append(f"{self._pick('for', 'of')} the {whose}".replace("  ", " "))
+        inner = _Teller(self._sense, properties, self._rng, {})
+        more = Told()
+        for name in sorted(left, key=lambda name: inner._rank(name, left[name])):
+            inner._say(name, left[name], more)
+        return " ".join([head, *parts, *more.phrases, *more.wishes])
+
+    def _rank(self, name: str, value: Any) -> int:
+        """Where an argument stands in the sentence: origins, goals, names, other things, places, wishes."""
+        first, last = words(name)[:1], words(name)[-1:]
+        if isinstance(value, bool) or (last[:1] and (last[0] in lexicon.LIMITS or last[0] in lexicon.COUNTED)):
+            return 9
+        if first and first[0] in lexicon.ORIGINS:
+            return 2
+        if first and first[0] in lexicon.GOALS:
+            return 3
+        if last and last[0] in lexicon.WANTED:
+            return 1
+        return 6 if last and last[0] in lexicon.PLACES else 4
+
+    def _say(self, name: str, value: Any, out: Told) -> None:
+        """Adds an argument to what is said."""
+        parts = words(name) or [name]
+        own, schema = label(name, self._properties.get(name)), self._properties.get(name, {})
+        if name in self._spoken:
+            out.phrases.append(self._phrase(name, parts, own, value, self._spoken[name]))
+            return
+        if isinstance(value, bool):
+            out.wishes.append(self._switch(parts, own, value))
+            return
+        if _has_objects(value):
+            items = value if isinstance(value, list) else [value]
+            inner = schema.get("items", schema) if isinstance(value, list) else schema
+            out.phrases.append(f"with {listed([self._described(item, inner, singular(own)) for item in items])}")
+            return
+        if not isinstance(value, str | list) and self._counted(parts, value, out):
+            return
+        text = self._value(name, value, quote=parts[-1] in lexicon.TEXTS)
+        out.phrases.append(self._phrase(name, parts, own, value, text))
+
+    def _counted(self, parts: list[str], value: Any, out: Told) -> bool:
+        """Says a number as people say it. False: nothing special is known of it."""
+        forms = lexicon.COUNTED.get(parts[-1]) if len(parts) == 1 else None
+        if forms is None and set(parts) & lexicon.LIMITS:
+            forms = lexicon.COUNTED["limit"]
+        if forms is None and is_plural(parts[-1]):
+            forms = (f"with {{}} {' '.join(parts)}",)
+        if not forms:
+            return False
+        wish = self._rng.choice(forms).format(said(value, self._rng))
+        if value == 1:
+            wish = re.sub(r"(?<=\b1 )(\w+ )*(\w+)", lambda match: one_of(match[0]), wish)
+        out.wishes.append(wish)
+        return True
+
+    def _switch(self, parts: list[str], own: str, value: bool) -> str:
+        """A truth value as a wish."""
+        rest = " ".join(parts[1:])
+        if parts[0] in (lexicon.SWITCHES if value else lexicon.OFF):
+            words_of = lexicon.SWITCHES[parts[0]] if value else lexicon.OFF[parts[0]]
+            if rest and words_of.endswith(("ing", "with", "without")):
+                return f"{words_of} {rest}"
+            if not rest or parts[0] not in lexicon.OFF:
+                return words_of if value else f"with {own} off"
+        return self._pick(f"with {own} switched {'on' if value else 'off'}", f"with {own} set to {str(value).lower()}")
+
+    def _phrase(self, name: str, parts: list[str], own: str, value: Any, text: str) -> str:
+        """An argument as a phrase behind the object."""
+        last, meant = singular(parts[-1]), meanings(name)
+        noun = {singular(word) for word in self._noun}
+        if name in self._spoken and meant[-1:] and meant[-1] in ("id", "name", "key"):
+            return f"of {text}"
+        if parts[0] in lexicon.NEGATIONS and len(parts) > 1:
+            plainly = set(parts[1:]) <= lexicon.WANTED | {"patterns", "contains"}
+            rest = "" if plainly else f"the {' '.join(parts[1:])} "
+            return f"without {rest}{text}"
+        if parts == ["contains"]:
+            return f"containing {text}"
+        if last in lexicon.WANTED:
+            return (
+                f"for {text}" if last in ("query", "q", "term", "search", "keyword", "phrase") else f"matching {text}"
+            )
+        if parts[0] in lexicon.ORIGINS and len(parts) <= 2:
+            return self._pick(
+                f"from {text}",
+                f"from {text}",
+                f"from the {' '.join(parts[1:])} {text}" if parts[1:] else f"from {text}",
+            )
+        if parts[0] in lexicon.GOALS and len(parts) <= 2:
+            return self._pick(
+                f"to {text}", f"to {text}", f"to the {' '.join(parts[1:])} {text}" if parts[1:] else f"to {text}"
+            )
+        if last in ("time", "hour"):
+            return f"at {text}"
+        if last in ("date", "day"):
+            return f"on {text}"
+        if last in lexicon.PLACES:
+            if last in ("path", "dir", "directory", "folder", "file") and self._sense.verb.makes:
+                return self._pick(f"at {text}", f"as {text}") if last in ("path", "file") else f"in {text}"
+            whose = self._sense.names and not self._sense.many and last in ("path", "file", "repo", "repository")
+            if whose and last in ("path", "file"):
+                return f"of {text}"
+            return f"{self._pick('of', 'in', 'of') if whose and self._alone else 'in'} {text}"
+        if last in lexicon.TEXTS:
+            return self._pick(f"with the {own} {text}", f"with {text} as the {own}")
+        if last in lexicon.KINDS or "enum" in self._properties.get(name, {}):
+            return self._pick(f"of the {own} {text}", f"with the {own} {text}", f"with {text} as the {own}")
+        if meant[-1:] == ["id"] and self._sense.names:
+            return self._pick(f"of {text}", f"of the {' '.join(parts[:-1]) or own} {text}", f"for {text}")
+        if last in lexicon.NAMED:
+            if len(parts) == 1 or set(meant[:-1]) & noun:
+                return self._pick(f"named {text}", f"called {text}") if self._sense.verb.makes else f"of {text}"
+            return self._pick(f"for the {' '.join(parts[:-1])} {text}", f"with the {own} {text}")
+        if isinstance(value, list):
+            return f"with the {own} {text}"
+        return self._pick(f"with the {own} {text}", f"with {text} as the {own}", f"for the {own} {text}")
+
+
+def _marked(text: str) -> bool:
+    """Whether a value is seen to be one without its noun: a path, a name with digits."""
+    return any(mark in text for mark in "/._-@\"'`“") or any(digit.isdigit() for digit in text)
+
+
+def _has_objects(value: Any) -> bool:
+    """Whether an argument is an object, or a list of objects."""
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value))

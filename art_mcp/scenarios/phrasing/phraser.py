@@ -1,0 +1,154 @@
+"""Puts requests into the forms of the grammar. Some forms are held out: they never occur in training."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from art_mcp.scenarios.phrasing import forms, talk
+from art_mcp.scenarios.phrasing.english import capital, gerund, uncapital
+from art_mcp.scenarios.phrasing.questions import Question
+from art_mcp.scenarios.phrasing.wish import Wish, asking
+
+HELD = 0.2
+"""Share of the forms of each family that are held out."""
+
+OPENED = 0.3
+"""Share of the requests with an opening sentence."""
+
+CLOSED = 0.15
+"""Share of the requests with a closing sentence."""
+
+FAMILIES: dict[str, Sequence[str]] = {
+    "do": forms.DO,
+    "do and ask": forms.DO_ASK,
+    "ask": forms.ASK,
+    "thing": forms.THING,
+    "then": forms.THEN,
+    "both": forms.BOTH,
+    "again": forms.AGAIN,
+    "opener": forms.OPENERS,
+    "closer": forms.CLOSERS,
+    "thanks": talk.THANKS,
+    "greeting": talk.GREETINGS,
+    "abilities": talk.ABILITIES,
+}
+"""The forms by the name of their family."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A request in words.
+
+    Args:
+        text: The request.
+        form: Its form: the name of the family, and the number of the form in it.
+    """
+
+    text: str
+    form: str
+
+
+class Phraser:
+    """Puts requests into words.
+
+    Args:
+        rng: Chooses the forms.
+        seed: Seed of the forms that are held out.
+    """
+
+    def __init__(self, rng: random.Random, seed: int = 0) -> None:
+        self._rng = rng
+        self._held = {family: _held(family, len(listed), seed) for family, listed in FAMILIES.items()}
+
+    def form(self, family: str, held: bool) -> tuple[str, str]:
+        """A form of a family, and its name. held: whether it is a held-out one."""
+        listed = FAMILIES[family]
+        number = self._rng.choice([at for at in range(len(listed)) if (at in self._held[family]) is held])
+        return listed[number], f"{family} {number}"
+
+    def request(self, call: Wish, question: Question | None, held: bool, dressed: bool = True) -> Text:
+        """Asks for a call, or for what it gives.
+
+        Args:
+            call: The call in words.
+            question: What is asked about its result. None: something is to be done, and that is all.
+            held: Whether a held-out form is taken.
+            dressed: Whether there may be an opening or a closing sentence.
+        """
+        text, name = self._core(call, question, held)
+        return Text(self._dressed(text, held) if dressed else capital(text), name)
+
+    def pair(self, one: Text, two: Text, held: bool) -> Text:
+        """Two requests in one text."""
+        form, name = self.form("both", held)
+        return Text(self._dressed(form.format(one=_ended(one.text), two=_ended(two.text)), held), name)
+
+    def again(self, what: str, held: bool) -> Text:
+        """To do again what was done, with something else. what: the other value in words."""
+        form, name = self.form("again", held)
+        return Text(form.format(x=what), name)
+
+    def plain(self, family: str, held: bool) -> Text:
+        """A message of a family without slots."""
+        form, name = self.form(family, held)
+        return Text(form, name)
+
+    def errand(self, do: str, held: bool) -> Text:
+        """Asks for something that no tool does. do: in the imperative."""
+        return self.request(Wish(do, gerund(do)), None, held)
+
+    def _core(self, call: Wish, question: Question | None, held: bool) -> tuple[str, str]:
+        if question is None:
+            form, name = self._form_for(call, "do", held)
+            return self._filled(form, call), name
+        families = ["do and ask"]
+        asked = asking(question, call, whole=True, rng=self._rng)
+        if call.named and not call.first:
+            families = ["do and ask", "ask", "ask", *(["thing"] if asked.thing else [])]
+        family = self._rng.choice(families)
+        if family == "do and ask":
+            asked = asking(question, call, whole=False, rng=self._rng)
+        form, name = self._form_for(call, family, held)
+        while "thing}" in form.casefold() and not asked.thing:
+            form, name = self._form_for(call, family, held)
+        form = form.replace("{Ask}", capital(asked.ask)).replace("{ask}", asked.ask).replace("{wh}", asked.wh)
+        form = form.replace("{thing}", asked.thing).replace("{Thing}", capital(asked.thing))
+        return self._filled(form, call), name
+
+    def _form_for(self, call: Wish, family: str, held: bool) -> tuple[str, str]:
+        """A form of a family that has room for all of a call: a gerund cannot say what is to be done before."""
+        form, name = self.form(family, held)
+        while call.first and "{doing}" in form:
+            form, name = self.form(family, held)
+        return form, name
+
+    def _filled(self, form: str, call: Wish) -> str:
+        """A form with what is to be done, and with what is to be done before."""
+        do, doing = call.do, call.doing
+        if call.first:
+            then, _ = self.form("then", held=False)
+            do = then.replace("{First}", call.first).replace("{first}", call.first).replace("{do}", call.do)
+            do = do[:1].lower() + do[1:] if form[:4] != "{Do}" else do
+        return form.replace("{Do}", capital(do)).replace("{doing}", doing).replace("{do}", do)
+
+    def _dressed(self, text: str, held: bool) -> str:
+        """The text with an opening and a closing sentence, or without."""
+        if self._rng.random() < OPENED:
+            opener, _ = self.form("opener", held)
+            text = f"{opener} {uncapital(text) if opener.endswith(',') else capital(text)}"
+        if text[-1:] in ".?!" and self._rng.random() < CLOSED:
+            text = f"{text} {self.form('closer', held)[0]}"
+        return text
+
+
+def _ended(text: str) -> str:
+    return text if text[-1:] in ".?!" else f"{text}."
+
+
+def _held(family: str, count: int, seed: int) -> set[int]:
+    """The numbers of the forms of a family that are held out."""
+    ranked = sorted(range(count), key=lambda at: hashlib.sha256(f"{seed} {family} {at}".encode()).digest())
+    return set(ranked[: max(round(HELD * count), 1)])

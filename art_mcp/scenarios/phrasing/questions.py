@@ -1,0 +1,331 @@
+"""What can be asked about a result, so that the answer is a short value: a leaf, a number of entries, the first one."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from art_mcp.canonical import canonical
+from art_mcp.client.effects import words
+from art_mcp.scenarios.lines import Line, lines
+from art_mcp.scenarios.observe import Path, at, changes_with_time, is_local, leaves, tokens
+from art_mcp.scenarios.phrasing.english import one_of, plural
+from art_mcp.scenarios.phrasing.lexicon import CONTAINERS, PREPOSITIONS, READABLE
+
+SHORT = 40
+"""Characters of a fact, at most: a small model copies it without an error."""
+
+LONG = 64
+"""Characters of a value that changes with time, at most: its clock alone is a right answer."""
+
+COUNTED = 12
+"""Entries that are asked to be counted, at most."""
+
+_IDENTIFYING = ("name", "title", "id", "key", "code", "label", "path")
+"""Last words of keys that tell entries of a list apart, the best first."""
+
+_NAME = re.compile(r"[./@-]*\w[\w./@-]*(?: [./@-]*\w[\w./@-]*){0,2}")
+"""A value that people would look for in a list."""
+
+_INLINE = re.compile(r"\b([A-Z][a-z]+(?: [a-z]+)?): (\w[\w.]*\w|\w)(?=[,.;]? |[,.;]?$)")
+"""Keys and values in a sentence: Steps: 5."""
+
+_DESCRIBED = re.compile(r"\[[^\[\]]*\]")
+"""What stands for a picture or a link."""
+
+Asked = Literal["value", "leaf", "count", "first", "last", "contains"]
+
+
+WEIGHTS: dict[Asked, int] = {"value": 4, "leaf": 4, "count": 2, "first": 2, "last": 1, "contains": 1}
+"""How often each is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about a result.
+
+    Args:
+        asked: What is asked.
+        head: What is asked for, as a noun phrase: "the author", "the first line". Empty: the result itself.
+        value: The right answer as text, as the result has it.
+        items: The noun of the entries, in the plural, where they are counted or looked through.
+        item: The entry that is looked for.
+        path: Where the value is in the result, if it is another one in each run.
+        attribute: Whether it is a property of what the call is about: "the price of it-77", not "in the list".
+    """
+
+    asked: Asked
+    head: str
+    value: str
+    items: str = ""
+    item: str = ""
+    path: Path | None = None
+    attribute: bool = False
+
+    @property
+    def facts(self) -> list[str]:
+        """What the answer must mention. Empty: what the run's own result has at `path`."""
+        return [] if self.path is not None else [self.value]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The same for questions of other results that ask for the same."""
+        return self.asked, self.head if self.asked == "leaf" else "", self.items
+
+
+def questions(
+    first: Any, second: Any, *, noun: str, many: bool, known: Sequence[Any], rng: random.Random
+) -> list[Question]:
+    """Everything that can be asked about a result.
+
+    A value that the two executions gave differently, and a date, is asked for as it is in the run itself.
+
+    Args:
+        first: The result of the first execution, as `parsed` returns it.
+        second: The result of the second execution.
+        noun: What the call gives, as a noun: "log", "tables".
+        many: Whether the noun is a plural.
+        known: Values of the arguments. What the task says already is not asked for.
+        rng: Chooses entries.
+    """
+    stated = {_text(value).casefold() for value in known}
+    finder = _Finder(first, second, noun, many, stated, rng)
+    found = finder.of_text(first) if isinstance(first, str) else finder.of_json()
+    unique: dict[tuple[str, str, str], Question] = {}
+    for question in found:
+        timed = question.path is not None
+        if len(question.value) <= LONG if timed else _fit(question.value, stated, question.asked):
+            unique.setdefault((question.asked, question.head, question.item), question)
+    return list(unique.values())
+
+
+def _fit(value: str, stated: set[str], asked: Asked) -> bool:
+    """Whether a value can be a fact."""
+    if asked in ("count", "contains"):
+        return True
+    bare = value.strip()
+    return 0 < len(bare) <= SHORT and "\n" not in bare and not any(bare.casefold() in text for text in stated)
+
+
+class _Finder:
+    """Finds the questions about one result."""
+
+    def __init__(self, first: Any, second: Any, noun: str, many: bool, stated: set[str], rng: random.Random) -> None:
+        self._first = first
+        self._second = second
+        self._noun = noun
+        self._many = many
+        self._stated = stated
+        self._rng = rng
+
+    def of_text(self, text: str) -> Iterator[Question]:
+        """Questions about a text: its keys, its lines, or all of a short one."""
+        found = [line for line in lines(text) if not _DESCRIBED.fullmatch(line.value)]
+        stable = text == self._second
+        if len(found) == 1:
+            yield from self._of_line(found[0], stable)
+            return
+        keys = Counter(line.key for line in found if line.key and not line.tagged)
+        later = lines(self._second) if isinstance(self._second, str) else []
+        for key, count in keys.items():
+            values = [line.value for line in found if line.key == key]
+            again = [line.value for line in later if line.key == key]
+            name = " ".join(words(key)) or key
+            if name.endswith("ed") or name.startswith(("is ", "has ")):
+                name = f'"{key}" entry'
+            if count == 1:
+                yield self._leaf(f"the {name}", values[0], again[:1] == values[:1], (key, 0))
+            elif len(again) == count:
+                yield self._leaf(f"the first {name}", values[0], again[0] == values[0], (key, 0))
+                yield self._leaf(f"the last {name}", values[-1], again[-1] == values[-1], (key, count - 1))
+        if stable:
+            bare = [line for line in found if (not line.key or line.tagged) and not line.value.endswith(":")]
+            yield from self._of_lines(bare, all_of_them=not keys)
+
+    def _of_line(self, line: Line, stable: bool) -> Iterator[Question]:
+        """Questions about a text of one line."""
+        bare, key = line.value, line.key
+        whole = f"{key}: {bare}" if key else bare
+        if not stable:
+            if isinstance(self._second, str) and changes_with_time(bare):
+                yield Question("value", "", bare, path=())
+            return
+        if key and bare.casefold() not in self._stated:
+            known = {*self._noun.split(), *self._stated}
+            if key.casefold() in known:  # "Debug: …" for a message of the type debug
+                yield Question("value", "", bare)
+            else:
+                yield self._leaf(f"the {' '.join(words(key)) or key}", bare, stable, (key, 0))
+            return
+        pairs = _INLINE.findall(bare)
+        for name, value in pairs:
+            yield self._leaf(f"the {name.casefold()}", value, not changes_with_time(value), ())
+        stated = any(stated and stated in whole.casefold() for stated in self._stated)
+        new = [token for token in tokens(bare) if token.casefold() not in self._stated and len(token) <= SHORT]
+        if len(new) == 1 and stated and not changes_with_time(new[0]):
+            yield Question("value", "", new[0])
+        elif len(whole) <= SHORT and not changes_with_time(whole):
+            yield Question("value", "", whole)
+        elif len(new) == 1 and not pairs and not changes_with_time(new[0]):
+            yield Question("value", "", new[0])
+
+    def _of_lines(self, found: Sequence[Line], all_of_them: bool) -> Iterator[Question]:
+        """Questions about the lines of a list, or of any text."""
+        if len(found) < 2:
+            if found and all_of_them and len(found[0].value) <= SHORT:
+                yield Question("value", "", found[0].value)
+            return
+        tags = Counter(line.key for line in found if line.tagged)
+        if self._many:
+            item = one_of(self._noun)
+        else:
+            readable = set(self._noun.split()) & READABLE and not tags
+            names = tags or all(len(line.value.split()) == 1 for line in found)
+            item = "entry" if names and not readable else "line"
+        values = [line.value for line in found]
+        yield from self._of_values(values, item, whole=all_of_them)
+        for tag, count in tags.items():
+            name = {"dir": "directory"}.get(tag.casefold(), tag.casefold())
+            inside = [line.value for line in found if line.key == tag]
+            if len(tags) > 1 and count <= COUNTED:
+                yield Question("count", "", str(count), items=plural(name))
+            yield self._leaf(f"the first {name}", inside[0], True, ())
+            yield self._leaf(f"the last {name}", inside[-1], True, ())
+
+    def _of_values(self, values: Sequence[str], item: str, whole: bool = True) -> Iterator[Question]:
+        """Questions about a list of texts. whole: they are all that the result has."""
+        if whole and 1 < len(values) <= COUNTED:
+            yield Question("count", "", str(len(values)), items=plural(item))
+        ends: tuple[tuple[Asked, str], ...] = (("first", values[0]), ("last", values[-1]))
+        for asked, value in ends:
+            if len(re.findall(r"\w", value)) > 2:
+                yield Question(asked, f"the {asked} {item}", value, items=plural(item))
+        short = [value for value in values if _NAME.fullmatch(value) and values.count(value) == 1]
+        if len(short) > 2 and whole and item != "line":
+            yield Question("contains", "", "yes", items=plural(item), item=self._rng.choice(short))
+
+    def of_json(self) -> Iterator[Question]:
+        """Questions about structured content."""
+        if not isinstance(self._first, dict | list | tuple):
+            text = _text(self._first)
+            same = text == _text(self._second)
+            yield Question("value", "", text, path=None if same else ())
+            return
+        yield from self._leaves()
+        for path, entries in _lists(self._first):
+            other = _found(self._second, path)
+            if isinstance(other, list | tuple) and len(other) == len(entries):
+                yield from self._of_list(path, list(entries))
+
+    def _leaves(self) -> Iterator[Question]:
+        """Questions for values by their keys."""
+        found = [(path, leaf) for path, leaf in leaves(self._first) if not isinstance(leaf, bool)]
+        named = [(path, leaf) for path, leaf in found if all(isinstance(key, str) for key in path)]
+        ends = Counter(_name(path[-1:]) for path, _ in found)
+        twos = Counter(_name(path[-2:]) for path, _ in found)
+        for path, leaf in named:
+            if ends[_name(path[-1:])] == 1:
+                head = f"the {_name(path[-1:])}"
+            elif len(path) > 1 and twos[_name(path[-2:])] == 1:
+                head = f"the {_name(path[-1:])} of the {_name(path[-2:-1])}"
+            else:
+                continue
+            other = _found(self._second, path)
+            found_leaf = self._leaf(head, _text(leaf), canonical(leaf) == canonical(other), path)
+            yield replace(found_leaf, attribute=not set(self._noun.split()) & CONTAINERS)
+
+    def _of_list(self, path: Path, entries: Sequence[Any]) -> Iterator[Question]:
+        """Questions about a list."""
+        if path and isinstance(path[-1], str):
+            item = one_of(_name(path[-1:]))
+        else:
+            item = one_of(self._noun) if self._many else "entry"
+        if entries and all(isinstance(entry, str | int | float) for entry in entries):
+            yield from self._of_values([_text(entry) for entry in entries], item)
+            return
+        if not entries or not all(isinstance(entry, dict) for entry in entries):
+            return
+        if 1 < len(entries) <= COUNTED:
+            yield Question("count", "", str(len(entries)), items=plural(item))
+        for number, place in ((0, "first"), (len(entries) - 1, "last")):
+            for key, leaf in _scalars(entries[number]):
+                whole = (*path, number, key)
+                same = canonical(leaf) == canonical(_found(self._second, whole))
+                if len(entries) == 1:
+                    yield self._leaf(f"the {_name((key,))}", _text(leaf), same, whole)
+                else:
+                    yield self._leaf(f"the {_name((key,))} of the {place} {item}", _text(leaf), same, whole)
+        yield from self._by_name(path, entries, item)
+
+    def _by_name(self, path: Path, entries: Sequence[dict[str, Any]], item: str) -> Iterator[Question]:
+        """Questions about entries that their names tell apart: "the price of lamp"."""
+        key = identifying(entries)
+        if key is None or len(entries) < 2:
+            return
+        for number in self._rng.sample(range(len(entries)), min(len(entries), 4)):
+            entry = entries[number]
+            for other, leaf in _scalars(entry):
+                whole = (*path, number, other)
+                same = canonical(leaf) == canonical(_found(self._second, whole))
+                if other != key:
+                    who = (
+                        f"the {item} {entry[key]}"
+                        if words(key)[-1:] == ["name"]
+                        else f"the {item} with the {_name((key,))} {entry[key]}"
+                    )
+                    yield self._leaf(f"the {_name((other,))} of {who}", _text(leaf), same, whole)
+
+    def _leaf(self, head: str, value: str, stable: bool, path: Path) -> Question:
+        """A question for a value. stable: both executions gave it."""
+        if not stable or changes_with_time(value) or is_local(value):
+            return Question("leaf", head, value, path=path)
+        return Question("leaf", head, value)
+
+
+def identifying(entries: Sequence[Any]) -> str | None:
+    """The key whose values tell the entries of a list apart, in words that can be said. None: there is none."""
+    best: tuple[int, str] | None = None
+    for key in entries[0] if entries and isinstance(entries[0], dict) else ():
+        values = [entry.get(key) if isinstance(entry, dict) else None for entry in entries]
+        rank = next((at for at, word in enumerate(_IDENTIFYING) if words(key)[-1:] == [word]), None)
+        told = all(isinstance(value, str) and 1 < len(value) <= SHORT and "\n" not in value for value in values)
+        if rank is not None and told and len({str(value).casefold() for value in values}) == len(values):
+            best = min(best, (rank, key)) if best else (rank, key)
+    return best[1] if best else None
+
+
+def _lists(value: Any, path: Path = ()) -> Iterator[tuple[Path, Sequence[Any]]]:
+    """The lists in a value that are reached by keys alone, with their paths."""
+    if isinstance(value, list | tuple):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _lists(item, (*path, str(key)))
+
+
+def _scalars(entry: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, leaf in entry.items():
+        if isinstance(leaf, str | int | float) and not isinstance(leaf, bool) and leaf != "":
+            yield str(key), leaf
+
+
+def _found(value: Any, path: Path) -> Any:
+    """The part of a value at a path. None: nothing is there."""
+    try:
+        return at(value, path)
+    except (LookupError, TypeError):
+        return None
+
+
+def _name(path: Path) -> str:
+    """The keys of a path as words. A key that would read as another word is in quotation marks."""
+    said = " ".join(" ".join(words(str(key))) or str(key) for key in path)
+    return f'"{path[-1]}" value' if said in PREPOSITIONS else said
+
+
+def _text(value: Any) -> str:
+    return value.strip() if isinstance(value, str) else canonical(value)

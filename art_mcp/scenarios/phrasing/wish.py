@@ -1,0 +1,154 @@
+"""A call in words, and the questions about its result in words."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from art_mcp.scenarios.catalog import CatalogTool
+from art_mcp.scenarios.phrasing import forms
+from art_mcp.scenarios.phrasing.arguments import told
+from art_mcp.scenarios.phrasing.english import capital, gerund, is_plural, one_of
+from art_mcp.scenarios.phrasing.questions import Question
+from art_mcp.scenarios.phrasing.sense import Sense
+from art_mcp.scenarios.schemas import properties_of
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A call in words.
+
+    Args:
+        do: What is to be done, in the imperative: "show me the log of /world/site".
+        doing: The same as a gerund.
+        named: What the call gives, as a noun phrase: "the log of /world/site". Empty: no noun names it.
+        noun: The noun alone: "log".
+        many: Whether the noun is a plural.
+        where: What is said beside the noun: "of /world/site".
+        first: What is to be done before, in the imperative. Empty: nothing is.
+    """
+
+    do: str
+    doing: str
+    named: str = ""
+    noun: str = ""
+    many: bool = False
+    where: str = ""
+    first: str = ""
+
+
+def wish(
+    tool: CatalogTool,
+    sense: Sense,
+    arguments: Mapping[str, Any],
+    rng: random.Random,
+    spoken: Mapping[str, str] | None = None,
+) -> Wish:
+    """Puts a call into words.
+
+    Args:
+        tool: The tool.
+        sense: What it does.
+        arguments: Its arguments.
+        rng: Chooses among ways to say it.
+        spoken: Words for arguments that are described instead of told.
+    """
+    schema = {"properties": properties_of(tool)}
+    said = told(sense, schema, arguments, rng, spoken)
+    verb = rng.choice(sense.verb.said)
+    if not said.thing:  # `reset`, `status` of nothing
+        verb = sense.verb.said[0]
+    do = " ".join(part for part in (verb, said.whole) if part)
+    doing = " ".join(part for part in (gerund(verb), said.whole) if part)
+    named = said.whole if sense.names and said.thing else ""
+    return Wish(do, doing, named, sense.noun, sense.many, said.where)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A question in words.
+
+    Args:
+        ask: The question: "what is the price of it-77?"
+        wh: The indirect question: "what the price of it-77 is".
+        thing: What is asked for: "the price of it-77". Empty: no noun phrase names it.
+    """
+
+    ask: str
+    wh: str
+    thing: str = ""
+
+
+def asking(question: Question, call: Wish, whole: bool, rng: random.Random) -> Asking:
+    """Puts a question into words.
+
+    Args:
+        question: The question.
+        call: The call that it is about.
+        whole: Whether the question says what it is about. Otherwise the text has said it before.
+        rng: Chooses among ways to say it.
+    """
+    if question.asked == "count":
+        return _count(question, call, whole)
+    if question.asked == "contains":
+        among = f"the {question.items}"
+        if whole:
+            among = f"the {question.items} {call.where}" if call.many else f"the {question.items} in {call.named}"
+        return Asking(f"is {question.item} among {among.strip()}?", f"whether {question.item} is among {among.strip()}")
+    thing = _thing(question, call, whole, rng)
+    if question.asked == "value" and not whole:
+        ask, wh = rng.choice(
+            (
+                ("what does it say?", "what it says"),
+                ("what is the result?", "what the result is"),
+                ("what do you get?", "what you get"),
+                ("what comes back?", "what comes back"),
+            )
+        )
+        return Asking(ask, wh, "the result")
+    many = call.many if question.asked == "value" else " of " not in question.head and is_plural(question.head)
+    verb = "are" if many else "is"
+    return Asking(f"what {verb} {thing}?", f"what {thing} {verb}", thing)
+
+
+def _thing(question: Question, call: Wish, whole: bool, rng: random.Random) -> str:
+    """What is asked for."""
+    if question.asked == "value":
+        return call.named if whole and call.named else "the result"
+    if not whole or not call.named:
+        return question.head
+    if question.asked == "leaf" and question.head == f"the {call.noun}":
+        return call.named
+    if call.many and (question.asked in ("first", "last") or f" {one_of(call.noun)}" in question.head):
+        return f"{question.head} {call.where}".strip()
+    if question.attribute and call.where and rng.random() < 0.6:
+        return f"{question.head} {call.where}"
+    return f"{question.head} {'of' if question.attribute else 'in'} {call.named}"
+
+
+def _count(question: Question, call: Wish, whole: bool) -> Asking:
+    where = (call.where if call.many else f"in {call.named}" if call.named else "") if whole else ""
+    tail = f" {where}" if where else ""
+    items = question.items
+    return Asking(
+        f"how many {items} are there{tail}?", f"how many {items} there are{tail}", f"the number of {items}{tail}"
+    )
+
+
+def answer(question: Question, call: Wish, rng: random.Random) -> str:
+    """A right answer in words.
+
+    Args:
+        question: The question.
+        call: The call that it is about.
+        rng: Chooses the form.
+    """
+    if question.asked == "count":
+        return rng.choice(forms.COUNTS).format(value=question.value, items=question.items)
+    if question.asked == "contains":
+        return rng.choice(forms.YES if question.value == "yes" else forms.NO).format(item=question.item)
+    thing = _thing(question, call, True, rng)
+    form = rng.choice([form for form in forms.ANSWERS if thing != "the result" or "hing}" not in form])
+    return form.format(thing=thing, Thing=capital(thing), value=question.value, Value=question.value)

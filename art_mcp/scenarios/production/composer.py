@@ -1,0 +1,247 @@
+"""Composes scenarios: the text of a task, its plan, and a right answer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from art_mcp.scenarios.catalog import Catalog
+from art_mcp.scenarios.drafting.draft import Draft, Tried
+from art_mcp.scenarios.drafting.drafter import Drafter
+from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.phrasing import talk
+from art_mcp.scenarios.phrasing.phraser import Phraser, Text
+from art_mcp.scenarios.phrasing.questions import WEIGHTS, Question
+from art_mcp.scenarios.phrasing.values import spelled
+from art_mcp.scenarios.phrasing.wish import Wish, answer
+from art_mcp.scenarios.plan import MCPScenario, Plan, Reading, Split, Step, is_reference
+
+TRIES = 6
+"""Attempts to find words for a task that say all values and give no answer away."""
+
+
+def difficulty(steps: Sequence[Step], turns: int = 1) -> int:
+    """Rates the difficulty of a reference, from 1 to 5.
+
+    One call with at most one argument has difficulty 1. Each further call adds 2. A call with several arguments adds 1,
+    a step that takes an earlier result adds 1, and so does an earlier turn.
+
+    Args:
+        steps: The calls. Without any the difficulty is 1.
+        turns: Requests in the conversation.
+    """
+    several = any(len(step.arguments) > 1 for step in steps)
+    chained = any(step.needs for step in steps)
+    return max(1, min(5, 2 * len(steps) - 1 + several + chained + turns - 1))
+
+
+class Composer:
+    """Composes scenarios of drafts that were executed.
+
+    Args:
+        catalog: What the server offers.
+        drafter: Has drafted the calls.
+        phraser: Puts requests into words.
+        rng: Source of randomness.
+        unsaid: Parameters whose values need not be in the text, by the name of the tool: those that take SQL.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        drafter: Drafter,
+        phraser: Phraser,
+        rng: random.Random,
+        unsaid: Mapping[str, str] | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._drafter = drafter
+        self._phraser = phraser
+        self._rng = rng
+        self._unsaid = dict(unsaid or {})
+        described = " ".join(f"{tool.name} {tool.title or ''} {tool.description}" for tool in catalog.tools)
+        self.errands = talk.errands(described.replace("_", " ").replace("-", " "))
+
+    def task(self, done: Tried, split: Split) -> MCPScenario | None:
+        """A task with one call, or with a chain. None: there are no good words for it."""
+        for _ in range(TRIES):
+            question = self._question(done)
+            if question is None and not done.acts:
+                return None
+            call = done.draft.tell(self._rng)
+            text = self._phraser.request(call, question, held=split == "phrasings")
+            if self._says_all(text.text, done.trial.steps) and self._keeps(text.text, question):
+                return self._scenario(text, [done], [question], [call], split)
+        return None
+
+    def pair(self, one: Tried, two: Tried, split: Split) -> MCPScenario | None:
+        """A task with two calls that do not need one another. None: there are no good words for it."""
+        if any(not done.acts and not done.questions for done in (one, two)):
+            return None
+        for _ in range(TRIES):
+            questions = [self._question(done) for done in (one, two)]
+            calls = [done.draft.tell(self._rng) for done in (one, two)]
+            texts = [
+                self._phraser.request(call, question, held=False, dressed=False)
+                for call, question in zip(calls, questions, strict=True)
+            ]
+            text = self._phraser.pair(texts[0], texts[1], held=split == "phrasings")
+            kept = all(self._keeps(text.text, question) for question in questions)
+            if kept and self._says_all(text.text, [*one.trial.steps, *two.trial.steps]):
+                return self._scenario(text, [one, two], questions, calls, split)
+        return None
+
+    def follow_up(self, earlier: Tried, done: Tried, split: Split) -> MCPScenario | None:
+        """A question that refers to an earlier one. None: the two do not ask for the same."""
+        shared = {question.key for question in earlier.questions} & {question.key for question in done.questions}
+        if not shared:
+            return None
+        key = self._rng.choice(sorted(shared))
+        first = next(question for question in earlier.questions if question.key == key)
+        second = next(question for question in done.questions if question.key == key)
+        call = earlier.draft.tell(self._rng)
+        asked = self._phraser.request(call, first, held=False, dressed=False)
+        history = (asked.text, answer(first, call, self._rng))
+        text = self._phraser.again(done.draft.topic, held=split == "phrasings")
+        if not self._says_all(f"{asked.text} {text.text}", done.trial.steps) or not self._keeps(text.text, second):
+            return None
+        if any(mentions(" ".join(history), fact) for fact in second.facts):
+            return None
+        now = done.draft.tell(self._rng)
+        return self._scenario(text, [done], [second], [now], split, history=[history])
+
+    def missing(self, done: Tried, like: Sequence[Tried], split: Split) -> MCPScenario | None:
+        """A task with a value that does not exist. like: tasks of the same tool that can be done."""
+        assert done.draft.missing is not None
+        value, noun = done.draft.missing
+        acts = self._drafter.senses[done.trial.steps[-1].tool].acts
+        question = None
+        if not acts:
+            known = [question for each in like for question in each.questions if question.asked in ("leaf", "value")]
+            question = self._rng.choice(known) if known else Question("value", "", "")
+        call = done.draft.tell(self._rng)
+        text = self._phraser.request(call, question, held=split == "phrasings")
+        if not self._says_all(text.text, done.trial.steps) or " of the " in (question.head if question else ""):
+            return None
+        said = talk.missing(noun, value, self._rng)
+        scenario = self._scenario(text, [done], [None], [call], split)
+        about = [value, *([value.rpartition("/")[2]] if "/" in value else [])]
+        return scenario.with_plan(kind="impossible", reply="refusal", about=about, answer=said, facts=[], readings=[])
+
+    def errand(self, split: Split) -> MCPScenario | None:
+        """A task for which there is no tool. None: there seems to be a tool for everything that we know."""
+        if not self.errands:
+            return None
+        errand = self._rng.choice(self.errands)
+        text = self._phraser.errand(errand.do, held=split == "phrasings")
+        return self._without_calls(text, "impossible", list(errand.about), talk.cannot(errand, self._rng), split)
+
+    def small_talk(self, split: Split, before: MCPScenario | None) -> MCPScenario:
+        """A message that needs no tool. before: a task that was done before the thanks."""
+        held = split == "phrasings"
+        family = self._rng.choice(("thanks", "thanks", "greeting", "abilities"))
+        text = self._phraser.plain(family, held)
+        if family == "abilities":
+            nouns = sorted({sense.noun for sense in self._drafter.senses.values() if sense.noun})
+            return self._without_calls(text, "talk", nouns, talk.able(nouns or ["tools"], self._rng), split)
+        said = self._rng.choice(talk.WELCOME if family == "thanks" else talk.HELLO)
+        history = []
+        if family == "thanks" and before is not None and len(before.messages) == 1 and before.plan.answer:
+            history = [(before.task, before.plan.answer)]
+        return self._without_calls(text, "talk", [], said, split, history)
+
+    def unexecuted(self, draft: Draft) -> MCPScenario | None:
+        """A task that was not executed. None: there are no good words for it."""
+        for _ in range(TRIES):
+            text = self._phraser.request(draft.tell(self._rng), None, held=False)
+            if self._says_all(text.text, draft.steps):
+                plan = Plan(
+                    server=self._catalog.name,
+                    difficulty=difficulty(draft.steps),
+                    reference=draft.steps,
+                    split="values" if draft.held else "train",
+                    phrasing=text.form,
+                )
+                return MCPScenario.make(text.text, plan)
+        return None
+
+    def _question(self, done: Tried) -> Question | None:
+        weights = [WEIGHTS[question.asked] for question in done.questions]
+        return self._rng.choices(done.questions, weights)[0] if done.questions else None
+
+    def _says_all(self, text: str, steps: Sequence[Step]) -> bool:
+        """Whether a text says every value that the calls need, exactly."""
+        for step in steps:
+            for name, value in step.arguments.items():
+                told = is_reference(value) or value == step.defaults.get(name) or self._unsaid.get(step.tool) == name
+                if not told and not all(part in text for part in spelled(value)):
+                    return False
+        return True
+
+    def _keeps(self, text: str, question: Question | None) -> bool:
+        """Whether a text does not give the answer away."""
+        if question is None or question.asked == "contains":
+            return True
+        return not any(mentions(text, fact) for fact in question.facts)
+
+    def _scenario(
+        self,
+        text: Text,
+        done: Sequence[Tried],
+        questions: Sequence[Question | None],
+        calls: Sequence[Wish],
+        split: Split,
+        history: Sequence[tuple[str, str]] = (),
+    ) -> MCPScenario:
+        """The scenario of executed drafts. questions, calls: of each draft."""
+        steps = [step for each in done for step in each.trial.steps]
+        facts: list[str] = []
+        readings: list[Reading] = []
+        said: list[str] = []
+        at = 0
+        for each, question, call in zip(done, questions, calls, strict=True):
+            at += len(each.trial.steps)
+            if question is not None:
+                facts += question.facts
+                said.append(answer(question, call, self._rng))
+                if question.path is not None:
+                    readings.append(Reading(step=at - 1, path=list(question.path)))
+            elif each.acts:
+                said.append(talk.done(self._rng))
+        changes = [each.trial.changes for each in done]
+        plan = Plan(
+            server=self._catalog.name,
+            difficulty=difficulty(steps, turns=1 + len(history)),
+            kind="follow_up" if history else "pair" if len(done) > 1 else done[0].draft.kind,
+            reference=steps,
+            observations=[seen for each in done for seen in each.trial.observations()],
+            facts=list(dict.fromkeys(facts)),
+            readings=readings,
+            answer=said[0] if len(said) == 1 else " ".join(part if part[-1:] in ".?!" else f"{part}." for part in said),
+            changes=None if None in changes else [change for each in changes for change in each or ()],
+            split=split,
+            phrasing=text.form,
+        )
+        return MCPScenario.make(text.text, plan, history)
+
+    def _without_calls(
+        self,
+        text: Text,
+        kind: str,
+        about: list[str],
+        said: str,
+        split: Split,
+        history: Sequence[tuple[str, str]] = (),
+    ) -> MCPScenario:
+        plan = Plan.model_validate(
+            {
+                "server": self._catalog.name,
+                "kind": kind,
+                "reply": "refusal" if kind == "impossible" else "talk",
+                "about": about,
+                "answer": said,
+                "split": split,
+                "phrasing": text.form,
+            }
+        )
+        return MCPScenario.make(text.text, plan, history)

@@ -1,0 +1,184 @@
+"""Makes scenarios of executed drafts, by turns for all tools, until a part of each quota is there."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from art_mcp.scenarios.drafting.draft import Tried
+from art_mcp.scenarios.plan import Kind, MCPScenario, Split
+from art_mcp.scenarios.production.composer import Composer
+from art_mcp.scenarios.production.pool import Pool
+from art_mcp.scenarios.production.quotas import Kept
+
+TOLD = 6
+"""Tasks that are made of the same calls, at most, where a tool has many."""
+
+TOLD_BARE = 40
+"""Tasks that are made of the same calls, at most, where a tool has few."""
+
+LONG = 800
+"""Characters of results that are long to read: a small model gets lost in them, and they cost training most."""
+
+LONG_SHARE = 0.1
+"""How often a task with long results is made of a tool that gives short ones too."""
+
+MISSES = 25
+"""Attempts in a row that may give no new task before a quota is given up."""
+
+_SETS: tuple[Split, ...] = ("train", "values", "phrasings")
+
+Make = Callable[[Split], MCPScenario | None]
+
+
+class Emitter:
+    """Makes scenarios.
+
+    Args:
+        pool: The executed drafts.
+        composer: Puts them into words.
+        kept: Keeps what is made, and knows what is wanted.
+        rng: Source of randomness.
+    """
+
+    def __init__(self, pool: Pool, composer: Composer, kept: Kept, rng: random.Random) -> None:
+        self._pool = pool
+        self._composer = composer
+        self._kept = kept
+        self._rng = rng
+
+    @property
+    def full(self) -> bool:
+        """Whether all is there that is wanted."""
+        return len(self._kept.scenarios) >= self._kept.total
+
+    def singles(self, part: float) -> None:
+        """Makes tasks with one call. part: how much of the quota is wanted by now."""
+        for split in _SETS:
+            self._fill(split, "single", self._single, part)
+
+    def all(self, part: float) -> None:
+        """Makes tasks of all kinds: single calls first, then pairs, then chains."""
+        self.singles(part)
+        for split in _SETS:
+            self._fill(split, "pair", self._pair, part)
+            self._fill(split, "chain", self._chain, part)
+            self._fill(split, "follow_up", self._follow_up, part)
+            self._fill(split, "impossible", self._impossible, part)
+            self._fill(split, "talk", self._talk, part)
+        self._fill("combinations", "chain", self._chain, part, share=0.5)
+        self._fill("combinations", "pair", self._pair, part, share=0.5 if part < 1 else 1.0)
+        if part < 1:
+            return
+        self._fill("combinations", "chain", self._chain, part, share=1.0)
+        self._kept.give_up()
+        for split in _SETS:  # where some kinds cannot be made, there are more of the others
+            self._fill(split, "single", self._single, part, share=0.8)
+            self._fill(split, "chain", self._chain, part, share=0.4)
+            self._fill(split, "pair", self._pair, part, share=0.4)
+            self._fill(split, "single", self._single, part, share=1.0)
+
+    def _fill(self, split: Split, kind: Kind, make: Make, part: float, share: float | None = None) -> None:
+        misses = 0
+        while misses < MISSES and self._kept.left(split, kind, share, part):
+            misses = 0 if self._kept.add(make(split)) else misses + 1
+
+    def _fitting(self, listed: Sequence[Tried], split: Split) -> list[Tried]:
+        """The drafts of which a task of a set can be made."""
+        return [done for done in listed if split == "combinations" or bool(done.draft.held) is (split == "values")]
+
+    def _rarest(self, keys: Sequence[tuple[str, ...]], split: Split, kind: Kind) -> list[tuple[str, ...]]:
+        """Tools, those first of which there are the fewest tasks."""
+        shuffled = self._rng.sample(list(keys), len(keys))
+        return sorted(shuffled, key=lambda tools: self._kept.used(split, kind, tuple(sorted(set(tools)))))
+
+    def _least_told(self, listed: Sequence[Tried], few: bool) -> Tried | None:
+        """The draft of which the fewest tasks were made, most of the time one with short results.
+
+        few: there are few, so that each is told more often.
+        """
+        able: Sequence[Tried] = [done for done in listed if done.told < (TOLD_BARE if few else TOLD)]
+        if not able:
+            return None
+        able = self._shortest(able)
+        least = min(done.told for done in able)
+        chosen = self._rng.choice([done for done in able if done.told == least])
+        chosen.told += 1
+        return chosen
+
+    def _shortest(self, listed: Sequence[Tried]) -> Sequence[Tried]:
+        """The drafts with short results, most of the time, if there are any."""
+        short = [done for done in listed if done.length <= LONG]
+        return short if short and self._rng.random() >= LONG_SHARE else listed
+
+    def _single(self, split: Split) -> MCPScenario | None:
+        for (name,) in self._rarest([(name,) for name in sorted(self._pool.singles)], split, "single"):
+            listed = self._fitting(self._pool.singles[name], split)
+            done = self._least_told(listed, few=len(listed) < TOLD)
+            if done is not None and (made := self._composer.task(done, split)):
+                return made
+        return None
+
+    def _chain(self, split: Split) -> MCPScenario | None:
+        pairs = [pair for pair in self._pool.chains if self._pool.is_held(pair) is (split == "combinations")]
+        for one, two in self._rarest(sorted(pairs), split, "chain"):
+            listed = self._fitting(self._pool.chains[one, two], split)
+            done = self._least_told(listed, few=len(listed) < TOLD)
+            if done is not None and (made := self._composer.task(done, split)):
+                return made
+        return None
+
+    def _pair(self, split: Split) -> MCPScenario | None:
+        pairs = [pair for pair in self._pool.pairs() if self._pool.is_held(pair) is (split == "combinations")]
+        for one, two in self._rarest(pairs, split, "pair"):
+            if acted := self._pool.acted.get((one, two)):
+                if made := self._acted(acted, split):
+                    return made
+                continue
+            firsts = self._pool.asking(one, None if split == "combinations" else split == "values")
+            seconds = self._pool.asking(two, None if split in ("combinations", "values") else False)
+            if firsts and seconds:
+                first, second = (self._rng.choice(self._shortest(each)) for each in (firsts, seconds))
+                if self._rng.random() < 0.5:
+                    first, second = second, first
+                if first is not second and (made := self._composer.pair(first, second, split)):
+                    return made
+        return None
+
+    def _acted(self, listed: Sequence[tuple[Tried, Tried]], split: Split) -> MCPScenario | None:
+        """A task of a pair of which at least one call changes something."""
+        held = None if split == "combinations" else split == "values"
+        able = [pair for pair in listed if held is None or any(done.draft.held for done in pair) is held]
+        if not able:
+            return None
+        one, two = self._rng.choice(able)
+        return self._composer.pair(one, two, split)
+
+    def _follow_up(self, split: Split) -> MCPScenario | None:
+        names = [name for name in sorted(self._pool.singles) if len(self._pool.asking(name)) > 1]
+        for (name,) in self._rarest([(name,) for name in names], split, "follow_up"):
+            laters = [done for done in self._pool.asking(name, split == "values") if done.draft.topic]
+            if not laters:
+                continue
+            done = self._rng.choice(laters)
+            earlier = [
+                other
+                for other in self._pool.asking(name, None if split == "values" else False)
+                if other is not done and other.draft.same == done.draft.same
+            ]
+            if earlier and (made := self._composer.follow_up(self._rng.choice(earlier), done, split)):
+                return made
+        return None
+
+    def _impossible(self, split: Split) -> MCPScenario | None:
+        able = self._fitting(self._pool.missing, split)
+        if able and self._rng.random() < 0.6:
+            done = self._rng.choice(able)
+            return self._composer.missing(done, self._pool.singles[done.trial.steps[-1].tool], split)
+        return None if split == "values" else self._composer.errand(split)
+
+    def _talk(self, split: Split) -> MCPScenario | None:
+        if split == "values":
+            return None
+        before = [scenario for scenario in self._kept.scenarios if scenario.plan.split == "train"]
+        return self._composer.small_talk(split, self._rng.choice(before) if before else None)

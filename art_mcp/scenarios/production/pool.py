@@ -1,0 +1,107 @@
+"""Drafts that were executed and worked, by what tasks can be made of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import combinations, combinations_with_replacement
+
+from art_mcp.scenarios.drafting.draft import Tried
+from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.scenarios.split import combination
+
+HELD = 0.25
+"""Share of the combinations of tools that are held out."""
+
+Tools = tuple[str, ...]
+
+
+class Pool:
+    """Executed drafts.
+
+    Args:
+        seed: Seed of the combinations that are held out.
+        earlier: Scenarios of an interrupted generation. Combinations that they train are not held out now, and those
+            that they hold out are.
+    """
+
+    def __init__(self, seed: int, earlier: Sequence[MCPScenario] = ()) -> None:
+        self._seed = seed
+        several = [scenario for scenario in earlier if len(combination(scenario)) > 1]
+        self._before = {combination(scenario) for scenario in several if scenario.plan.split == "combinations"}
+        self._trained = {combination(scenario) for scenario in several} - self._before
+        self.singles: defaultdict[str, list[Tried]] = defaultdict(list)
+        self.chains: defaultdict[tuple[str, str], list[Tried]] = defaultdict(list)
+        self.acted: defaultdict[tuple[str, str], list[tuple[Tried, Tried]]] = defaultdict(list)
+        self.missing: list[Tried] = []
+        self.held: set[Tools] | None = None
+
+    def add(self, done: Tried) -> None:
+        """Adds an executed draft."""
+        if done.draft.missing is not None:
+            self.missing.append(done)
+        elif done.draft.kind == "chain":
+            self.chains[done.trial.steps[0].tool, done.trial.steps[-1].tool].append(done)
+        else:
+            if done.acts and done.trial.changes and not self.changes(done.trial.steps[-1].tool):
+                self.singles[done.trial.steps[-1].tool].clear()  # they changed nothing, although such a call can
+            self.singles[done.trial.steps[-1].tool].append(done)
+
+    def add_pair(self, one: Tried, two: Tried) -> None:
+        """Adds the parts of a pair that was executed together."""
+        first, second = sorted((one.trial.steps[0].tool, two.trial.steps[0].tool))
+        self.acted[first, second].append((one, two))
+
+    def changes(self, name: str) -> bool:
+        """Whether a call of a tool has changed the world."""
+        return any(done.trial.changes for done in self.singles[name])
+
+    def asking(self, name: str, held: bool | None = None) -> list[Tried]:
+        """The calls of a tool about whose results something can be asked.
+
+        Args:
+            name: Name of the tool.
+            held: Whether they have a held-out value. None: it does not matter.
+        """
+        return [
+            done for done in self.singles[name] if done.questions and (held is None or bool(done.draft.held) is held)
+        ]
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Tools of which two calls can be asked for in one task. A tool can be asked for twice."""
+        able = sorted(name for name in self.singles if self.asking(name))
+        pairs = list(combinations_with_replacement(able, 2))
+        reading = [(one, two) for one, two in pairs if one != two or len(self.asking(one)) > 1]
+        return [*reading, *sorted(self.acted)]
+
+    def hold(self, wanted: bool) -> None:
+        """Chooses the combinations that are held out from training, once. Each of their tools is seen alone there.
+
+        Args:
+            wanted: Whether any are.
+        """
+        if self.held is not None or not wanted:
+            self.held = self.held or set()
+            return
+        trained = {name for name, listed in self.singles.items() if any(not done.draft.held for done in listed)}
+        chained = {tuple(sorted(pair)) for pair, listed in self.chains.items() if listed}
+        paired = set(combinations(sorted(name for name in self.singles if self.asking(name)), 2))
+        acted = {(one, two) for one, two in self.acted if one != two}
+        self.held = set(self._before)
+        for group in (chained, paired - chained, acted - chained):
+            able = sorted((tools for tools in group - self._trained if set(tools) <= trained), key=self._rank)
+            most = round(HELD * len(able)) if len(able) > 1 else 0
+            self.held |= set(able[: max(most, len(able) > 1)])
+        if not self.held:
+            able = sorted(
+                (tools for tools in (chained | paired | acted) - self._trained if set(tools) <= trained), key=self._rank
+            )
+            self.held |= set(able[:1])
+
+    def is_held(self, tools: Tools) -> bool:
+        """Whether a combination of tools is held out."""
+        return self.held is not None and tuple(sorted(set(tools))) in self.held
+
+    def _rank(self, tools: Tools) -> bytes:
+        return hashlib.sha256(f"{self._seed} {' '.join(tools)}".encode()).digest()

@@ -1,0 +1,269 @@
+"""Produces scenarios: drafts are executed in waves, and tasks are made of those that worked, until there are enough."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+
+from art_mcp.canonical import canonical
+from art_mcp.scenarios.drafting.chains import Chains
+from art_mcp.scenarios.drafting.draft import Draft, Tried, paired, parted, tried
+from art_mcp.scenarios.drafting.drafter import Drafter
+from art_mcp.scenarios.drafting.sql import Sql
+from art_mcp.scenarios.drafting.values import NoValue
+from art_mcp.scenarios.execute import StepFailed, Trials
+from art_mcp.scenarios.phrasing.lexicon import VERBS
+from art_mcp.scenarios.plan import HELD_OUT
+from art_mcp.scenarios.production.composer import Composer
+from art_mcp.scenarios.production.emitter import Emitter
+from art_mcp.scenarios.production.pool import Pool
+from art_mcp.scenarios.production.quotas import Kept
+from art_mcp.scenarios.scenario_set import Dropped
+
+WAVE = 48
+"""Drafts that are executed together."""
+
+ACTING_WAVE = 8
+"""The same for calls that act. In a world each has a server of its own, which takes time to start."""
+
+ACTED = 4
+"""Pairs with a call that acts that are executed together."""
+
+WAVES = 60
+"""Waves of executions, at most."""
+
+DRAWS = 8
+"""Attempts to draft calls that were not drafted yet."""
+
+TRIED = 60
+"""Calls of a tool that are executed, at most."""
+
+SLOW_TRIED = 3
+"""Calls of a tool that takes long that are executed, at most."""
+
+FAILING = 6
+"""A tool of which so many drafts failed and none worked is not drafted any more."""
+
+HELD_DRAFTS = 0.25
+"""Share of the drafts that have a held-out value."""
+
+SPARE = 0.03
+"""Share of the time that is left for the last tasks, which are made of what was executed."""
+
+
+class Producer:
+    """Produces scenarios.
+
+    Args:
+        drafter: Drafts calls.
+        sql: Drafts calls of tools that take SQL.
+        composer: Puts them into words.
+        kept: Keeps what is made.
+        seed: Seed of the combinations that are held out.
+    """
+
+    def __init__(self, drafter: Drafter, sql: Sql, composer: Composer, kept: Kept, seed: int) -> None:
+        self._drafter = drafter
+        self._sql = sql
+        self._composer = composer
+        self._kept = kept
+        self._rng = drafter.rng
+        self._names = list(drafter.tools)
+        self._pool = Pool(seed, kept.earlier)
+        self._emitter = Emitter(self._pool, composer, kept, drafter.rng)
+        self._drafted: set[str] = set()
+        self._failed: dict[str, int] = defaultdict(int)
+        self._idle: set[str] = set()
+        self.dropped: list[Dropped] = []
+
+    async def produce(
+        self, trials: Trials, time_left: Callable[[], float], on_wave: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Makes scenarios until there are enough, the time is over, or nothing new can be drafted.
+
+        Args:
+            trials: Executes drafts.
+            time_left: Tells the share of the time that is left.
+            on_wave: Called after each wave of executions, and at the end.
+        """
+        await self._wave(trials, [draft for name in self._open(acting=False) for draft in self._singles(name, 3)])
+        await self._wave(trials, [draft for name in self._open(acting=True) for draft in self._singles(name, 1)])
+        self._emitter.singles(part=0.2)
+        chains = Chains(self._drafter)
+        for number in range(WAVES):
+            await on_wave()
+            drafts = [*self._more_singles(acting=False), *self._more_chains(chains)]
+            absent = self._more_missing()
+            if not (drafts or absent or self._open(acting=True)) or time_left() < SPARE or self._emitter.full:
+                break
+            await self._wave(trials, drafts)
+            await self._wave(trials, absent, fail=True)
+            await self._wave(trials, self._more_singles(acting=True))
+            await self._wave(trials, self._more_pairs())
+            if number == 0:
+                self._pool.hold(self._kept.held > 0)
+            self._emitter.all(part=max(0.3, min(0.9, self._share_tried())))
+        self._pool.hold(self._kept.held > 0)
+        self._emitter.all(part=1.0)
+        await on_wave()
+
+    def draft_only(self) -> None:
+        """Makes scenarios that were not executed, with single calls alone."""
+        for name in self._names * (self._kept.total // max(len(self._names), 1) + 1):
+            for draft in self._singles(name, 1):
+                if len(self._kept.scenarios) < self._kept.total:
+                    self._kept.add(self._composer.unexecuted(draft))
+
+    def notes(self) -> list[str]:
+        """Which held-out sets could not be made, and why."""
+        why = {
+            "values": "no argument has several values that calls can take, so that some could be held out",
+            "phrasings": "no task was made for training",
+            "combinations": "no two tools can be asked for in one task",
+        }
+        if len(self._names) < 2:
+            why["combinations"] = "only one tool may be called, and a combination needs two"
+        missing = [name for name in HELD_OUT if self._kept.held and not self._kept.size(name)]
+        return [f"no held-out {name}: {why[name]}" for name in missing]
+
+    async def _wave(self, trials: Trials, drafts: Sequence[Draft], fail: bool = False) -> None:
+        """Executes drafts, and keeps those that worked."""
+        if not drafts:
+            return
+        outcomes = await trials.run([draft.steps for draft in drafts], fail=fail)
+        for draft, outcome in zip(drafts, outcomes, strict=True):
+            last = draft.steps[-1].tool
+            wrong = None
+            if isinstance(outcome, StepFailed):
+                wrong = (outcome.kind, str(outcome))
+            else:
+                if draft.parts:
+                    self._pool.add_pair(*parted(draft, outcome, self._rng))
+                    continue
+                done = tried(draft, outcome, self._rng)
+                wrong = self._useless(done)
+                if wrong is None:
+                    self._pool.add(done)
+                    continue
+            if wrong[0] != "surplus":
+                self._failed[last] += not fail
+                tools = [step.tool for step in draft.steps]
+                calls = ", ".join(f"{step.tool}({canonical(step.arguments)})" for step in draft.steps)
+                self.dropped.append(
+                    Dropped.model_validate({"task": calls, "tools": tools, "kind": wrong[0], "reason": wrong[1]})
+                )
+
+    def _useless(self, done: Tried) -> tuple[str, str] | None:
+        """Why no task can be made of executed calls. None: one can."""
+        if done.draft.missing is not None:
+            changed = done.trial.changes
+            return ("unstable", "it gave an error, and changed something") if changed else None
+        if done.acts:
+            removes = any(VERBS[word].removes for word in done.draft.steps[-1].tool.split("_") if word in VERBS)
+            if removes and done.trial.changes == []:
+                return "empty", "nothing was removed"
+            if done.trial.changes == [] and self._pool.changes(done.trial.steps[-1].tool):
+                return "empty", "nothing was changed"
+            return None
+        return None if done.questions else ("empty", "the result has no short value that could be asked for")
+
+    def _singles(self, name: str, count: int) -> list[Draft]:
+        """New drafts of a tool, as many as can be drawn."""
+        found = []
+        for _ in range(count):
+            for _ in range(DRAWS):
+                held = self._rng.random() < HELD_DRAFTS
+                try:
+                    draft = self._sql.draft(name, held) if name in self._sql.tools else self._drafter.single(name, held)
+                except NoValue:
+                    continue
+                if draft is not None and self._is_new(draft):
+                    found.append(draft)
+                    break
+        return found
+
+    def _is_new(self, draft: Draft) -> bool:
+        key = canonical([[step.tool, step.arguments] for step in draft.steps])
+        if key in self._drafted:
+            return False
+        self._drafted.add(key)
+        return True
+
+    def _open(self, acting: bool) -> list[str]:
+        """The tools of which more calls are wanted. acting: those whose verb says that they change something."""
+        return [
+            name
+            for name in self._names
+            if name not in self._idle
+            and self._drafter.senses[name].acts is acting
+            and len(self._pool.singles[name]) < self._wanted(name)
+            and not (self._failed[name] >= FAILING and not self._pool.singles[name])
+        ]
+
+    def _more_singles(self, acting: bool) -> list[Draft]:
+        """Drafts of the tools that have the fewest executed calls."""
+        names, size = self._open(acting), ACTING_WAVE if acting else WAVE
+        drafts: list[Draft] = []
+        for name in sorted(names, key=lambda name: len(self._pool.singles[name])):
+            if len(drafts) >= size:
+                break
+            found = self._singles(name, max(1 if acting else 2, size // len(names)))
+            if not found:
+                self._idle.add(name)
+            drafts += found
+        return drafts
+
+    def _enough(self) -> int:
+        """Executed calls of a tool that are enough for the number of scenarios."""
+        return min(TRIED, 4 + self._kept.total // (4 * max(len(self._names), 1)))
+
+    def _wanted(self, name: str) -> int:
+        """Executed calls that are wanted of a tool. Those that act take longer, as each has a server of its own."""
+        if name in self._drafter.values.known.slow:
+            return SLOW_TRIED
+        return max(3, self._enough() // 2) if self._drafter.senses[name].acts else self._enough()
+
+    def _share_tried(self) -> float:
+        """The share of the wanted calls that were executed."""
+        wanted = {name: self._wanted(name) for name in self._names}
+        have = sum(size if name in self._idle else len(self._pool.singles[name]) for name, size in wanted.items())
+        return have / max(1, sum(wanted.values()))
+
+    def _more_chains(self, chains: Chains) -> list[Draft]:
+        pairs = [pair for pair in chains.pairs if len(self._pool.chains[pair]) < self._enough()]
+        self._rng.shuffle(pairs)
+        drafts = []
+        for pair in (pairs * 3)[: WAVE // 2]:
+            draft = chains.draft(pair)
+            if draft is not None and self._is_new(draft):
+                drafts.append(draft)
+        return drafts
+
+    def _more_pairs(self) -> list[Draft]:
+        """Drafts of pairs of which a call changes something. Pairs that only read need no execution of their own."""
+        acting = [name for name in sorted(self._pool.singles) if any(done.acts for done in self._pool.singles[name])]
+        others = sorted(name for name, listed in self._pool.singles.items() if listed)
+        if len(others) < 2 or sum(map(len, self._pool.acted.values())) >= self._enough():
+            return []
+        drafts = []
+        for name in self._rng.sample(acting, min(len(acting), ACTED)):
+            other = self._rng.choice([each for each in others if each != name])
+            one, two = (self._rng.choice(self._pool.singles[each]).draft for each in (name, other))
+            draft = paired(one, two) if self._rng.random() < 0.5 else paired(two, one)
+            if self._is_new(draft):
+                drafts.append(draft)
+        return drafts
+
+    def _more_missing(self) -> list[Draft]:
+        if len(self._pool.missing) >= self._enough():
+            return []
+        drafts: list[Draft] = []
+        for name in self._rng.sample(self._names, len(self._names)):
+            if self._pool.singles[name] and name not in self._sql.tools and len(drafts) < 3:
+                try:
+                    draft = self._drafter.missing(name)
+                except NoValue:
+                    continue
+                if draft is not None and self._is_new(draft):
+                    drafts.append(draft)
+        return drafts

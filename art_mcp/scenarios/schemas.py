@@ -1,0 +1,40 @@
+"""JSON schemas of tools: their parameters, without references and unions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from art_mcp.scenarios.catalog import CatalogTool
+
+
+def properties_of(tool: CatalogTool) -> dict[str, Any]:
+    """The schemas of a tool's parameters by name."""
+    return dict(tool.input_schema.get("properties") or {})
+
+
+def plain(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Resolves references, unions and lists of types in a schema; takes the first alternative that is not null.
+
+    Args:
+        schema: The schema.
+        whole: The schema that has the definitions.
+    """
+    for _ in range(10):  # a limit for references that lead to each other
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#/"):
+            target: Any = whole
+            for key in reference[2:].split("/"):
+                target = target.get(key, {}) if isinstance(target, Mapping) else {}
+            schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
+            continue
+        options = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
+        if isinstance(options, list) and options:
+            chosen = next((option for option in options if option.get("type") != "null"), options[0])
+            rest = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf", "allOf")}
+            schema = {**rest, **chosen}
+            continue
+        break
+    if isinstance(schema.get("type"), list):
+        schema = {**schema, "type": next((kind for kind in schema["type"] if kind != "null"), "string")}
+    return schema

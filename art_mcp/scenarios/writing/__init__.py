@@ -1,0 +1,1 @@
+"""Tasks that a language model writes, and texts that one paraphrases."""

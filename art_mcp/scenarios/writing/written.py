@@ -1,0 +1,180 @@
+"""Scenarios that a language model writes: rounds of drafts, which are executed until there are enough."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from art_langgraph.progress import progress_bar
+from art_mcp.canonical import canonical
+from art_mcp.client.connect import Server
+from art_mcp.scenarios.catalog import Catalog
+from art_mcp.scenarios.drafting.look_around import COLUMNS
+from art_mcp.scenarios.execute import execute
+from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.scenarios.scenario_set import Dropped, ScenarioSet, balanced, drop
+from art_mcp.scenarios.writing.writer import Writer
+from trainer_server.wire import LLMError
+
+
+async def written(
+    writer: Writer,
+    server: Server | None,
+    n: int,
+    rounds: int,
+    budget: float | None,
+    *,
+    kept: Sequence[MCPScenario] = (),
+    on_kept: Callable[[MCPScenario], None] = lambda scenario: None,
+    until: float | None = None,
+    allow_destructive: bool = False,
+    progress: bool = True,
+) -> ScenarioSet:
+    """Asks the writer for drafts and executes them, round after round, until `n` scenarios are kept.
+
+    Args:
+        writer: Asks the language model.
+        server: Executes the drafts. None leaves them unexecuted.
+        n: Maximum number of scenarios to keep.
+        rounds: Maximum number of rounds.
+        budget: USD that the model may cost. None sets no limit.
+        kept: Scenarios of an earlier generation, which count.
+        on_kept: Called for each scenario when it is kept.
+        until: Time of the event loop after which the model is not asked again. None: there is no such time.
+        allow_destructive: Whether to call tools that may change something.
+        progress: Whether to show a progress bar on a terminal.
+
+    Returns:
+        The set, which is not split yet.
+
+    Raises:
+        LLMError: The model failed before any scenario was kept.
+    """
+    scenarios = ScenarioSet(list(kept), offered=[tool.name for tool in writer.catalog.tools])
+    usage, why = writer.llm.usage, ""
+    while len(scenarios) < n and not why:
+        try:
+            drafts, invalid = await writer.drafts(n - len(scenarios), scenarios.scenarios, scenarios.dropped)
+        except LLMError as error:
+            if not scenarios.scenarios:
+                raise
+            why = str(error)
+            break
+        unique, repeated = distinct([*scenarios.scenarios, *drafts], calls=True)
+        more = await finish(
+            server,
+            writer.catalog,
+            unique[len(scenarios) :],
+            n - len(scenarios),
+            until=until,
+            allow_destructive=allow_destructive,
+            progress=progress,
+        )
+        scenarios.scenarios += more.scenarios
+        for scenario in more.scenarios:
+            on_kept(scenario)
+        scenarios.dropped += [*invalid, *repeated, *more.dropped]
+        scenarios.notes = [note for note in more.notes if note.startswith("not executed")]
+        if budget is not None and (usage.cost is None or usage.cost >= budget):
+            price = f"the budget of {budget:g} USD is spent"
+            why = (
+                price if usage.cost is not None else f"no price of {writer.llm.model} is known, to hold it to a budget"
+            )
+        elif writer.rounds >= rounds:
+            why = f"{rounds} rounds are over"
+        elif until is not None and asyncio.get_running_loop().time() > until:
+            why = "the time is over"
+    if len(scenarios) < n:
+        scenarios.notes.append(f"{len(scenarios)} of {n} scenarios: {why}")
+    times = "1 round" if writer.rounds == 1 else f"{writer.rounds} rounds"
+    scenarios.notes.append(f"written by {writer.llm.model} in {times}: {usage}")
+    return scenarios
+
+
+async def finish(
+    server: Server | None,
+    catalog: Catalog,
+    drafts: Iterable[MCPScenario],
+    n: int,
+    *,
+    until: float | None = None,
+    allow_destructive: bool = False,
+    progress: bool = True,
+) -> ScenarioSet:
+    """Makes a set of drafts: removes duplicates, and executes drafts until `n` have worked.
+
+    Drafts are executed in an order that uses the tools about equally often.
+
+    Args:
+        server: Executes the drafts. None leaves them unexecuted.
+        catalog: What the server offers.
+        drafts: Scenarios that were not executed yet.
+        n: Maximum number of scenarios to keep.
+        until: Time of the event loop after which nothing is executed. None: there is no such time.
+        allow_destructive: Whether to call tools that may change something.
+        progress: Whether to show a progress bar on a terminal.
+
+    Returns:
+        The set, which is not split yet.
+    """
+    kept: list[MCPScenario] = []
+    failed: list[MCPScenario] = []
+    unique, dropped = distinct(drafts, calls=True)
+    waiting = balanced(unique)
+    notes = []
+    if server is None:
+        kept, waiting = waiting[:n], waiting[n:]
+        notes.append("not executed: a catalog answers nothing, so only calls are checked, and some may fail")
+    with progress_bar(*COLUMNS, shown=progress) as bar:
+        task = bar.add_task("executing scenarios", total=2 * n)
+        while server and waiting and len(kept) < n:
+            order = balanced(waiting, after=[*kept, *failed])  # failures count, so that other tools come first
+            batch, waiting = order[: n - len(kept)], order[n - len(kept) :]
+            good, bad = await execute(
+                server,
+                batch,
+                catalog,
+                allow_destructive=allow_destructive,
+                on_done=lambda: bar.advance(task),
+                until=until,
+            )
+            kept += good
+            dropped += bad
+            ids = {scenario.id for scenario in good}
+            failed += [scenario for scenario in batch if scenario.id not in ids]
+            bar.update(task, completed=2 * len(kept))
+    dropped += [drop(scenario, "surplus", f"{n} scenarios are enough") for scenario in waiting]
+    if len(kept) < n:
+        notes.append(f"{len(kept)} of {n} scenarios: no more could be found; more values (resources) give more")
+    return ScenarioSet(kept, dropped, [tool.name for tool in catalog.tools], notes)
+
+
+def distinct(drafts: Iterable[MCPScenario], calls: bool = False) -> tuple[list[MCPScenario], list[Dropped]]:
+    """Removes near-duplicates: drafts with the same words as an earlier one.
+
+    Args:
+        drafts: The drafts. Of duplicates, the first is kept.
+        calls: Whether drafts with the same calls are duplicates too.
+
+    Returns:
+        The drafts that are kept, and the records of the others.
+    """
+    kept: list[MCPScenario] = []
+    dropped: list[Dropped] = []
+    seen: dict[str, MCPScenario] = {}
+    for draft in drafts:
+        keys = [f"text {draft.wording}", *([f"calls {signature(draft)}"] if calls else [])]
+        for key in keys:
+            if key in seen:
+                dropped.append(drop(draft, "duplicate", f"as {seen[key].task!r}"))
+                break
+        else:
+            kept.append(draft)
+            seen |= dict.fromkeys(keys, draft)
+    return kept, dropped
+
+
+def signature(scenario: MCPScenario) -> str:
+    """A key that is the same for scenarios with the same calls. Case and spaces of texts are ignored."""
+    steps = [[step["tool"], step["arguments"]] for step in scenario.metadata["mcp"]["reference"]]
+    return " ".join(canonical(steps).casefold().split())
