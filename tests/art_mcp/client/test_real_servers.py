@@ -39,7 +39,7 @@ SERVER_SIDE = (
     "specialization/test_specialize.py",
     "specialization/test_resume.py",
     "specialization/stages/test_generation.py",
-    "scenarios/test_writer.py",
+    "scenarios/writing/test_writer.py",
 )
 """They need the trainer server, or an MCP server of SDK 2."""
 WITHOUT_SDK = ("worlds", "scenarios/test_worlds.py")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
-from art_langgraph import rollout
+from art_langgraph import LLM, rollout
 from art_mcp import (
     Cassette,
     Catalog,
@@ -27,8 +28,12 @@ from art_mcp import (
     verify,
 )
 from art_mcp.scenarios.execute import execute
+from art_mcp.scenarios.mentions import mentions
 from art_mcp.scenarios.plan import Plan, Step
+from art_mcp.scenarios.split import combination, values_of
+from art_mcp.scenarios.summary import skeleton
 from art_mcp.specialization.verify import solved
+from tests.support.judge_app import endpoint
 from tests.support.mcp.commands import SHOP
 from trainer_server.wire import ConfigError
 
@@ -41,12 +46,17 @@ def cassette(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(cassette: Path) -> ScenarioSet:
-    """24 scenarios of the shop, and a recording of how they came about."""
+def kept() -> list[MCPScenario]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def found(cassette: Path, kept: list[MCPScenario]) -> ScenarioSet:
+    """120 scenarios of the shop, and a recording of how they came about."""
 
     async def generate() -> ScenarioSet:
         async with connect(SHOP, cassette=Cassette(cassette, "record")) as server:
-            return await generate_scenarios(server, 24, progress=False)
+            return await generate_scenarios(server, 120, progress=False, on_kept=kept.append)
 
     return asyncio.run(generate())
 
@@ -56,63 +66,106 @@ def by_tools(found: ScenarioSet, *tools: str) -> list[MCPScenario]:
 
 
 def test_what_fails_gives_nothing_or_destroys_is_dropped_with_the_reason(found: ScenarioSet) -> None:
-    assert len(found) == 24
-    reasons = {one.tools[0]: (one.kind, one.reason) for one in found.dropped if one.kind != "surplus"}
+    assert len(found) == 120
+    reasons = {one.tools[0]: (one.kind, one.reason) for one in found.dropped}
     assert reasons["get_broken"][0] == "error"
     assert "out of order" in reasons["get_broken"][1]
     assert reasons["find_ghost"][0] == "empty"
     assert found.coverage["remove_item"] == 0
     (useless,) = (note for note in found.notes if note.startswith("gave nothing usable when they were tried out: "))
-    assert "get_broken: call 1, get_broken: " in useless
-    assert "out of order" in useless
     assert "list_items" not in useless
     assert any(note.startswith("not called, as they may change something: remove_item (") for note in found.notes)
 
 
+def test_every_scenario_is_told_when_it_is_kept(found: ScenarioSet, kept: list[MCPScenario]) -> None:
+    assert kept == found.scenarios
+
+
+def test_there_are_tasks_of_every_kind_and_the_tools_are_balanced(found: ScenarioSet) -> None:
+    kinds = Counter(one.plan.kind for one in found.scenarios)
+    assert set(kinds) == {"single", "pair", "chain", "follow_up", "impossible", "talk"}
+    assert kinds["impossible"] + kinds["talk"] <= 0.15 * len(found)
+    singles = Counter(one.tools[0] for one in found.train if one.plan.kind == "single")
+    assert set(singles) == {"list_items", "get_price", "convert_price", "get_clock"}
+    assert max(singles.values()) <= 2 * min(singles.values())
+
+
 def test_values_come_from_results_of_other_tools_and_lead_from_call_to_call(found: ScenarioSet) -> None:
     prices = by_tools(found, "get_price")
-    assert {one.plan.reference[0].arguments["item_id"] for one in prices} <= {"it-77", "it-88", "it-99"}
+    asked = {one.plan.reference[0].arguments["item_id"] for one in prices if one.plan.reply == "result"}
+    assert asked == {"it-77", "it-88", "it-99"}
     chained = by_tools(found, "list_items", "get_price")
-    step = next(one.plan.reference[1] for one in chained if one.plan.reference[1].needs)
-    assert step.arguments["item_id"] == {"$step": 0, "path": [0, "item_id"]} or step.arguments["item_id"]["path"][0] > 0
+    for one in chained:
+        if one.plan.kind == "chain":
+            argument = one.plan.reference[1].arguments["item_id"]
+            assert argument["path"][1] == "item_id"
+            assert "it-" not in one.task, "it is looked up"
+    assert any("lamp" in one.task for one in chained)
 
 
-def test_facts_are_what_two_executions_agree_on(found: ScenarioSet) -> None:
-    prices = {one.plan.reference[0].arguments["item_id"]: one.plan.facts for one in by_tools(found, "get_price")}
-    assert prices
-    assert all(facts == [{"it-77": "20", "it-88": "45", "it-99": "130"}[item]] for item, facts in prices.items())
-    for one in by_tools(found, "get_clock"):
-        assert one.plan.facts == []
-        assert one.plan.observations
-
-
-def test_every_value_is_in_the_task(found: ScenarioSet) -> None:
+def test_facts_are_few_and_short_and_times_are_read_off_in_the_run(found: ScenarioSet) -> None:
     for one in found.scenarios:
-        for step in one.plan.reference:
-            for value in step.arguments.values():
-                assert isinstance(value, dict) or str(value) in one.task
+        assert len(one.plan.facts) <= 2
+        assert all(len(fact) <= 40 for fact in one.plan.facts)
+        assert not any(mentions(one.task, fact) for fact in one.plan.facts if fact != "yes"), one.task
+    clock = [one.plan for one in by_tools(found, "get_clock")]
+    assert all(plan.readings and not plan.facts for plan in clock if plan.kind == "single")
 
 
-def test_no_two_ask_for_the_same_and_tools_are_used_alike(found: ScenarioSet) -> None:
-    asked = [json.dumps(one.metadata["mcp"]["reference"]) for one in found.scenarios]
-    assert len(set(asked)) == len(asked)
-    good = [found.coverage[name] for name in ("list_items", "get_price", "convert_price", "get_clock")]
-    assert max(good) <= 4 * min(good)
-    assert {one.plan.difficulty for one in found.scenarios} >= {1, 2, 3}
+def test_training_has_nothing_of_what_is_held_out(found: ScenarioSet) -> None:
+    assert all(len(listed) == 10 for listed in found.held_out.values())
+    assert list(found.held_out) == ["values", "phrasings", "combinations"]
+    trained = set().union(*(values_of(one.plan.reference) for one in found.train))
+    for one in found.held_out["values"]:
+        assert not values_of(one.plan.reference) <= trained, one.task
+    forms = {one.plan.phrasing for one in found.train}
+    assert not {one.plan.phrasing for one in found.held_out["phrasings"]} & forms
+    combined = {combination(one) for one in found.train}
+    for one in found.held_out["combinations"]:
+        assert combination(one) not in combined
+        assert {(tool,) for tool in combination(one)} <= combined
 
 
-async def test_a_run_like_the_reference_is_a_success_and_worth_one_where_there_are_facts(found: ScenarioSet) -> None:
-    """On another server: what was observed once must hold again."""
-    timeless = [one for one in found.scenarios if "get_clock" not in one.tools]
-    assert len(timeless) > 10
+def test_no_description_is_parroted_and_no_two_tasks_are_the_same(found: ScenarioSet) -> None:
+    (note,) = (note for note in found.notes if note.startswith("tasks with 5 words in a row"))
+    share = int(note.partition("at most ")[2].partition("%")[0])
+    assert share <= 10
+    assert len({one.wording for one in found.scenarios}) == len(found)
+    assert len({skeleton(one) for one in found.scenarios}) > 0.8 * len(found)
+
+
+async def test_a_demonstration_gets_the_whole_reward(found: ScenarioSet) -> None:
+    """The law of the verifier and the demonstrations, over everything that is generated."""
     async with connect(SHOP) as server:
-        for one in timeless:
-            messages = demonstration(one)
+        for one in found.scenarios:
+            if one.plan.readings:  # the recorded answer has the time of the recording
+                continue
+            *messages, last = demonstration(one)
+            assert [message["content"] for message in messages[: len(one.messages)]] == [
+                message["content"] for message in one.messages
+            ]
             asked = [call["function"] for message in messages for call in message.get("tool_calls", ())]
             calls = [(call["name"], json.loads(call["arguments"])) for call in asked]
-            ran = await rollout(answering(server, calls, messages[-1]["content"]), one, verify())
-            assert solved(ran), (one.task, ran.metrics, ran.tool_calls)
-            assert ran.reward == pytest.approx(1.0) or not one.plan.facts
+            ran = await rollout(answering(server, calls, last["content"]), one, verify())
+            assert ran.reward == pytest.approx(1.0), (one.task, last, ran.metrics, ran.tool_calls)
+
+
+async def test_an_answer_that_says_nothing_is_no_success(found: ScenarioSet) -> None:
+    async with connect(SHOP) as server:
+        for one in found.scenarios[::6]:
+            if one.plan.kind != "talk":
+                ran = await rollout(answering(server, [], "I like trains."), one, verify())
+                assert not solved(ran), one.task
+
+
+async def test_a_time_is_right_as_it_is_in_the_run(found: ScenarioSet) -> None:
+    clock = next(one for one in by_tools(found, "get_clock") if one.plan.readings[0].path == ["shown"])
+    async with connect(SHOP) as server:
+        now = (await server.call("get_clock", {})).structured["shown"]
+        ran = await rollout(answering(server, [("get_clock", {})], f"It shows {now[:5]}."), clock, verify())
+        wrong = await rollout(answering(server, [("get_clock", {})], "It shows 27:77."), clock, verify())
+    assert not solved(wrong)
+    assert solved(ran) or now[3:5] == "59"
 
 
 def answering(server: Server, calls: list[tuple[str, dict[str, Any]]], answer: str) -> Any:
@@ -129,9 +182,47 @@ def answering(server: Server, calls: list[tuple[str, dict[str, Any]]], answer: s
 async def test_the_same_seed_gives_the_same_scenarios_offline(found: ScenarioSet, cassette: Path) -> None:
     nobody = [sys.executable, "-c", "raise SystemExit"]
     async with connect(nobody, cassette=Cassette(cassette, "replay")) as server:
-        again = await generate_scenarios(server, 24, progress=False)
-        assert [one.task for one in again.scenarios] == [one.task for one in found.scenarios]
-        assert [one.plan.split for one in again.scenarios] == [one.plan.split for one in found.scenarios]
+        again = await generate_scenarios(server, 120, progress=False)
+    assert [one.task for one in again.scenarios] == [one.task for one in found.scenarios]
+    assert [one.plan.split for one in again.scenarios] == [one.plan.split for one in found.scenarios]
+
+
+async def test_an_interrupted_generation_goes_on_with_the_same_sets(found: ScenarioSet) -> None:
+    earlier, later = found.scenarios[:50], []
+    async with connect(SHOP) as server:
+        both = await generate_scenarios(server, 90, kept=earlier, on_kept=later.append, progress=False)
+    assert both.scenarios == [*earlier, *later]
+    assert len(both) == 90
+    held = {combination(one) for one in both.held_out.get("combinations", ())}
+    assert not held & {combination(one) for one in both.train}
+    trained = set().union(*(values_of(one.plan.reference) for one in both.train))
+    assert all(not values_of(one.plan.reference) <= trained for one in both.held_out["values"])
+
+
+async def test_without_a_number_the_time_ends_it() -> None:
+    async with connect(SHOP) as server:
+        made = await generate_scenarios(server, seconds=6, progress=False)
+        again = await generate_scenarios(server, seconds=0.01, progress=False)
+    assert len(made) > 100
+    assert not any(one.kind == "surplus" for one in made.dropped)
+    assert len(again) < len(made)
+
+
+async def test_texts_are_paraphrased_before_they_are_told() -> None:
+    def rewrite(body: Any) -> str:
+        tasks = [line for line in body["messages"][-1]["content"].splitlines() if line[0].isdigit()]
+        texts = [{"number": at, "text": f"Well, {line.partition('. ')[2]}"} for at, line in enumerate(tasks)]
+        return json.dumps({"requests": texts})
+
+    told: list[MCPScenario] = []
+    with endpoint(rewrite) as at:
+        async with connect(SHOP) as server:
+            model = LLM("other", base_url=at.url, cache=None)
+            made = await generate_scenarios(server, 24, paraphrase=model, on_kept=told.append, progress=False)
+    assert told == made.scenarios
+    assert all(one.task.startswith("Well, ") for one in made.scenarios)
+    assert {one.plan.phrasing for one in made.scenarios} == {"other"}
+    assert any(note.startswith("paraphrased by other: 24 of 24; ") for note in made.notes)
 
 
 async def test_what_changes_the_server_is_checked_by_its_calls() -> None:
@@ -177,10 +268,11 @@ async def test_references_that_cannot_be(steps: list[Step], reason: str) -> None
 async def test_tables_of_the_user_come_first_and_difficulty_is_held() -> None:
     async with connect(SHOP) as server:
         found = await generate_scenarios(
-            server, 6, resources={"item_id": ["it-88"]}, difficulty=(1, 1), seed=3, progress=False
+            server, 12, resources={"item_id": ["it-88"]}, difficulty=(1, 1), seed=3, progress=False
         )
         assert {one.plan.difficulty for one in found.scenarios} == {1}
-        assert [one.plan.reference[0].arguments for one in by_tools(found, "get_price")] == [{"item_id": "it-88"}]
+        asked = [one.plan for one in by_tools(found, "get_price") if one.plan.reply == "result"]
+        assert {plan.reference[0].arguments["item_id"] for plan in asked} == {"it-88"}
         with pytest.raises(ConfigError, match="has a parameter 'colour'"):
             await generate_scenarios(server, 6, resources={"colour": ["red"]}, progress=False)
 
@@ -188,47 +280,12 @@ async def test_tables_of_the_user_come_first_and_difficulty_is_held() -> None:
 async def test_a_bare_catalog_gives_drafts_and_says_so() -> None:
     schema = {"type": "object", "properties": {"day": {"type": "string", "format": "date"}}, "required": ["day"]}
     catalog = Catalog.of_tools([{"name": "get_menu", "inputSchema": schema}])
-    found = await generate_scenarios(catalog, 12, progress=False)
-    assert len(found) == 12
+    found = await generate_scenarios(catalog, 20, progress=False)
+    assert len(found) == 20
     assert any(note.startswith("not executed") for note in found.notes)
-    assert any(note.startswith("no held-out combinations") for note in found.notes)
-    assert (len(found.train), list(map(len, found.held_out.values()))) == (11, [1])
-
-
-def values(schema: dict[str, Any], **more: Any) -> list[Any]:
-    import random
-
-    from art_mcp.scenarios.values import Values
-
-    whole = {"type": "object", "properties": {"x": schema}, "required": ["x"], **more}
-    catalog = Catalog.of_tools([{"name": "get", "inputSchema": whole}])
-    drawn = Values(catalog, {}, random.Random(0))
-    return [drawn.arguments(catalog.tools[0])["x"] for _ in range(20)]
-
-
-@pytest.mark.parametrize(
-    ("schema", "good"),
-    [
-        ({"enum": ["a", "b", None]}, lambda one: one in ("a", "b")),
-        ({"const": 7}, lambda one: one == 7),
-        ({"type": "integer", "minimum": 3, "maximum": 5}, lambda one: one in (3, 4, 5)),
-        ({"type": "integer", "exclusiveMinimum": 3, "exclusiveMaximum": 5}, lambda one: one == 4),
-        ({"type": "integer", "minimum": 1, "multipleOf": 5}, lambda one: one % 5 == 0 and one > 0),
-        ({"type": "number", "minimum": 0, "maximum": 0.5}, lambda one: 0 <= one <= 0.5),
-        ({"type": "string", "examples": ["k1", "k2"]}, lambda one: one in ("k1", "k2")),
-        ({"type": "string", "description": "A code (e.g., 'AB', 'CD')"}, lambda one: one in ("AB", "CD")),
-        ({"type": "string", "description": "At HH:MM"}, lambda one: len(one) == 5 and one[2] == ":"),
-        ({"type": "string", "format": "date-time"}, lambda one: one.endswith("Z")),
-        ({"anyOf": [{"type": "null"}, {"type": "boolean"}]}, lambda one: isinstance(one, bool)),
-        ({"type": ["null", "integer"]}, lambda one: isinstance(one, int)),
-        ({"$ref": "#/$defs/colour"}, lambda one: one == "red"),
-        ({"type": "array", "items": {"enum": [1, 2]}, "minItems": 2}, lambda one: set(one) <= {1, 2}),
-        ({"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}, lambda one: one == {"a": 1}),
-    ],
-)
-def test_values_obey_their_schema(schema: dict[str, Any], good: Any) -> None:
-    drawn = values(schema, **{"$defs": {"colour": {"enum": ["red"]}}})
-    assert all(good(one) for one in drawn), drawn
+    assert any(note.startswith("no held-out combinations: only one tool") for note in found.notes)
+    assert all(one.plan.reference[0].arguments["day"] in one.task for one in found.scenarios)
+    assert found.train
 
 
 def test_tables_from_files(tmp_path: Path) -> None:
@@ -250,6 +307,6 @@ def test_tables_from_files(tmp_path: Path) -> None:
 
 async def test_settings_that_cannot_be_are_refused() -> None:
     catalog = Catalog.of_tools([{"name": "get", "inputSchema": {"type": "object"}}])
-    for settings in ({"n": 0}, {"difficulty": (3, 2)}, {"validation": 1.0}):
+    for settings in ({"n": 0}, {"difficulty": (3, 2)}, {"validation": 1.0}, {"seconds": 0}):
         with pytest.raises(ConfigError):
             await generate_scenarios(catalog, progress=False, **settings)  # type: ignore[arg-type]

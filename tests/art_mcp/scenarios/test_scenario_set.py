@@ -10,7 +10,8 @@ import pytest
 from art_langgraph import load_scenarios
 from art_mcp import MCPScenario, ScenarioSet
 from art_mcp.scenarios.plan import Plan, Step
-from art_mcp.scenarios.scenario_set import Dropped, combination
+from art_mcp.scenarios.scenario_set import Dropped
+from art_mcp.scenarios.split import combination, values_of
 from trainer_server.wire import ConfigError
 
 
@@ -21,7 +22,9 @@ def scenario(number: int, *tools: str, **plan: object) -> MCPScenario:
 
 def many() -> ScenarioSet:
     kinds = [("a",), ("b",), ("a", "b"), ("c",), ("a", "c"), ("b", "c")]
-    return ScenarioSet([scenario(i, *kinds[i % 6]) for i in range(36)], offered=["a", "b", "c", "d"])
+    forms = [f"ask {at}" for at in range(12)]
+    found = [scenario(i, *kinds[i % 6], phrasing=forms[(i // 6) % 12]) for i in range(72)]
+    return ScenarioSet(found, offered=["a", "b", "c", "d"])
 
 
 def test_a_set_survives_the_disk_and_its_lines_are_plain_scenarios(tmp_path: Path) -> None:
@@ -31,7 +34,7 @@ def test_a_set_survives_the_disk_and_its_lines_are_plain_scenarios(tmp_path: Pat
     assert ScenarioSet.load(tmp_path / "set.jsonl") == given
     assert [one.id for one in load_scenarios(tmp_path / "set.jsonl")] == [one.id for one in given.scenarios]
     assert "dropped: 1, error: 1\n" in given.report()
-    assert "\nerror: why (1 ×)\n" in given.report()
+    assert "error: why (1 ×)" in given.report()
 
 
 @pytest.mark.parametrize(
@@ -39,8 +42,9 @@ def test_a_set_survives_the_disk_and_its_lines_are_plain_scenarios(tmp_path: Pat
     [
         (lambda line: line[:-5], "line 2"),
         (lambda line: line.replace('"difficulty": 1', '"difficulty": 9'), "line 2 .*: the plan .* difficulty"),
-        (lambda line: line.replace('"reference"', '"refrence"'), "line 2 .*: the plan .*ref"),
+        (lambda line: line.replace('"reference"', '"refrence"'), "line 2 .*: the plan .*"),
         (lambda line: json.dumps({"input": "x"}), "line 2 .*: .* has no plan"),
+        (lambda line: line.replace('"split": "train"', '"split": "validation"'), "line 2 .*: the plan .* split"),
     ],
 )
 def test_an_edit_gone_wrong_is_named_by_its_line(tmp_path: Path, change: object, reason: str) -> None:
@@ -61,38 +65,41 @@ def test_a_damaged_file_of_dropped_tasks_is_named(tmp_path: Path, text: str) -> 
         ScenarioSet.load(tmp_path / "set.jsonl")
 
 
-def worded() -> ScenarioSet:
-    """Three tools, alone and in pairs, in twelve forms, with 47 values."""
-    kinds = [("a",), ("b",), ("c",), ("a", "b"), ("a", "c"), ("b", "c")]
-    return ScenarioSet([scenario(i % 47, *kinds[i % 6], phrasing=f"form {i // 6 % 12}") for i in range(240)])
-
-
-def test_held_out_values_forms_and_combinations_do_not_occur_in_training() -> None:
-    divided = worded().split(0.3, seed=4)
-    held = divided.held_out
-    assert list(held) == ["values", "phrasings", "combinations"]
-    assert sum(map(len, held.values())) == len(divided.validation)
-    trained = {combination(one) for one in divided.train}
-    assert not {combination(one) for one in held["combinations"]} & trained
-    assert {tool for one in held["combinations"] for tool in one.tools} <= {
-        tools[0] for tools in trained if not tools[1:]
+def test_three_sets_are_held_out_and_training_has_nothing_of_them() -> None:
+    divided = many().split(0.25, seed=4)
+    assert list(divided.held_out) == ["values", "phrasings", "combinations"]
+    assert divided.validation == [one for listed in divided.held_out.values() for one in listed]
+    assert {one.id for one in divided.train} == {one.id for one in divided.scenarios} - {
+        one.id for one in divided.validation
     }
-    assert not {one.plan.phrasing for one in held["phrasings"]} & {one.plan.phrasing for one in divided.train}
-    values = {step.arguments["n"] for one in divided.train for step in one.plan.reference}
-    assert all(step.arguments["n"] not in values for one in held["values"] for step in one.plan.reference)
-    assert 0.15 <= len(divided.validation) / len(divided) <= 0.45
-    assert divided == worded().split(0.3, seed=4)
-    assert any(worded().split(0.3, seed=seed) != divided for seed in range(5))
+    trained = {combination(one) for one in divided.train}
+    held = {combination(one) for one in divided.held_out["combinations"]}
+    assert not held & trained
+    assert {(tool,) for tools in held for tool in tools} <= trained
+    assert not {one.plan.phrasing for one in divided.held_out["phrasings"]} & {
+        one.plan.phrasing for one in divided.train
+    }
+    values = set().union(*(values_of(one.plan.reference) for one in divided.train))
+    assert all(not values_of(one.plan.reference) <= values for one in divided.held_out["values"])
+    assert divided == many().split(0.25, seed=4)
+    assert any(many().split(0.25, seed=seed) != divided for seed in range(5))
 
 
-def test_a_set_that_cannot_be_held_out_is_missing_and_the_notes_say_why() -> None:
-    divided = ScenarioSet([scenario(i, "a") for i in range(12)]).split(0.25)
+def test_a_set_that_cannot_be_made_is_named_with_the_reason() -> None:
+    divided = ScenarioSet([scenario(i, "a") for i in range(24)]).split(0.25)
     assert list(divided.held_out) == ["values"]
-    assert [note.partition(":")[0] for note in divided.notes] == [
-        "no held-out phrasings",
-        "no held-out combinations",
-    ]
+    assert [note.partition(":")[0] for note in divided.notes] == ["no held-out phrasings", "no held-out combinations"]
+    same = ScenarioSet([scenario(1, "a") for _ in range(24)]).split(0.25)
+    assert same.validation == []
+    assert len(same.notes) == 3
     assert ScenarioSet([scenario(1, "a")]).split().validation == []
+    assert divided.split(0.0).validation == []
+
+
+def test_sets_of_people_can_have_any_split(tmp_path: Path) -> None:
+    given = ScenarioSet([scenario(1, "a", split="values"), scenario(2, "a", split="train")])
+    given.save(tmp_path / "own.jsonl")
+    assert [len(listed) for listed in ScenarioSet.load(tmp_path / "own.jsonl").held_out.values()] == [1]
 
 
 def test_what_is_always_or_never_solved_is_not_learnable() -> None:
@@ -106,4 +113,4 @@ def test_what_is_always_or_never_solved_is_not_learnable() -> None:
 
 
 def test_coverage_counts_every_tool_on_offer() -> None:
-    assert many().coverage == {"a": 18, "b": 18, "c": 18, "d": 0}
+    assert many().coverage == {"a": 36, "b": 36, "c": 36, "d": 0}

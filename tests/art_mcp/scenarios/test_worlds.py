@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -77,22 +78,31 @@ async def test_a_time_in_what_is_written_varies_and_a_name_that_does_is_dropped(
         )
 
 
-async def test_a_plan_that_changes_nothing_asks_for_what_it_reads(notes: Path) -> None:
+async def test_a_tool_that_acts_where_no_world_shows_it_is_checked_by_its_calls(notes: Path) -> None:
     async with connect([*NOTES, "{world}"], worlds=notes) as server:
         remembered = await executed(server, Step(tool="remember", arguments={"text": "x"}))
         assert isinstance(remembered, MCPScenario)
         assert remembered.plan.changes == []
-        assert remembered.plan.asks
+        assert not remembered.plan.asks
 
 
 async def test_scenarios_are_generated_with_paths_of_the_world_and_the_original_stays(notes: Path) -> None:
+    for name in ("tea.txt", "list.md", "old.txt", "trip.md"):
+        (notes / name).write_text(f"about {name}")
     before = digest(notes)
-    found = await generate_scenarios([*NOTES, "{world}"], 12, worlds=notes, progress=False)
+    async with connect([*NOTES, "{world}"], worlds=notes) as server:
+        found = await generate_scenarios(server, 48, progress=False)
+        acting = [one for one in found.scenarios if one.plan.changes]
+        for one in [*acting[:4], *found.validation[:6]]:
+            if not one.plan.readings:
+                calls = [call["function"] for message in demonstration(one) for call in message.get("tool_calls", ())]
+                made = [(call["name"], json.loads(call["arguments"])) for call in calls]
+                run = await rollout(calling(server, *made, answer=demonstration(one)[-1]["content"]), one, verify())
+                assert run.reward == pytest.approx(1.0), (one.task, run.metrics)
     assert digest(notes) == before
-    acting = [one for one in found.scenarios if one.plan.changes]
-    assert acting
-    assert {"write_note", "sign_note"} & {tool for one in acting for tool in one.tools}
-    assert all(one.plan.changes is not None for one in found.scenarios)
+    assert {"write_note", "sign_note"} <= {tool for one in acting for tool in one.tools}
+    assert {"read_note", "list_notes"} <= {tool for one in found.train for tool in one.tools}
+    assert all(one.plan.changes is not None for one in found.scenarios if one.plan.reply == "result")
     assert any("/world/notes" in one.task for one in found.scenarios)
     assert str(notes) not in "".join(one.model_dump_json() for one in found.scenarios)
     assert not any(note.startswith("not called") for note in found.notes)

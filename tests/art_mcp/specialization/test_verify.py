@@ -12,8 +12,9 @@ from art_langgraph import Scenario, Trajectory, TrajectoryStore, rollout
 from art_langgraph.rewards import score
 from art_langgraph.trajectory import CompletionCall, ToolCall
 from art_mcp import MCPScenario, ScenarioSet, connect, measure_difficulty, verify
-from art_mcp.scenarios.plan import Plan, Step
-from art_mcp.specialization.verify import WEIGHTS, WORLD_WEIGHT, mentions
+from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.plan import Observation, Plan, Reading, Step
+from art_mcp.specialization.verify import WEIGHTS, WORLD_WEIGHT
 from art_mcp.worlds.change import Change
 from tests.support.mcp.commands import SHOP
 from trainer_server.wire import ConfigError, MCPError
@@ -112,11 +113,25 @@ async def test_a_value_of_an_earlier_result_is_the_one_that_this_run_got() -> No
     assert (await degrees(run(CHAIN, "20", listed, wrong)))["right_arguments"] == 0.5
 
 
+LOOKED_UP = CHAIN.with_plan(
+    observations=[Observation(text='[{"id": "it-5"}, {"id": "it-6"}]'), Observation(text='{"price": 20}')]
+)
+
+
+async def test_how_a_value_was_looked_up_does_not_matter() -> None:
+    short = called("list_items", '[{"id": "it-5"}]', arguments={"limit": 1})
+    right = called("get_price", arguments={"item_id": "it-5"})
+    assert set((await degrees(run(LOOKED_UP, "20", short, right))).values()) == {1.0}
+    guessed = await degrees(run(LOOKED_UP, "20", right))
+    assert (guessed["success"], guessed["right_arguments"]) == (0.0, 0.0)
+    wrong = called("get_price", arguments={"item_id": "it-6"})
+    assert (await degrees(run(LOOKED_UP, "20", short, wrong)))["right_arguments"] == 0.0
+
+
 async def test_without_facts_the_answer_is_held_to_what_the_calls_gave() -> None:
     plain = PRICE.with_plan(facts=[])
-    assert (await degrees(run(plain, "1200 euros", called("get_price"))))["faithful"] == 1.0
-    other = await degrees(run(plain, "I do not know.", called("get_price")))
-    assert (other["faithful"], other["success"]) == (0.0, 1.0)
+    other = await degrees(run(plain, "It is done.", called("get_price")))
+    assert (other["faithful"], other["success"]) == (1.0, 1.0), "it acts, and asks for nothing"
     looked = plain.with_plan(reference=[plain.plan.reference[0].model_copy(update={"reads": True})])
     assert (await degrees(run(looked, "I do not know.", called("get_price"))))["success"] == 0.0
     assert (await degrees(run(looked, "1200 euros", called("get_price"))))["success"] == 1.0
@@ -129,6 +144,94 @@ async def test_a_part_of_a_time_is_read_from_the_result(answer: str, success: fl
     clock = MCPScenario.make("What time is it? I left at 09:30.", Plan(reference=[Step(tool="get_time", reads=True)]))
     call = called("get_time", '{"datetime": "2026-11-21T14:03:09+01:00", "left": "09:30"}', arguments={})
     assert (await degrees(run(clock, answer, call)))["success"] == success
+
+
+NOW = MCPScenario.make(
+    "What time is it?",
+    Plan(reference=[Step(tool="get_time", reads=True)], readings=[Reading(step=0, path=["at"])]),
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "success"),
+    [
+        ("It is 2026-11-21T14:03:09.", 1.0),
+        ("It is 14:03.", 1.0),
+        ("On 2026-11-21 it is 15:03.", 0.0),
+        ("It is 4:03.", 0.0),
+    ],
+)
+async def test_a_reading_is_what_this_run_got(answer: str, success: float) -> None:
+    call = called("get_time", '{"at": "2026-11-21T14:03:09"}', arguments={})
+    assert (await degrees(run(NOW, answer, call)))["success"] == success
+    assert (await degrees(run(NOW, answer)))["success"] == 0.0
+
+
+MISSING = MCPScenario.make(
+    "What does it-99 cost?",
+    Plan(
+        reply="refusal",
+        kind="impossible",
+        reference=[Step(tool="get_price", arguments={"item_id": "it-99"})],
+        observations=[Observation(text="no it-99", is_error=True)],
+        about=["it-99"],
+        changes=[],
+    ),
+)
+ERRAND = MCPScenario.make("Call a taxi.", Plan(reply="refusal", kind="impossible", about=["taxi"]))
+THANKS = MCPScenario.make("Thanks!", Plan(reply="talk", kind="talk"), [("What does it cost?", "20.")])
+FAILED = called("get_price", "no it-99", arguments={"item_id": "it-99"}, is_error=True)
+
+
+async def test_what_cannot_be_done_is_right_when_the_answer_says_so() -> None:
+    tried = run(MISSING, "There is no it-99.", FAILED)
+    assert set((await degrees(tried)).values()) == {1.0}
+    assert tried.reward == pytest.approx(1.0)
+    untried = await degrees(run(MISSING, "There is no it-99."))
+    assert (untried["success"], untried["called"]) == (1.0, 0.0), "the call may be made, and is worth something"
+    for text in ("It costs 20.", "That does not work.", "it-99 costs 20 euros"):
+        assert (await degrees(run(MISSING, text, FAILED)))["success"] == 0.0
+    meddling = run(MISSING, "There is no it-99.", FAILED)
+    meddling.metadata["world"] = {"changes": [{"where": "/world/x", "what": "content", "after": "1"}]}
+    await score(meddling, verify())
+    assert meddling.metrics["success"] == 0
+
+
+async def test_what_needs_no_tool_is_answered_without_a_call() -> None:
+    for scenario, text in ((ERRAND, "Sorry, I cannot call a taxi."), (THANKS, "You are welcome.")):
+        good = run(scenario, text)
+        assert set((await degrees(good)).values()) == {1.0}
+        called_anyway = await degrees(run(scenario, text, called("list_items")))
+        assert (called_anyway["called"], called_anyway["right_tool"], called_anyway["success"]) == (0.0, 0.0, 0.0)
+        assert (await degrees(run(scenario, "")))["success"] == 0.0
+    assert (await degrees(run(ERRAND, "The taxi is on its way.")))["success"] == 0.0
+    assert THANKS.task == "Thanks!"
+
+
+COUNT = MCPScenario.make(
+    "How many rows are there?",
+    Plan(
+        reference=[Step(tool="query", arguments={"sql": "select count(*) from a"}, reads=True, by_result=True)],
+        observations=[Observation(text='[{"count(*)": 8}]')],
+        facts=["8"],
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("result", "fields", "success"),
+    [
+        ('[{"n": 8}]', {}, 1.0),
+        ('[{"n": 9}]', {}, 0.0),
+        ('[{"n": 8}, {"n": 8}]', {}, 0.0),
+        ("8", {"is_error": True}, 0.0),
+    ],
+)
+async def test_another_query_is_right_if_it_gives_the_same_values(
+    result: str, fields: dict[str, Any], success: float
+) -> None:
+    call = called("query", result, arguments={"sql": "select count(id) as n from a"}, **fields)
+    assert (await degrees(run(COUNT, "There are 8.", call)))["success"] == success
 
 
 ADDED = Change(where="/world/repo", what="branch x", after="abc")

@@ -16,3 +16,5 @@ SHELF = [sys.executable, str(SUPPORT / "mcp" / "shelf_server.py")]
 """Books."""
 NOTES = [sys.executable, str(SUPPORT / "mcp" / "notes_server.py")]
 """Notes in a directory, which its argument names."""
+ROWS = [sys.executable, str(SUPPORT / "mcp" / "sql_server.py")]
+"""SQL on a database, which its argument names."""

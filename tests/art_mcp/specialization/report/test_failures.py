@@ -59,7 +59,10 @@ RIGHT: Call = ("show", {"path": "a"}, "42")
         ("no answer", run(RIGHT)),
         ("missing fact", run(RIGHT, says="Done.")),
         ("needless call", run(RIGHT, says="Hello", reference=[], facts=[], reply="talk", kind="talk")),
+        ("needless call", run(RIGHT, says="No.", reference=[], facts=[], reply="refusal", kind="impossible")),
         ("claimed", run(says="Done.", reference=[], facts=[], reply="refusal", kind="impossible")),
+        ("claimed", run(RIGHT, says="It is 42.", facts=[], reply="refusal", kind="impossible")),
+        ("missing fact", run(says="I cannot.", reference=[], facts=[], about=["b"], reply="refusal")),
     ],
 )
 def test_each_kind_of_failure_is_known(kind: str, failed: Trajectory) -> None:

@@ -69,6 +69,8 @@ def test_a_run_without_mistakes_in_its_calls_gets_the_names_of_the_right_tools()
     assert hint(talk, [run(talk, ("log", {"path": "a"}))]) == (
         "Mind this:\n- No tool is needed for this task: answer at once."
     )
+    impossible = asking(reply="refusal", kind="impossible")
+    assert hint(impossible, [run(impossible)]) == "Mind this:\n- This cannot be done: say so, and say what is missing."
 
 
 def test_values_of_an_enum_are_named() -> None:

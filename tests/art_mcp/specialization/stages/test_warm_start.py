@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from art_mcp.specialization.stages.warm_start import EPOCHS, planned
+from art_mcp import MCPScenario, WarmStart
+from art_mcp.scenarios.plan import Observation, Plan, Step
+from art_mcp.specialization.stages.warm_start import EPOCHS, Imitation, planned
 from trainer_server.wire import Conversation
 
 
@@ -14,6 +16,17 @@ def conversations(count: int, tools: int, own: int) -> list[Conversation]:
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u" * own},
                 {"role": "assistant", "content": "a"}]  # fmt: skip
     return [Conversation(messages=messages, tools=[tool])] * count
+
+
+def test_what_was_said_before_a_follow_up_is_not_imitated() -> None:
+    plan = Plan(reference=[Step(tool="look")], observations=[Observation(text="42")], facts=["42"], kind="follow_up")
+    scenario = MCPScenario.make("And the next?", plan, history=[("What is the first?", "It is 41.")])
+    imitation = Imitation.of(WarmStart(), [scenario], [scenario], [], "system", seed=0)
+    for conversation in (*imitation.conversations, *imitation.validation):
+        assert [message.get("weight") for message in conversation.messages if message["role"] == "assistant"] == [
+            0, None, None,
+        ]  # fmt: skip
+        assert len(conversation.answers("all")) == 2
 
 
 @pytest.mark.parametrize(("tools", "size"), [(500, 4), (6_000, 8), (20_000, 16)])

@@ -10,7 +10,7 @@ import pytest
 
 from art_langgraph import LLM, LLMError
 from art_mcp import Catalog, generate_scenarios
-from art_mcp.scenarios.proposals import Proposal, unfit
+from art_mcp.scenarios.writing.proposals import Proposal, unfit, unsaid
 from tests.support.chat_models import Answering
 from tests.support.judge_app import Endpoint, Fault, endpoint
 from tests.support.mcp.commands import SHELF
@@ -38,9 +38,12 @@ def writer(at: Endpoint, **options: Any) -> LLM:
     return LLM("writer", base_url=at.url, backoff=0.01, retries=1, cache=None, **options)
 
 
-def proposal(task: str, *calls: tuple[str, dict[str, Any]], difficulty: int = 1) -> dict[str, Any]:
+def proposal(
+    task: str, *calls: tuple[str, dict[str, Any]], difficulty: int = 1, asks: tuple[tuple[int, str], ...] = ()
+) -> dict[str, Any]:
     listed = [{"tool": tool, "arguments": arguments} for tool, arguments in calls]
-    return {"task": task, "difficulty": difficulty, "calls": listed}
+    asked = [{"call": call, "path": [key]} for call, key in asks]
+    return {"task": task, "difficulty": difficulty, "calls": listed, "asks": asked}
 
 
 def answer(*proposals: dict[str, Any]) -> str:
@@ -48,7 +51,7 @@ def answer(*proposals: dict[str, Any]) -> str:
 
 
 def pages_of(book: str) -> dict[str, Any]:
-    return proposal(f"How many pages does {book} have?", ("get_volume", {"book_id": book}))
+    return proposal(f"How many pages does {book} have?", ("get_volume", {"book_id": book}), asks=((0, "pages"),))
 
 
 def good_ones(per_answer: int = 6) -> Any:
@@ -68,16 +71,18 @@ async def test_proposals_are_executed_and_become_scenarios() -> None:
         ("list_volumes", {"genre": "atlas"}),
         ("get_volume", {"book_id": {"$step": 0, "path": ["books", 0, "id"]}}),
         difficulty=3,
+        asks=((1, "pages"),),
     )
     with endpoint(answer(chain, pages_of("b107"), pages_of("b114"))) as at:
         model = writer(at)
         found = await generate_scenarios(SHELF, 3, model=model, seed=1, progress=False)
     assert {one.task for one in found.scenarios} == {chain["task"], pages_of("b107")["task"], pages_of("b114")["task"]}
     by_task = {one.task: one.plan for one in found.scenarios}
-    assert "90" in by_task[chain["task"]].facts
+    assert by_task[chain["task"]].facts == ["90"], "what the task asks for, and nothing else"
+    assert by_task[chain["task"]].kind == "chain"
     assert by_task[chain["task"]].difficulty == 3
     assert by_task[pages_of("b107")["task"]].origin == "writer"
-    assert "103" in by_task[pages_of("b107")["task"]].facts
+    assert by_task[pages_of("b107")["task"]].facts == ["103"]
     assert found.coverage["get_volume"] == 3
     assert model.usage.calls == len(at.requests) == 1
     assert any("written by writer in 1 round: 1 calls (0 retries" in note for note in found.notes)
@@ -183,7 +188,7 @@ async def test_a_large_catalog_is_shown_in_parts() -> None:
     [
         ([("convert", {"zone": "Oslo", "hour": 3})], None),
         ([("convert", {"zone": "Oslo"}), ("convert", {"zone": {"$step": 0, "path": []}})], None),
-        ([("anything", {"at": "all"})], None),
+        ([("anything", {"at": "All"})], None),
         ([("convert", {"hour": 3})], "'zone' is a required property"),
         ([("convert", {"zone": "Paris"})], "'Paris' is not one of"),
         ([("convert", {"zone": "Oslo", "hour": "three"})], "is not of type 'integer'"),
@@ -194,8 +199,33 @@ async def test_a_large_catalog_is_shown_in_parts() -> None:
     ],
 )  # fmt: skip
 def test_proposals_are_held_to_the_schemas(calls: list[tuple[str, dict[str, Any]]], why: str | None) -> None:
-    found = unfit(Proposal.model_validate(proposal("Do it.", *calls)), ZONE.tools, (1, 5))
+    found = unfit(Proposal.model_validate(proposal("Oslo or Paris? All of them.", *calls)), ZONE.tools, (1, 5))
     assert (found is None) if why is None else (found is not None and why in found)
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "why"),
+    [
+        ("Which price has it-7?", {"item": "it-7"}, None),
+        ("Which price has that lamp?", {"item": "it-7"}, "does not say 'it-7'"),
+        ("How many are there?", {"item": "select count(*) from all items"}, None),
+    ],
+)
+def test_a_task_says_what_its_calls_need(task: str, arguments: dict[str, Any], why: str | None) -> None:
+    found = unsaid(Proposal.model_validate(proposal(task, ("get", arguments))))
+    assert (found is None) if why is None else (found is not None and why in found)
+
+
+async def test_a_task_that_asks_for_too_much_or_for_nothing_is_dropped() -> None:
+    bad = [
+        proposal("Read out the atlas list.", ("list_volumes", {"genre": "atlas"}), asks=((0, "books"),)),
+        proposal("Which town has the novel list?", ("list_volumes", {"genre": "novel"}), asks=((0, "town"),)),
+    ]
+    with endpoint(answer(*bad, pages_of("b100"))) as at:
+        found = await generate_scenarios(SHELF, 3, model=writer(at), rounds=1, validation=0, progress=False)
+    assert [one.task for one in found.scenarios] == [pages_of("b100")["task"]]
+    assert {one.reason.partition(":")[0] for one in found.dropped} >= {"call 1 gave nothing at ['town']"}
+    assert any(one.reason.startswith("the task asks for ") for one in found.dropped)
 
 
 @pytest.mark.parametrize("reference", ["#/$defs/nowhere", "#", "{url}/schema.json"])

@@ -1,0 +1,85 @@
+"""Drafts of any tool: whatever its schema is, nothing breaks, and what is said has every value."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from art_mcp.scenarios.catalog import Catalog, CatalogTool
+from art_mcp.scenarios.drafting.drafter import Drafter
+from art_mcp.scenarios.drafting.values import NoValue, Values
+from art_mcp.scenarios.phrasing.phraser import Phraser
+from art_mcp.scenarios.phrasing.questions import questions
+from art_mcp.scenarios.phrasing.values import spelled
+
+ODD = ["_", "名前", "2nd", "q", "a", "b", "fromDate", "to_city", "includeBody", "old_text", "new_path", "max_results"]
+NAMES = st.sampled_from([*ODD, "path", "id", "name", "limit", "user_id", "tags", "message", "is_open", "type", "query"])
+SCALARS: list[dict[str, Any]] = [
+    {"type": "string"},
+    {"type": "integer"},
+    {"type": "number"},
+    {"type": "boolean"},
+    {"enum": ["x", "y z"]},
+    {"type": "string", "format": "date"},
+    {"type": ["string", "null"]},
+    {},
+    {"const": "c"},
+    {"type": "string", "pattern": "^z"},
+]
+SCHEMAS = st.recursive(
+    st.sampled_from(SCALARS),
+    lambda inner: st.one_of(
+        st.builds(lambda item: {"type": "array", "items": item}, inner),
+        st.builds(
+            lambda parts: {"type": "object", "properties": parts, "required": list(parts)},
+            st.dictionaries(NAMES, inner, min_size=1, max_size=3),
+        ),
+    ),
+    max_leaves=4,
+)
+TOOLS = st.builds(
+    lambda name, parts, count: CatalogTool(
+        name=name, input_schema={"type": "object", "properties": parts, "required": list(parts)[:count]}
+    ),
+    st.sampled_from(
+        ["get_user", "list", "create_thing", "delete-things", "echo", "実行", "xyz_frob", "readAllFiles", "by_id"]
+    ),
+    st.dictionaries(NAMES, SCHEMAS, max_size=4),
+    st.integers(0, 4),
+)
+RESULTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=30),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(TOOLS, RESULTS, st.integers(0, 1000))
+def test_any_tool_and_any_result_can_be_talked_about(tool: CatalogTool, result: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    values = Values(Catalog(tools=[tool]), {}, rng)
+    values.learn(tool.name, {}, result)
+    values.settle()
+    drafter, phraser = Drafter(Catalog(tools=[tool]), [tool], values, rng), Phraser(rng)
+    try:
+        draft = drafter.single(tool.name)
+    except NoValue:
+        return
+    asked = draft.ask(result, result, rng)
+    call = draft.tell(rng)
+    text = phraser.request(call, rng.choice(asked) if asked else None, held=seed % 2 == 0).text
+    for value in draft.steps[0].arguments.values():
+        for part in spelled(value):
+            assert part in text or json.dumps(part, ensure_ascii=False)[1:-1] in text, (text, value)
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_any_text_can_be_asked_about(first: str, second: str) -> None:
+    for question in questions(first, second, noun="log", many=False, known=["x"], rng=random.Random(0)):
+        assert question.value
+        assert "\n" not in question.value or question.path is not None

@@ -1,0 +1,163 @@
+"""Values of arguments: of schemas, of what the server said, of what anybody knows; some are held out."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import pytest
+
+from art_mcp.canonical import canonical
+from art_mcp.scenarios.catalog import Catalog, CatalogTool
+from art_mcp.scenarios.drafting.reserve import Reserve
+from art_mcp.scenarios.drafting.values import NoValue, Values, is_new
+from tests.support.mcp.tools import INTEGER, STRING, tool
+
+
+def values_of(*tools: CatalogTool, seed: int = 0) -> Values:
+    return Values(Catalog(tools=list(tools)), {}, random.Random(seed), seed)
+
+
+LISTS = tool("list_directory", path=STRING)
+READS = tool("read_file", path=STRING)
+WRITES = tool("write_file", path=STRING, content=STRING)
+MOVES = tool("move_file", source=STRING, destination=STRING)
+
+
+def with_files() -> Values:
+    values = values_of(LISTS, READS, WRITES, MOVES, tool("search_files", path=STRING, pattern=STRING))
+    values.learn("list_directory", {"path": "/d"}, "[FILE] a.txt\n[FILE] b.md\n[DIR] letters")
+    return values
+
+
+def test_what_a_directory_lists_becomes_paths_of_files_and_directories() -> None:
+    values = with_files()
+    assert {values.arguments(READS)["path"] for _ in range(30)} == {"/d/a.txt", "/d/b.md"}
+    assert {values.arguments(LISTS)["path"] for _ in range(30)} == {"/d/letters"}
+    patterns = {values.arguments(values._catalog.tools[4])["pattern"] for _ in range(30)}
+    assert patterns == {"*.txt", "**/*.txt", "*.md", "**/*.md"}
+
+
+def test_new_things_get_new_names_in_known_places() -> None:
+    values = with_files()
+    for _ in range(20):
+        assert re.fullmatch(r"/d/letters/[a-z-]+\.(txt|md)", values.arguments(WRITES)["path"])
+        moved = values.arguments(MOVES)
+        assert moved["source"] in ("/d/a.txt", "/d/b.md")
+        assert moved["destination"].endswith(moved["source"][-3:].lstrip("."))
+    assert is_new(WRITES, "path")
+    assert not is_new(READS, "path")
+    assert not is_new(tool("create_branch", repo_path=STRING, branch_name=STRING), "repo_path")
+    assert is_new(tool("create_branch", repo_path=STRING, branch_name=STRING), "branch_name")
+
+
+def test_what_anybody_knows() -> None:
+    values = values_of(tool("get_time", timezone=STRING), tool("get_weather", city=STRING))
+    zones = {values.arguments(values._catalog.tools[0])["timezone"] for _ in range(200)}
+    assert len(zones) > 80
+    assert "Europe/Oslo" in {zone for _ in range(40) for zone in zones} or len(zones) > 80
+    assert len({values.arguments(values._catalog.tools[1])["city"] for _ in range(100)}) > 15
+
+
+def test_kinds_of_values_that_never_work_are_not_tried_again() -> None:
+    reads = tool("read_thing", thing_id=STRING)
+    values = values_of(tool("list_things"), tool("list_other_things"), reads)
+    values.learn("list_things", {}, [{"thing_id": "a1"}])
+    values.learn("list_other_things", {}, [{"thing_id": "b1"}])
+    for _ in range(2):
+        values.known.note("read_thing", {"thing_id": "b1"}, worked=False)
+    values.known.note("read_thing", {"thing_id": "a1"}, worked=True)
+    assert {values.arguments(reads)["thing_id"] for _ in range(20)} == {"a1"}
+
+
+def test_objects_to_remove_are_ones_that_are_there() -> None:
+    pair = {"type": "object", "properties": {"itemName": STRING, "remarks": {"type": "array", "items": STRING}},
+            "required": ["itemName", "remarks"]}  # fmt: skip
+    removes = tool("delete_remarks", deletions={"type": "array", "items": pair})
+    values = values_of(tool("read_all"), removes)
+    values.learn(
+        "read_all", {}, {"items": [{"name": "lamp", "remarks": ["old", "blue"]}, {"name": "mug", "remarks": []}]}
+    )
+    assert values.arguments(removes) == {"deletions": [{"itemName": "lamp", "remarks": ["old"]}]}
+
+
+def test_digests_are_shortened_where_that_works() -> None:
+    shows = tool("show", commit=STRING)
+    values = values_of(tool("log"), shows)
+    digest = "0123456789abcdef" * 2 + "01234567"
+    values.learn("log", {}, f"Commit: {digest}")
+    assert {values.arguments(shows)["commit"] for _ in range(30)} == {digest, digest[:8]}
+    values.known.note("show", {"commit": digest[:8]}, worked=True)
+    assert {values.arguments(shows)["commit"] for _ in range(30)} == {digest[:8]}
+
+
+def test_held_out_values_are_never_drawn_for_training() -> None:
+    gets = tool("get_box", box_id=STRING)
+    values = values_of(tool("list_boxes"), gets, tool("add", a=INTEGER, b=INTEGER))
+    values.learn("list_boxes", {}, [{"box_id": f"b{at}"} for at in range(20)])
+    values.settle()
+    trained = {values.arguments(gets, held=False)["box_id"] for _ in range(200)}
+    held = {values.arguments(gets, held=True)["box_id"] for _ in range(200)}
+    assert (len(trained), len(held)) == (16, 4)
+    assert not trained & held
+    adds = values._catalog.tools[2]
+    for _ in range(30):
+        assert not values.held_out(adds, values.arguments(adds, held=False))
+        assert values.held_out(adds, values.arguments(adds, held=True))
+
+
+def test_a_parameter_with_few_values_has_none_that_are_held_out() -> None:
+    gets = tool("get_box", box_id=STRING)
+    values = values_of(tool("list_boxes"), gets)
+    values.learn("list_boxes", {}, [{"box_id": f"b{at}"} for at in range(3)])
+    values.settle()
+    with pytest.raises(NoValue, match="held out"):
+        values.arguments(gets, held=True)
+
+
+def test_the_same_seed_reserves_the_same_values() -> None:
+    def reserved(seed: int) -> set[str]:
+        reserve = Reserve(seed)
+        reserve.domain([f"v{at}" for at in range(40)])
+        return {f"v{at}" for at in range(40) if reserve.held_out(f"v{at}")}
+
+    assert reserved(3) == reserved(3) != reserved(4)
+    assert len(reserved(3)) == 8
+    place = Reserve()
+    place.never(["/world/a"])
+    assert not place.held_out("/world/a")
+    assert {canonical(value) for value in ("x",)} == {'"x"'}
+
+
+def drawn(schema: dict[str, Any], **more: Any) -> list[Any]:
+    given = CatalogTool(
+        name="get", input_schema={"type": "object", "properties": {"x": schema}, "required": ["x"], **more}
+    )
+    values = values_of(given)
+    return [values.arguments(given)["x"] for _ in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "good"),
+    [
+        ({"enum": ["a", "b", None]}, lambda one: one in ("a", "b")),
+        ({"const": 7}, lambda one: one == 7),
+        ({"type": "integer", "minimum": 3, "maximum": 5}, lambda one: one in (3, 4, 5)),
+        ({"type": "integer", "exclusiveMinimum": 3, "exclusiveMaximum": 5}, lambda one: one == 4),
+        ({"type": "integer", "minimum": 1, "multipleOf": 5}, lambda one: one % 5 == 0 and one > 0),
+        ({"type": "number", "minimum": 0, "maximum": 0.5}, lambda one: 0 <= one <= 0.5),
+        ({"type": "string", "examples": ["k1", "k2"]}, lambda one: one in ("k1", "k2")),
+        ({"type": "string", "description": "A code (e.g., 'AB', 'CD')"}, lambda one: one in ("AB", "CD")),
+        ({"type": "string", "description": "At HH:MM"}, lambda one: len(one) == 5 and one[2] == ":"),
+        ({"type": "string", "format": "date-time"}, lambda one: one.endswith("Z")),
+        ({"anyOf": [{"type": "null"}, {"type": "boolean"}]}, lambda one: isinstance(one, bool)),
+        ({"type": ["null", "integer"]}, lambda one: isinstance(one, int)),
+        ({"$ref": "#/$defs/colour"}, lambda one: one == "red"),
+        ({"type": "array", "items": {"enum": [1, 2]}, "minItems": 2}, lambda one: set(one) <= {1, 2}),
+        ({"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}, lambda one: one == {"a": 1}),
+    ],
+)
+def test_values_obey_their_schema(schema: dict[str, Any], good: Any) -> None:
+    made = drawn(schema, **{"$defs": {"colour": {"enum": ["red"]}}})
+    assert all(good(one) for one in made), made

@@ -1,0 +1,70 @@
+"""Forms: many, some of them held out, and none that loses what is asked."""
+
+from __future__ import annotations
+
+import random
+
+from art_mcp.scenarios.phrasing import talk
+from art_mcp.scenarios.phrasing.phraser import FAMILIES, Phraser
+from art_mcp.scenarios.phrasing.questions import Question
+from art_mcp.scenarios.phrasing.wish import Wish
+
+CALL = Wish("get the price of it-7", "getting the price of it-7", "the price of it-7", "price", False, "of it-7")
+PRICE = Question("value", "", "20")
+
+
+def texts(held: bool, question: Question | None = PRICE, seed: int = 0) -> tuple[set[str], set[str]]:
+    phraser = Phraser(random.Random(1), seed)
+    drawn = [phraser.request(CALL, question, held) for _ in range(3000)]
+    return {text.text for text in drawn}, {text.form for text in drawn}
+
+
+def test_there_are_hundreds_of_forms() -> None:
+    said, forms = texts(held=False)
+    assert len(said) > 800
+    assert len(forms) > 60
+    assert sum(len(listed) for listed in FAMILIES.values()) > 220
+
+
+def test_held_out_forms_never_occur_in_training() -> None:
+    trained, held = texts(held=False), texts(held=True)
+    assert not trained[1] & held[1]
+    assert not trained[0] & held[0]
+    assert texts(held=True, seed=1)[1] != held[1]
+
+
+def test_a_request_says_the_value_and_asks() -> None:
+    for question in (PRICE, None):
+        for text in texts(False, question)[0] | texts(True, question)[0]:
+            assert "it-7" in text
+            assert "{" not in text
+            assert "  " not in text
+            assert text[0].isupper() or text[0].islower()
+
+
+def test_what_comes_first_is_said_first() -> None:
+    chained = Wish("get the price of the first item", "getting the price of the first item", first="list the items")
+    phraser = Phraser(random.Random(0))
+    for _ in range(200):
+        text = phraser.request(chained, PRICE, held=False).text.casefold()
+        assert text.index("list the items") < text.index("the price of the first item")
+
+
+def test_refusals_are_told_from_answers() -> None:
+    rng = random.Random(0)
+    for errand in talk.ERRANDS:
+        for _ in range(10):
+            said = talk.cannot(errand, rng)
+            assert talk.refuses(said)
+            assert any(name.casefold() in said.casefold() for name in errand.about), said
+    assert talk.refuses(talk.missing("branch", "lantern", rng))
+    assert talk.refuses("I couldn't find it.")
+    assert not talk.refuses("The price is 20.")
+    assert not talk.refuses("It is noted in the notebook.")
+
+
+def test_only_errands_that_no_tool_does_are_asked() -> None:
+    open_errands = {errand.do for errand in talk.errands("play music, send mail")}
+    assert "play some jazz" not in open_errands
+    assert "send an e-mail to Dana about this" not in open_errands
+    assert "call a taxi" in open_errands

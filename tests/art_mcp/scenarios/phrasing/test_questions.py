@@ -1,0 +1,119 @@
+"""What is asked about a result: a short value, and nothing that could be misunderstood."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from art_mcp.scenarios.phrasing.questions import SHORT, Question, questions
+from art_mcp.scenarios.phrasing.wish import Wish, answer, asking
+
+
+def found(first: Any, second: Any = None, noun: str = "result", many: bool = False, known: Any = ()) -> list[Question]:
+    second = first if second is None else second
+    return questions(first, second, noun=noun, many=many, known=known, rng=random.Random(0))
+
+
+def heads(listed: list[Question]) -> dict[str, str]:
+    return {question.head or question.asked: question.value for question in listed}
+
+
+def test_a_leaf_is_asked_by_its_key_and_only_where_the_key_is_unambiguous() -> None:
+    whole = {"price": 20, "seller": {"name": "Ada", "town": "Oslo"}, "buyer": {"name": "Bob"}, "ok": True}
+    assert heads(found(whole)) == {
+        "the price": "20",
+        "the name of the seller": "Ada",
+        "the name of the buyer": "Bob",
+        "the town": "Oslo",
+    }
+
+
+def test_entries_are_asked_by_their_names_by_their_place_and_counted() -> None:
+    listed = [{"name": "lamp", "price": 20}, {"name": "chair", "price": 45}]
+    asked = heads(found({"items": listed}))
+    assert asked["count"] == "2"
+    assert asked["the price of the item lamp"] == "20"
+    assert asked["the price of the last item"] == "45"
+
+
+def test_lines_of_a_text_are_asked_by_their_keys() -> None:
+    log = "History:\nCommit: abc\nAuthor: Ada\n\nCommit: def\nAuthor: Bob\nTotal: 2 commits"
+    asked = heads(found(log, noun="log"))
+    assert asked["the first commit"] == "abc"
+    assert asked["the last author"] == "Bob"
+    assert asked["the total"] == "2 commits"
+    assert "the commit" not in asked
+
+
+def test_lists_in_texts_are_counted_and_looked_through() -> None:
+    asked = found("  docs\n  login\n* main", noun="branches", many=True)
+    assert heads(asked) == {"count": "3", "the first branch": "docs", "the last branch": "main", "contains": "yes"}
+    tagged = heads(found("[FILE] a.txt\n[DIR] letters\n[FILE] b.txt", noun="directory"))
+    assert tagged["the first file"] == "a.txt"
+    assert tagged["the last directory"] == "letters"
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "value"),
+    [
+        ("The sum of 3 and 4 is 7.", [3, 4], "7"),
+        ("Echo: hello", ["hello"], "Echo: hello"),
+        ("deep blue", [], "deep blue"),
+        ("note-1", ["x"], "note-1"),
+    ],
+)
+def test_a_short_text_is_asked_for_as_it_is(text: str, known: list[Any], value: str) -> None:
+    assert [question.value for question in found(text, known=known)] == [value]
+
+
+def test_long_texts_are_never_to_be_repeated() -> None:
+    prose = "\n".join(f"This line number {at} of a long report says many things about nothing." for at in range(20))
+    assert all(len(question.value) <= SHORT for question in found({"text": prose, "lines": prose.splitlines()}))
+    assert found("x" * 100) == []
+
+
+def test_what_changes_with_time_is_read_off_in_the_run() -> None:
+    asked = found(
+        {"now": "2026-11-21T14:03:09", "load": 0.25, "city": "Oslo"}, {"now": "x", "load": 0.5, "city": "Oslo"}
+    )
+    assert {question.head: (question.facts, question.path) for question in asked} == {
+        "the now": ([], ("now",)),
+        "the load": ([], ("load",)),
+        "the city": (["Oslo"], None),
+    }
+
+
+def test_what_the_task_says_is_not_asked() -> None:
+    assert heads(found({"city": "Oslo", "people": 700}, known=["Oslo"])) == {"the people": "700"}
+
+
+CALL = Wish("show me the log of /r", "showing me the log of /r", "the log of /r", "log", False, "of /r")
+
+
+@pytest.mark.parametrize(
+    ("question", "whole", "ask", "wh"),
+    [
+        (Question("leaf", "the author", "Ada"), True, "what is the author in the log of /r?",
+         "what the author in the log of /r is"),
+        (Question("leaf", "the author", "Ada"), False, "what is the author?", "what the author is"),
+        (Question("leaf", "the log", "x"), True, "what is the log of /r?", "what the log of /r is"),
+        (Question("count", "", "3", items="entries"), True, "how many entries are there in the log of /r?",
+         "how many entries there are in the log of /r"),
+        (Question("contains", "", "yes", items="entries", item="a"), False, "is a among the entries?",
+         "whether a is among the entries"),
+        (Question("leaf", "the conditions", "rain"), False, "what are the conditions?", "what the conditions are"),
+    ],
+)  # fmt: skip
+def test_questions_in_words(question: Question, whole: bool, ask: str, wh: str) -> None:
+    asked = asking(question, CALL, whole, random.Random(0))
+    assert (asked.ask, asked.wh) == (ask, wh)
+
+
+def test_answers_have_the_value() -> None:
+    for seed in range(40):
+        rng = random.Random(seed)
+        assert "Ada" in answer(Question("leaf", "the author", "Ada"), CALL, rng)
+        assert "3" in answer(Question("count", "", "3", items="entries"), CALL, rng)
+        assert answer(Question("contains", "", "yes", items="entries", item="a"), CALL, rng).startswith("Yes")

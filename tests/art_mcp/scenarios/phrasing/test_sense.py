@@ -1,0 +1,42 @@
+"""What the names of tools say."""
+
+from __future__ import annotations
+
+import pytest
+
+from art_mcp.scenarios.phrasing.sense import acts, senses
+from tests.support.mcp.tools import tool
+
+
+@pytest.mark.parametrize(
+    ("name", "noun", "tail", "changes"),
+    [
+        ("get_current_time", "current time", "", False),
+        ("diff_unstaged", "unstaged diff", "", False),
+        ("listDirectoryWithSizes", "directory", "with sizes", False),
+        ("get_user_by_id", "user", "", False),
+        ("read_multiple_files", "files", "", False),
+        ("issue.create", "issue", "", True),
+        ("delete-entities", "entities", "", True),
+        ("echo", "", "", False),
+    ],
+)
+def test_a_verb_a_noun_and_a_tail(name: str, noun: str, tail: str, changes: bool) -> None:
+    sense = senses([tool(name)])[name]
+    assert (sense.noun, sense.tail, sense.acts) == (noun, tail, changes)
+
+
+def test_the_name_of_the_server_is_left_out() -> None:
+    found = senses([tool("depot_log"), tool("depot_list_boxes"), tool("depot_status")], "depot")
+    assert {name: sense.noun for name, sense in found.items()} == {
+        "depot_log": "log",
+        "depot_list_boxes": "boxes",
+        "depot_status": "status",
+    }
+
+
+def test_a_verb_behind_the_name_of_the_server_acts() -> None:
+    assert acts("depot_remove_box")
+    assert acts("remove_box")
+    assert not acts("depot_log")
+    assert not acts("get_new_box")

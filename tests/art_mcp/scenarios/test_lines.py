@@ -1,0 +1,32 @@
+"""Texts as servers write them, and paths into them."""
+
+from __future__ import annotations
+
+import pytest
+
+from art_mcp.scenarios.lines import Line, in_text, lines
+from art_mcp.scenarios.observe import picked
+
+LOG = "History:\nCommit: 'abc'\nAuthor: Ada\n\nCommit: 'def'\n* main\n[DIR] letters\n1. first"
+
+
+def test_keys_tags_bullets_and_quotes() -> None:
+    assert lines(LOG) == [
+        Line("", "History:"),
+        Line("Commit", "abc"),
+        Line("Author", "Ada"),
+        Line("Commit", "def"),
+        Line("", "main"),
+        Line("DIR", "letters", tagged=True),
+        Line("", "first"),
+    ]
+
+
+def test_paths_lead_into_texts() -> None:
+    assert in_text(LOG, ["Commit", 1]) == "def"
+    assert in_text(LOG, [4]) == "main"
+    assert picked(LOG, None, ["Author", 0]) == "Ada"
+    assert picked(" all of it ", None, []) == "all of it"
+    for path in (["Commit", 2], ["Author"], [99], ["nothing", 0]):
+        with pytest.raises(LookupError):
+            picked(LOG, None, path)
