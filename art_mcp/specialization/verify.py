@@ -130,7 +130,7 @@ def parts(trajectory: Trajectory, plan: Plan, compared: Comparison | None = None
     for call in calls:
         if call.failure in _NO_ANSWER:
             raise MCPError(f"{call.tool} got no answer, so nothing can be said of this run: {call.result}")
-    matches = match(plan.reference, calls, plan.observations)
+    matches = match(plan.reference, calls, plan.observations, plan.facts)
     hits = [call for call, _ in matches if call]
     right = sum(share for _, share in matches) / len(matches) if matches else float(not calls)
     text = answer(trajectory)
@@ -159,17 +159,22 @@ def parts(trajectory: Trajectory, plan: Plan, compared: Comparison | None = None
 
 
 def match(
-    steps: Sequence[Step], calls: Sequence[ToolCall], observations: Sequence[Observation] = ()
+    steps: Sequence[Step],
+    calls: Sequence[ToolCall],
+    observations: Sequence[Observation] = (),
+    facts: Sequence[str] = (),
 ) -> list[tuple[ToolCall | None, float]]:
     """Finds the best call for each step. A step that takes a result is only matched with calls made after that result.
 
     A look-up may have other arguments than the reference, as long as the step that takes its result has the value that
-    the reference found.
+    the reference found. Servers have several tools for the same: a reading step may be done with another one that was
+    given the same values, if its result tells the same.
 
     Args:
         steps: The steps of the reference.
         calls: The calls of the run. Each is matched with at most one step.
         observations: What each step gave when the reference was executed. Empty: that is not known.
+        facts: What the answer must mention.
 
     Returns:
         For each step the call and the share of its arguments that are correct; None and 0.0 if there is no call.
@@ -190,6 +195,10 @@ def match(
                 degree = (share, not call.is_error)
                 if best[2] is None or degree > best[:2]:
                     best = (*degree, index)
+        if best[0] < 1.0 and number < len(observations):
+            free = (index for index in range(len(calls)) if index not in taken)
+            good = (at for at in free if _as_good(calls[at], step, observations[number], facts))
+            best = next(((1.0, True, at) for at in good), best)
         taken.append(best[2])
         matches.append((None if best[2] is None else calls[best[2]], best[0]))
     used = {need for step, (_, share) in zip(steps, matches, strict=True) if share == 1.0 for need in step.needs}
@@ -197,6 +206,17 @@ def match(
         looked_up = [at in used and call is not None and not call.is_error for at, (call, _) in enumerate(matches)]
         matches = [(call, 1.0 if found else share) for (call, share), found in zip(matches, looked_up, strict=True)]
     return matches
+
+
+def _as_good(call: ToolCall, step: Step, seen: Observation, facts: Sequence[str]) -> bool:
+    """Whether a call of another tool does for a reading step: it was given the same values and tells the same."""
+    if call.tool == step.tool or call.is_error or step.needs or not step.reads:
+        return False
+    given = {canonical(leaf) for _, leaf in leaves(call.arguments)}
+    if not {canonical(leaf) for _, leaf in leaves(step.arguments)} <= given:
+        return False
+    told = [fact for fact in facts if mentions(seen.text, fact)]
+    return _gave(call, seen) or (bool(told) and all(mentions(call.result or "", fact) for fact in told))
 
 
 def _gave(call: ToolCall, seen: Observation) -> bool:

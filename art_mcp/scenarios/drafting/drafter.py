@@ -13,8 +13,9 @@ from art_mcp.scenarios.drafting.draft import Draft
 from art_mcp.scenarios.drafting.gazetteer import new_name
 from art_mcp.scenarios.drafting.values import Values, is_new, is_text
 from art_mcp.scenarios.lines import lines
-from art_mcp.scenarios.observe import meanings
+from art_mcp.scenarios.observe import meanings, singular
 from art_mcp.scenarios.phrasing.english import plural
+from art_mcp.scenarios.phrasing.lexicon import FINDING, READABLE
 from art_mcp.scenarios.phrasing.questions import Question, questions
 from art_mcp.scenarios.phrasing.sense import senses
 from art_mcp.scenarios.phrasing.values import said
@@ -81,6 +82,7 @@ class Drafter:
         """
         sense = self.senses[tool.name]
         named = {name: value for name, value in arguments.items() if name not in unsaid}
+        opens = singular(sense.noun.rpartition(" ")[2]) in READABLE and not set(tool.words) & FINDING
 
         def tell(rng: random.Random) -> Wish:
             call = wish(tool, sense, named, rng, spoken)
@@ -88,7 +90,8 @@ class Drafter:
 
         def ask(one: Any, two: Any, rng: random.Random) -> list[Question]:
             known = [value for value in arguments.values() if not is_reference(value)]
-            return questions(one, two, noun=sense.noun or "result", many=sense.many, known=known, rng=rng)
+            many = sense.many and not opens
+            return questions(one, two, noun=sense.noun or "result", many=many, known=known, rng=rng)
 
         told = {name: value for name, value in named.items() if not is_reference(value)}
         main = self.main_argument(tool, told) if kind == "single" else None

@@ -263,6 +263,9 @@ PATHED = frozenset(words("file directory folder document page table"))
 READABLE = frozenset(words("file document page text content memo note readme"))
 """Nouns of things that have lines."""
 
+FINDING = frozenset(words("list search find query match glob grep"))
+"""Words of tools that give the names of readable things, and not what is in them."""
+
 KINDS = frozenset(words("type kind category class"))
 """Last words of parameters of which the value says of what kind a thing is."""
 

@@ -60,6 +60,8 @@ class Emitter:
     def all(self, part: float) -> None:
         """Makes tasks of all kinds: single calls first, then pairs, then chains."""
         self.singles(part)
+        if not self._kept.size("train"):
+            return  # small talk alone specializes to no server
         for split in _SETS:
             self._fill(split, "pair", self._pair, part)
             self._fill(split, "chain", self._chain, part)

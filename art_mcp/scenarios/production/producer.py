@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 
 from art_mcp.canonical import canonical
@@ -72,6 +72,8 @@ class Producer:
         self._pool = Pool(seed, kept.earlier)
         self._emitter = Emitter(self._pool, composer, kept, drafter.rng)
         self._drafted: set[str] = set()
+        self._drawn: Counter[str] = Counter()
+        self._held: Counter[str] = Counter()
         self._failed: dict[str, int] = defaultdict(int)
         self._idle: set[str] = set()
         self.dropped: list[Dropped] = []
@@ -168,17 +170,20 @@ class Producer:
         return None if done.questions else ("empty", "the result has no short value that could be asked for")
 
     def _singles(self, name: str, count: int) -> list[Draft]:
-        """New drafts of a tool, as many as can be drawn."""
-        found = []
+        """New drafts of a tool, as many as can be drawn. Of each tool the wanted share has a held-out value, if any."""
+        found: list[Draft] = []
         for _ in range(count):
-            for _ in range(DRAWS):
-                held = self._rng.random() < HELD_DRAFTS
+            lacking = self._held[name] < HELD_DRAFTS * self._drawn[name]
+            for attempt in range(DRAWS):
+                held = lacking and attempt < DRAWS // 2
                 try:
                     draft = self._sql.draft(name, held) if name in self._sql.tools else self._drafter.single(name, held)
                 except NoValue:
                     continue
                 if draft is not None and self._is_new(draft):
                     found.append(draft)
+                    self._drawn[name] += 1
+                    self._held[name] += bool(draft.held)
                     break
         return found
 

@@ -100,7 +100,7 @@ def test_values_come_from_results_of_other_tools_and_lead_from_call_to_call(foun
             argument = one.plan.reference[1].arguments["item_id"]
             assert argument["path"][1] == "item_id"
             assert "it-" not in one.task, "it is looked up"
-    assert any("lamp" in one.task for one in chained)
+    assert any(name in one.task for one in chained for name in ("lamp", "chair", "shelf"))
 
 
 def test_facts_are_few_and_short_and_times_are_read_off_in_the_run(found: ScenarioSet) -> None:
@@ -209,6 +209,8 @@ async def test_without_a_number_the_time_ends_it() -> None:
 
 
 async def test_texts_are_paraphrased_before_they_are_told() -> None:
+    pytest.importorskip("litellm", reason="models by name are asked through litellm")
+
     def rewrite(body: Any) -> str:
         tasks = [line for line in body["messages"][-1]["content"].splitlines() if line[0].isdigit()]
         texts = [{"number": at, "text": f"Well, {line.partition('. ')[2]}"} for at, line in enumerate(tasks)]

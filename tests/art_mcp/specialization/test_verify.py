@@ -55,6 +55,27 @@ async def degrees(trajectory: Trajectory) -> dict[str, float]:
     return {name: round(trajectory.metrics[name] / weight, 3) for name, weight in WEIGHTS.items()}
 
 
+SEEN = PRICE.with_plan(
+    reference=[PRICE.plan.reference[0].model_copy(update={"reads": True})],
+    observations=[Observation(text="1200 euros, 3 in stock")],
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "success"),
+    [
+        (called("read_price", "price: 1200"), 1.0),
+        (called("read_all", "1,200", arguments={"item_id": "it-77", "all": True}), 1.0),
+        (called("read_price", "price: 900"), 0.0),
+        (called("read_price", "1200", arguments={"item_id": "it-88"}), 0.0),
+        (called("read_price", "1200", is_error=True), 0.0),
+    ],
+)
+async def test_another_tool_that_tells_the_same_of_the_same_does(call: ToolCall, success: float) -> None:
+    found = await degrees(run(SEEN, "It costs 1200.", call))
+    assert (found["success"], found["right_arguments"]) == (success, success)
+
+
 async def test_a_success_is_worth_one() -> None:
     good = run(PRICE, "It costs **1200** euros.", called("get_price"))
     assert set((await degrees(good)).values()) == {1.0}
