@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable
 
 WEIGHTS = {
-    "scenarios": 10.0,
-    "before": 5.0,
-    "prompted": 5.0,
-    "warm start": 26.0,
-    "after_sft": 7.0,
+    "scenarios": 8.0,
+    "before": 3.0,
+    "prompted": 4.0,
+    "warm start": 36.0,
+    "after_sft": 6.0,
     "difficulty": 6.0,
     "rl": 34.0,
-    "selection": 4.0,
-    "after": 7.0,
+    "selection": 3.0,
+    "after": 6.0,
 }
 """The stages in their order, and their shares of the time. A stage gets its share of what is left when it begins,
 compared with the stages that follow: so what a stage leaves goes to those after it, and what it took too much is taken

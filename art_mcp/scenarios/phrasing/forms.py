@@ -259,22 +259,13 @@ CLOSERS = (
 )
 """What may follow a request."""
 
-ANSWERS = (
-    "{Thing} is {value}.",
-    "{Thing}: {value}",
-    "It is {value}.",
-    "{value}",
-    "{Value}.",
-    "That is {value}.",
-    "The answer is {value}.",
-    "I looked it up: {thing} is {value}.",
-    "It says {value}.",
-)
-"""Answers to a question for a value."""
+ANSWERS = ("It is {value}.", "The answer is {value}.")
+"""Answers to a question for a value. Of all answers there are few forms, and they are short: requests come in many, as
+people write them, and a policy that has to learn many answers too needs more demonstrations for the same success."""
 
-COUNTS = ("There are {value} {items}.", "{value} {items}.", "It has {value} {items}.", "{value}.", "I count {value}.")
+COUNTS = ("There are {value} {items}.",)
 
-DONE = ("Done.", "That is done.", "I have done that.", "All done.", "Done, as you asked.", "It is done.")
+DONE = ("Done.", "It is done.")
 
-YES = ("Yes, {item} is among them.", "Yes.", "Yes, {item} is there.", "Yes, it is.")
-NO = ("No, {item} is not among them.", "No.", "No, there is no {item}.", "No, it is not.")
+YES = ("Yes, {item} is among them.",)
+NO = ("No, {item} is not among them.",)

@@ -40,7 +40,7 @@ _DESCRIBED = re.compile(r"\[[^\[\]]*\]")
 Asked = Literal["value", "leaf", "count", "first", "last", "contains"]
 
 
-WEIGHTS: dict[Asked, int] = {"value": 4, "leaf": 4, "count": 2, "first": 2, "last": 1, "contains": 1}
+WEIGHTS: dict[Asked, int] = {"value": 4, "leaf": 4, "count": 1, "first": 2, "last": 1, "contains": 1}
 """How often each is asked."""
 
 
@@ -198,7 +198,7 @@ class _Finder:
 
     def _of_values(self, values: Sequence[str], item: str, whole: bool = True) -> Iterator[Question]:
         """Questions about a list of texts. whole: they are all that the result has."""
-        if whole and 1 < len(values) <= COUNTED:
+        if whole and 1 < len(values) <= COUNTED and item != "line":
             yield Question("count", "", str(len(values)), items=plural(item))
         ends: tuple[tuple[Asked, str], ...] = (("first", values[0]), ("last", values[-1]))
         for asked, value in ends:

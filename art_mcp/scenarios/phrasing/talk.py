@@ -47,24 +47,9 @@ ERRANDS = (
     Errand("measure how warm it is in the office", ("warm", "temperature", "measure"), "temperature sensor device"),
 )
 
-CANNOT = (
-    "I cannot {do}: none of my tools can do that.",
-    "Sorry, I have no tool to {do}.",
-    "That is not possible: I have no way to {do}.",
-    "I'm not able to {do} with the tools that I have.",
-    "No, I cannot {do}.",
-    "I can't {do}, as no tool of mine does that.",
-)
+CANNOT = ("I cannot {do}: none of my tools can do that.", "Sorry, I have no tool to {do}.")
 
-MISSING = (
-    "There is no {noun} {value}.",
-    "{value} does not exist.",
-    "I could not find {value}.",
-    "That did not work: there is no {noun} {value}.",
-    "Sorry, {value} was not found.",
-    "It failed, because {value} does not exist.",
-    "I cannot do that: {value} is not there.",
-)
+MISSING = ("There is no {noun} {value}.", "I could not find {value}.")
 
 THANKS = (
     "Thanks, that's all for now.",

@@ -10,7 +10,7 @@ from typing import Any
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.phrasing import forms
 from art_mcp.scenarios.phrasing.arguments import told
-from art_mcp.scenarios.phrasing.english import capital, gerund, is_plural, one_of
+from art_mcp.scenarios.phrasing.english import gerund, is_plural, one_of
 from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.sense import Sense
 from art_mcp.scenarios.schemas import properties_of
@@ -137,18 +137,15 @@ def _count(question: Question, call: Wish, whole: bool) -> Asking:
     )
 
 
-def answer(question: Question, call: Wish, rng: random.Random) -> str:
+def answer(question: Question, rng: random.Random) -> str:
     """A right answer in words.
 
     Args:
         question: The question.
-        call: The call that it is about.
         rng: Chooses the form.
     """
     if question.asked == "count":
         return rng.choice(forms.COUNTS).format(value=question.value, items=question.items)
     if question.asked == "contains":
         return rng.choice(forms.YES if question.value == "yes" else forms.NO).format(item=question.item)
-    thing = _thing(question, call, True, rng)
-    form = rng.choice([form for form in forms.ANSWERS if thing != "the result" or "hing}" not in form])
-    return form.format(thing=thing, Thing=capital(thing), value=question.value, Value=question.value)
+    return rng.choice(forms.ANSWERS).format(value=question.value)

@@ -13,7 +13,7 @@ from art_mcp.scenarios.phrasing import talk
 from art_mcp.scenarios.phrasing.phraser import Phraser, Text
 from art_mcp.scenarios.phrasing.questions import WEIGHTS, Question
 from art_mcp.scenarios.phrasing.values import spelled
-from art_mcp.scenarios.phrasing.wish import Wish, answer
+from art_mcp.scenarios.phrasing.wish import answer
 from art_mcp.scenarios.plan import MCPScenario, Plan, Reading, Split, Step, is_reference
 
 TRIES = 6
@@ -71,7 +71,7 @@ class Composer:
             call = done.draft.tell(self._rng)
             text = self._phraser.request(call, question, held=split == "phrasings")
             if self._says_all(text.text, done.trial.steps) and self._keeps(text.text, question):
-                return self._scenario(text, [done], [question], [call], split)
+                return self._scenario(text, [done], [question], split)
         return None
 
     def pair(self, one: Tried, two: Tried, split: Split) -> MCPScenario | None:
@@ -88,7 +88,7 @@ class Composer:
             text = self._phraser.pair(texts[0], texts[1], held=split == "phrasings")
             kept = all(self._keeps(text.text, question) for question in questions)
             if kept and self._says_all(text.text, [*one.trial.steps, *two.trial.steps]):
-                return self._scenario(text, [one, two], questions, calls, split)
+                return self._scenario(text, [one, two], questions, split)
         return None
 
     def follow_up(self, earlier: Tried, done: Tried, split: Split) -> MCPScenario | None:
@@ -101,14 +101,13 @@ class Composer:
         second = next(question for question in done.questions if question.key == key)
         call = earlier.draft.tell(self._rng)
         asked = self._phraser.request(call, first, held=False, dressed=False)
-        history = (asked.text, answer(first, call, self._rng))
+        history = (asked.text, answer(first, self._rng))
         text = self._phraser.again(done.draft.topic, held=split == "phrasings")
         if not self._says_all(f"{asked.text} {text.text}", done.trial.steps) or not self._keeps(text.text, second):
             return None
         if any(mentions(" ".join(history), fact) for fact in second.facts):
             return None
-        now = done.draft.tell(self._rng)
-        return self._scenario(text, [done], [second], [now], split, history=[history])
+        return self._scenario(text, [done], [second], split, history=[history])
 
     def missing(self, done: Tried, like: Sequence[Tried], split: Split) -> MCPScenario | None:
         """A task with a value that does not exist. like: tasks of the same tool that can be done."""
@@ -124,7 +123,7 @@ class Composer:
         if not self._says_all(text.text, done.trial.steps) or " of the " in (question.head if question else ""):
             return None
         said = talk.missing(noun, value, self._rng)
-        scenario = self._scenario(text, [done], [None], [call], split)
+        scenario = self._scenario(text, [done], [None], split)
         about = [value, *([value.rpartition("/")[2]] if "/" in value else [])]
         return scenario.with_plan(kind="impossible", reply="refusal", about=about, answer=said, facts=[], readings=[])
 
@@ -189,21 +188,20 @@ class Composer:
         text: Text,
         done: Sequence[Tried],
         questions: Sequence[Question | None],
-        calls: Sequence[Wish],
         split: Split,
         history: Sequence[tuple[str, str]] = (),
     ) -> MCPScenario:
-        """The scenario of executed drafts. questions, calls: of each draft."""
+        """The scenario of executed drafts. questions: of each draft."""
         steps = [step for each in done for step in each.trial.steps]
         facts: list[str] = []
         readings: list[Reading] = []
         said: list[str] = []
         at = 0
-        for each, question, call in zip(done, questions, calls, strict=True):
+        for each, question in zip(done, questions, strict=True):
             at += len(each.trial.steps)
             if question is not None:
                 facts += question.facts
-                said.append(answer(question, call, self._rng))
+                said.append(answer(question, self._rng))
                 if question.path is not None:
                     readings.append(Reading(step=at - 1, path=list(question.path)))
             elif each.acts:
