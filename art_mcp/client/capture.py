@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from art_langgraph.capture.scope import current, enclosing_run
 from art_langgraph.trajectory import ToolCall
+from art_mcp.client.connection.sdk import Progress, failure_of, wire
 from art_mcp.client.result import CallResult
-from art_mcp.client.sdk import Progress, failure_of, wire
 
 MAX_PROGRESS = 100
 """Maximum number of progress notifications of a call that are kept."""

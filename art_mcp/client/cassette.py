@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from art_mcp.canonical import canonical
+from art_mcp.client.connection.sdk import Progress
 from art_mcp.client.live import Source, ending_rollout
-from art_mcp.client.sdk import Progress
 from trainer_server.wire import ConfigError, MCPError
 from trainer_server.wire.jsonl import append_jsonl, read_jsonl, to_json
 

@@ -6,6 +6,7 @@ import asyncio
 import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
 from typing import Any
 
 from langchain_core.tools import BaseTool
@@ -13,14 +14,15 @@ from langchain_core.tools import BaseTool
 from art_langgraph.capture.scope import Scope
 from art_mcp.client.capture import Record
 from art_mcp.client.cassette import Cassette
+from art_mcp.client.connection.patience import Patience, asked_to_wait, refused
+from art_mcp.client.connection.sdk import Http, Stdio, Target
+from art_mcp.client.connection.session import Reopening
 from art_mcp.client.copies.placing import check_target
 from art_mcp.client.copies.pool import Pool
 from art_mcp.client.in_world import InWorld
 from art_mcp.client.live import Isolation, Live, Source
 from art_mcp.client.reset import AfterReset, Reset, ResetQueue
 from art_mcp.client.result import MAX_RESULT, CallResult
-from art_mcp.client.sdk import Http, Stdio, Target
-from art_mcp.client.session import Reopening
 from art_mcp.client.tools import as_langchain_tool
 from art_mcp.worlds.change import Change
 from art_mcp.worlds.observers.observer import Observer
@@ -69,6 +71,7 @@ class Server:
         self.serial = serial
         self._max_result = max_result
         self._changed = False
+        self._patience = Patience(str((info.get("serverInfo") or {}).get("name") or "the MCP server"))
         server_info = info.get("serverInfo") or {}
         self.name = str(server_info.get("name") or "unknown")
         self.version = str(server_info.get("version") or "")
@@ -83,18 +86,34 @@ class Server:
             arguments: Its arguments, as JSON values.
 
         Returns:
-            The result. A call that fails or times out does not raise: its result has `is_error`.
+            The result. A call that fails or times out does not raise: its result has `is_error`. A call that was
+            refused because there are too many (429) is made again after a while; if it is refused until the end, the
+            result has the failure "limited".
         """
         with Record(self.name, self.version, tool, arguments) as record:
             try:
                 await self._still_has(tool)
-                params = {"name": tool, "arguments": arguments}
-                answer = await self._source.request("tools/call", params, record.progress)
-                result = CallResult.of(answer, self._max_result)
+                result = await self._called(tool, arguments, record)
             except MCPError as error:
                 result = CallResult.failed(error, self.name)
             record.end(result)
             return result
+
+    async def _called(self, tool: str, arguments: dict[str, Any], record: Record) -> CallResult:
+        """The result of a call. A call that was refused because there are too many is made again after a while.
+
+        Raises:
+            MCPError: The server did not answer, or it refused the call until the end.
+        """
+        for attempt in count(1):
+            params = {"name": tool, "arguments": arguments}
+            answer = await self._source.request("tools/call", params, record.progress)
+            result = CallResult.of(answer, self._max_result)
+            if not refused(result):
+                return result
+            if not await self._patience.wait(attempt, asked_to_wait(result)):
+                raise MCPError(f"{tool} was refused {attempt} times: {result.text[:200]}", failure="limited")
+        raise AssertionError("count() does not end")
 
     @property
     def disposable(self) -> bool:

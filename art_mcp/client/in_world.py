@@ -9,9 +9,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from art_langgraph.capture.scope import Scope
+from art_mcp.client.connection.sdk import Progress
 from art_mcp.client.copies.pool import Pool
 from art_mcp.client.copies.ready import Ready
-from art_mcp.client.sdk import Progress
 from art_mcp.worlds.alias import alias
 from art_mcp.worlds.change import Change
 from art_mcp.worlds.world import World

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 from art_langgraph.capture.scope import Scope, current
-from art_mcp.client.sdk import Progress
+from art_mcp.client.connection.sdk import Progress
 from art_mcp.worlds.change import Change
 from trainer_server.wire import MCPError
 

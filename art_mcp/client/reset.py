@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 
+from art_mcp.client.connection.sdk import Progress
 from art_mcp.client.live import Source
-from art_mcp.client.sdk import Progress
 from trainer_server.wire import ConfigError, MCPError
 
 log = logging.getLogger("art_mcp")

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from art_mcp.client.connect import Server, connect
+from art_mcp.client.connection.sdk import wire
 from art_mcp.client.effects import why_changing, words
-from art_mcp.client.sdk import wire
 from trainer_server.wire import ConfigError, MCPError
 
 SAMPLED = 20

@@ -87,8 +87,9 @@ def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str,
 _CLOCK = re.compile(r"\d{1,2}:\d{2}")
 """Hours and minutes."""
 
-_NO_ANSWER = ("closed", "missing")
-"""Failures of calls that say nothing of the run: the server had ended, or a cassette had no answer."""
+_NO_ANSWER = ("closed", "missing", "limited")
+"""Failures of calls that say nothing of the run: the server had ended, or refused too many calls, or a cassette had no
+answer."""
 
 
 def solved(trajectory: Trajectory) -> bool:

@@ -122,7 +122,8 @@ class MCPError(ARTError):
     Args:
         message: What went wrong.
         failure: "closed" (the server could not be reached, or ended), "timeout", "protocol" (an error of JSON-RPC, or
-            an invalid answer) or "missing" (a cassette has no answer).
+            an invalid answer), "limited" (it refused a call until the end, because there are too many) or "missing"
+            (a cassette has no answer).
         code: Error code of JSON-RPC; None: the server gave none.
     """
 

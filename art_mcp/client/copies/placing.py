@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from art_mcp.client.sdk import Stdio
+from art_mcp.client.connection.sdk import Stdio
 from art_mcp.worlds.world import Copy
 from trainer_server.wire import ConfigError
 

@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 
+from art_mcp.client.connection.sdk import Stdio
+from art_mcp.client.connection.session import Session
 from art_mcp.client.copies.placing import placed
 from art_mcp.client.copies.reader import Reader
 from art_mcp.client.copies.ready import Ready
-from art_mcp.client.sdk import Stdio
-from art_mcp.client.session import Session
 from art_mcp.worlds.change import Change
 from art_mcp.worlds.world import Copy, World
 from trainer_server.wire import MCPError

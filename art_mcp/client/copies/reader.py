@@ -7,9 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from art_mcp.client.connection.sdk import Progress
 from art_mcp.client.copies.ready import Ready
 from art_mcp.client.effects import readers
-from art_mcp.client.sdk import Progress
 from art_mcp.worlds.change import Change
 from trainer_server.wire import MCPError
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from art_mcp.client.sdk import Progress, Stdio
-from art_mcp.client.session import Session
+from art_mcp.client.connection.sdk import Progress, Stdio
+from art_mcp.client.connection.session import Session
 from art_mcp.worlds.world import Copy
 from trainer_server.wire import MCPError
 

@@ -17,7 +17,7 @@ from mcp.client.stdio import stdio_client
 
 from art_langgraph import rollout
 from art_mcp import CaptureInterceptor, capture, connect
-from art_mcp.client.sdk import MAJOR
+from art_mcp.client.connection.sdk import MAJOR
 from tests.support.mcp.commands import ODD
 
 PARAMETERS = StdioServerParameters(command=ODD[0], args=ODD[1:])

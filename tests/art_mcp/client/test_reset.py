@@ -15,8 +15,8 @@ import pytest
 
 from art_langgraph import rollout
 from art_mcp import connect
+from art_mcp.client.connection.sdk import Progress
 from art_mcp.client.reset import AfterReset, ResetQueue
-from art_mcp.client.sdk import Progress
 from tests.support.mcp.commands import NOTES
 from tests.support.mcp.graphs import calling
 from trainer_server.wire import ConfigError, MCPError

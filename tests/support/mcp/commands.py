@@ -16,5 +16,7 @@ SHELF = [sys.executable, str(SUPPORT / "mcp" / "shelf_server.py")]
 """Books."""
 NOTES = [sys.executable, str(SUPPORT / "mcp" / "notes_server.py")]
 """Notes in a directory, which its argument names."""
+MOODY = [sys.executable, str(SUPPORT / "mcp" / "moody_server.py")]
+"""Is slow, refuses calls, remembers words by session."""
 ROWS = [sys.executable, str(SUPPORT / "mcp" / "sql_server.py")]
 """SQL on a database, which its argument names."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from art_mcp.client.connection.sdk import Stdio
 from art_mcp.client.copies.pool import Pool
-from art_mcp.client.sdk import Stdio
 from art_mcp.worlds.world import World
 
 

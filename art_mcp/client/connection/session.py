@@ -11,9 +11,9 @@ from contextvars import Context
 from dataclasses import replace
 from typing import Any
 
-from art_mcp.client import sdk
-from art_mcp.client.sdk import Channel, Progress, Stdio, Target
-from art_mcp.client.stderr import Stderr, read_stderr
+from art_mcp.client.connection import sdk
+from art_mcp.client.connection.sdk import Channel, Progress, Stdio, Target
+from art_mcp.client.connection.stderr import Stderr, read_stderr
 from trainer_server.wire import MCPError
 from trainer_server.wire.guard import guarded
 
@@ -97,6 +97,10 @@ class Session:
             if call.done():
                 return call.result()
         except MCPError as error:
+            if self._stderr and self._stderr.last_line().startswith("HTTP 429"):
+                raise MCPError(
+                    f"the server refuses calls because there are too many: {error}", failure="limited"
+                ) from None
             if error.failure != "closed":
                 raise
         finally:

@@ -20,6 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from pydantic import AnyUrl, BaseModel, ValidationError
 
+from art_mcp.client.connection.patience import patient
 from trainer_server.wire import MCPError
 
 MAJOR = int(version("mcp").partition(".")[0])
@@ -166,6 +167,7 @@ async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) 
                     print(f"HTTP {response.status_code} {response.reason_phrase}", file=errlog, flush=True)
 
             http.event_hooks = {"response": [note]}
+            setattr(http, "send", patient(http.send, str(target)))  # noqa: B010 - a client of httpx, or of httpx2
             limit: dict[str, Any] = {"max_sse_event_size": MAX_EVENT} if MAJOR > 1 else {}
             transport = streamable_http_client(target.url, http_client=http, **limit)
         if MAJOR > 1:
