@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -30,6 +31,8 @@ PATIENCE = 3
 """Measurements of the held-out loss without a new least one, after which a warm start ends."""
 SPEED = 300.0
 """Unique tokens per second that a warm start is expected to compute: what two cores do with 135 M parameters."""
+_FEW = 16
+"""Demonstrations that are too few to leave any out."""
 _CHARACTERS = 4.0
 """Characters of a token, about."""
 _SIZES = (4, 8, 16)
@@ -52,6 +55,19 @@ class Imitation:
     validation: list[Conversation]
     config: SFTConfig
 
+    def imitated_in(self, seconds: float | None) -> list[Conversation]:
+        """The demonstrations to imitate: where there is no time for two passes, not the longest quarter. These have
+        most of the tokens, nearly all of them results of tools, and no more calls and answers than others.
+
+        Args:
+            seconds: The time of the warm start. None: there is no limit.
+        """
+        if len(self.conversations) < _FEW or self._passes(seconds) >= 2:
+            return self.conversations
+        lengths = [len(json.dumps(one.messages[1:])) for one in self.conversations]
+        limit = statistics.quantiles(lengths, n=4)[2]
+        return [one for one, length in zip(self.conversations, lengths, strict=True) if length <= limit]
+
     def measured_in(self, seconds: float | None) -> list[Conversation]:
         """The demonstrations to measure on, if there is time for a second pass. In the first one each update meets
         demonstrations that it has not seen: its own loss is as good as a held-out one, and costs nothing.
@@ -59,11 +75,15 @@ class Imitation:
         Args:
             seconds: The time of the warm start. None: there is no limit.
         """
+        return self.validation if self._passes(seconds) >= 2 else []
+
+    def _passes(self, seconds: float | None) -> float:
+        """How many passes over all demonstrations there is time for, about."""
         if seconds is None or not self.conversations:
-            return self.validation
+            return math.inf
         shared, own = _lengths(self.conversations)
         unique = len(self.conversations) * (shared / self.config.per_device_train_batch_size + own) / _CHARACTERS
-        return self.validation if seconds * SPEED > 2 * unique else []
+        return seconds * SPEED / unique
 
     @classmethod
     def of(
@@ -163,7 +183,7 @@ async def warm_start(
                 config = config.model_copy(update={"max_seconds": max(1.0, seconds)})
             return await client.sft(
                 policy,
-                imitation.conversations,
+                imitation.imitated_in(seconds),
                 config,
                 validation=imitation.measured_in(seconds) or None,
                 idempotency_key=name,

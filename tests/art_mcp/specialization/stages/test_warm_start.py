@@ -38,3 +38,13 @@ def test_updates_are_larger_where_demonstrations_have_more_in_common(tools: int,
 def test_few_demonstrations_are_imitated_more_often() -> None:
     assert planned(conversations(30, 6_000, 1_000), 0).num_train_epochs == EPOCHS
     assert planned(conversations(2_000, 6_000, 1_000), 0).num_train_epochs == 2
+
+
+def test_without_time_for_two_passes_the_longest_demonstrations_are_left_out() -> None:
+    long = conversations(10, 500, 8_000)
+    imitation = Imitation([*conversations(30, 500, 400), *long], [], planned(long, 0))
+    assert imitation.imitated_in(None) == imitation.conversations
+    assert imitation.imitated_in(3_600) == imitation.conversations
+    assert imitation.imitated_in(60) == imitation.conversations[:30]
+    few = Imitation(long, [], planned(long, 0))
+    assert few.imitated_in(1) == long
