@@ -16,12 +16,13 @@ from tests.support.patience import PATIENCE
 
 
 @contextmanager
-def serving(app: Any, port: int = 0) -> Iterator[str]:
-    """Serves an ASGI app on a real socket, in a thread. port: 0 takes any; another one may have been served before."""
+def serving(app: Any, port: int = 0, **settings: Any) -> Iterator[str]:
+    """Serves an ASGI app on a real socket, in a thread. port: 0 takes any; another one may have been served before.
+    settings: of uvicorn."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2, **settings))
     thread = threading.Thread(target=asyncio.run, args=(server.serve(sockets=[listener]),), daemon=True)
     thread.start()
     deadline = time.monotonic() + PATIENCE

@@ -71,6 +71,15 @@ def serve_command(
         list[str] | None,
         typer.Option(help="A name by which clients call this server, as in their URLs; repeatable. Default: --host."),
     ] = None,
+    ssl_certfile: Annotated[
+        Path | None, typer.Option(help="Certificate and its chain, PEM: the server speaks HTTPS.", dir_okay=False)
+    ] = None,
+    ssl_keyfile: Annotated[
+        Path | None, typer.Option(help="Key of --ssl-certfile. Default: it is in the same file.", dir_okay=False)
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option(help="Allow a --host that others reach without a certificate: behind a proxy, in a tunnel.")
+    ] = False,
     max_body_mib: Annotated[int, typer.Option(help="Largest body of a request, MiB.", min=1)] = 64,
     home: _HomeOption = None,
     ledger: Annotated[
@@ -174,6 +183,9 @@ def serve_command(
             host=host,
             port=port,
             allowed_hosts=tuple(allowed_host or ()),
+            ssl_certfile=ssl_certfile,
+            ssl_keyfile=ssl_keyfile,
+            insecure=insecure,
             max_body_mib=max_body_mib,
             engine=engine,
             engine_urls=tuple(engine_url or ()),

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from trainer_server.engines.base import EngineLost
-from trainer_server.server.auth import BearerAuth, KnownHosts
-from trainer_server.server.bodies import Bodies
+from trainer_server.server.access.auth import BearerAuth, KnownHosts
+from trainer_server.server.access.bodies import Bodies
+from trainer_server.server.access.connections import Stopped
 from trainer_server.server.config import ServerConfig
-from trainer_server.server.connections import Stopped
 from trainer_server.server.dashboard import views
 from trainer_server.server.dashboard.sessions import Sessions
 from trainer_server.server.errors import add_error_handlers

@@ -22,6 +22,12 @@ class ServerConfig:
     allowed_hosts: tuple[str, ...] = ()
     """Names in the Host header by which clients may call the server, besides `host` and those of the loopback
     interface."""
+    ssl_certfile: Path | None = None
+    """Certificate and its chain, PEM; None: requests are not encrypted."""
+    ssl_keyfile: Path | None = None
+    """Its key; None: it is in `ssl_certfile`."""
+    insecure: bool = False
+    """Whether the server may listen on other addresses than loopback without a certificate."""
     max_body_mib: int = 64
     """Largest body of a request, MiB."""
     drain: float = 10.0

@@ -16,10 +16,11 @@ import uvicorn
 
 from trainer_server.engines.vllm.install import engine_python
 from trainer_server.process.files import write_atomic
+from trainer_server.server.access.auth import ensure_token
+from trainer_server.server.access.connections import DrainingServer, Limits, patient_protocol, raise_file_limit
+from trainer_server.server.access.exposure import address_of, check_exposure
 from trainer_server.server.app import check_engines, create_app
-from trainer_server.server.auth import ensure_token
 from trainer_server.server.config import ServerConfig
-from trainer_server.server.connections import DrainingServer, Limits, patient_protocol, raise_file_limit
 from trainer_server.server.server import check_names
 from trainer_server.wire import ConfigError
 
@@ -41,6 +42,7 @@ def serve(config: ServerConfig) -> None:
     raise_file_limit()
     home = config.home
     check_names(config)  # before the model is downloaded
+    check_exposure(config)
     if config.engine == "vllm" and not config.engine_urls:
         engine_python(home.cache)  # raises EngineError; before the model is downloaded, which may take long
     os.umask(0o077)  # texts of users are in the ledger, the jobs and the logs; the trainer and vLLM inherit this
@@ -57,8 +59,7 @@ def serve(config: ServerConfig) -> None:
         asyncio.run(check_engines(config))
         token = ensure_token(config.home)
         app = create_app(config, token)
-        host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
-        url = f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
+        url = address_of(config)
         write_atomic(home.server, json.dumps({"url": url, "pid": os.getpid()}))
         log.info("serving on %s; token in %s", url, home.token)
         settings = uvicorn.Config(
@@ -67,6 +68,8 @@ def serve(config: ServerConfig) -> None:
             ws="none",
             log_level="warning",
             access_log=False,
+            ssl_certfile=config.ssl_certfile,
+            ssl_keyfile=config.ssl_keyfile,
             timeout_graceful_shutdown=math.ceil(config.drain + _ENDING),
         )
         end = app.state.server.gateway.stopping.set

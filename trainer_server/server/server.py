@@ -34,8 +34,8 @@ from trainer_server.process.environment import check_present
 from trainer_server.process.hardware import flavour
 from trainer_server.process.identity import server_id
 from trainer_server.process.tasks import Rounds
+from trainer_server.server.access.connections import Limits
 from trainer_server.server.config import ServerConfig
-from trainer_server.server.connections import Limits
 from trainer_server.server.foreign import ForeignCompletions
 from trainer_server.server.records import Records
 from trainer_server.wire import ConfigError

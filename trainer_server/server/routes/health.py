@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from trainer_server.server.auth import authorized
+from trainer_server.server.access.auth import authorized
 from trainer_server.server.dependencies import ServerDep
 from trainer_server.server.server import Server
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 from fastapi import APIRouter, Request, Response
 from starlette.responses import FileResponse, RedirectResponse
 
-from trainer_server.server.auth import authorized
+from trainer_server.server.access.auth import authorized
 from trainer_server.server.dashboard.render import FOLDER, HEADERS, PageRoute, page
 from trainer_server.server.dashboard.sessions import LOGIN, SECONDS, Sessions
 from trainer_server.wire import NotFound

@@ -21,8 +21,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tests.support.patience import PATIENCE
-from trainer_server.server import connections
-from trainer_server.server.connections import DrainingServer, Limits, Stopped, patient_protocol
+from trainer_server.server.access import connections
+from trainer_server.server.access.connections import DrainingServer, Limits, Stopped, patient_protocol
 
 
 @pytest.mark.parametrize("files", [256, 1024, 4096, 2**20, resource.RLIM_INFINITY])
@@ -38,8 +38,8 @@ def test_eight_hundred_chats_fit_into_the_usual_limit() -> None:
 
 
 def test_the_soft_limit_of_files_is_raised_to_the_hard_one() -> None:
-    code = "import resource; from trainer_server.server.connections import Limits, raise_file_limit; raise_file_limit()"
-    code += "; print(resource.getrlimit(resource.RLIMIT_NOFILE), Limits.here().running)"
+    code = "import resource; from trainer_server.server.access.connections import Limits, raise_file_limit"
+    code += "; raise_file_limit(); print(resource.getrlimit(resource.RLIMIT_NOFILE), Limits.here().running)"
     line = ["sh", "-c", 'ulimit -Sn 256; ulimit -Hn 512; exec "$@"', "sh", sys.executable, "-c", code]
     done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout == "(512, 512) 32\n"

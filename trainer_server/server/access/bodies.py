@@ -6,7 +6,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trainer_server.gateway.errors import APIError
-from trainer_server.server.auth import authorized
+from trainer_server.server.access.auth import authorized
 
 
 class Bodies:

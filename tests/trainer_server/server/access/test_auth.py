@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from trainer_server.server.access.auth import KnownHosts
 from trainer_server.server.app import create_app
-from trainer_server.server.auth import KnownHosts
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Home
 
