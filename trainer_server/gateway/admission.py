@@ -31,6 +31,11 @@ class Admission:
         self._limit, self._admitted = running + waiting, 0
         self.refused = 0
 
+    @property
+    def under_way(self) -> int:
+        """Requests at engines and in line."""
+        return self._admitted
+
     @contextmanager
     def admitted(self) -> Iterator[None]:
         """Counts one request while the context is open, in line or at an engine.

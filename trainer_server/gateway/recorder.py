@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trainer_server.engines.served_model import ServedModel
@@ -55,10 +55,17 @@ class Recorder:
     Args:
         identity: Identity of this server.
         ledger: Where completions are recorded.
+        on_recorded: Called with completions once they are recorded.
     """
 
-    def __init__(self, identity: Identity, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        ledger: Ledger,
+        on_recorded: Callable[[Sequence[Completion]], None] = lambda completions: None,
+    ) -> None:
         self.identity = identity
+        self._on_recorded = on_recorded
         self._ledger = ledger
         self._background: set[asyncio.Task[None]] = set()
 
@@ -133,6 +140,7 @@ class Recorder:
         """
         try:
             await self._ledger.add(*completions)
+            self._on_recorded(completions)
         except LedgerError as error:
             raise APIError(507, str(error), code="ledger_unwritable") from None
 
@@ -142,6 +150,7 @@ class Recorder:
         async def add() -> None:
             try:
                 await self._ledger.add(*completions)
+                self._on_recorded(completions)
             except LedgerError as error:
                 log.error("an aborted completion was not recorded: %s", error)
 

@@ -16,6 +16,8 @@ from trainer_server.server.config import ServerConfig
 from trainer_server.server.dashboard import views
 from trainer_server.server.dashboard.sessions import Sessions
 from trainer_server.server.errors import add_error_handlers
+from trainer_server.server.metrics.counters import Measured, NamedRoute
+from trainer_server.server.metrics.state import State
 from trainer_server.server.rollout_paths import RolloutPaths
 from trainer_server.server.routes import ROUTERS
 from trainer_server.server.server import Server, make_engines, resolve_base
@@ -34,6 +36,7 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
         ConfigError, EngineError, LedgerError: Settings that cannot work.
     """
     server = Server(config)
+    server.series.register(State(server))
     sessions = Sessions(token)
 
     @asynccontextmanager
@@ -50,10 +53,12 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     app.state.server, app.state.sessions = server, sessions
     for router in (*ROUTERS, *views.ROUTERS):
         app.include_router(router)
+    app.add_middleware(NamedRoute)
     app.add_middleware(RolloutPaths)  # the last that is added is the first to be asked
     app.add_middleware(Bodies, most_mib=config.max_body_mib)
     app.add_middleware(BearerAuth, token=token, sessions=sessions)
     app.add_middleware(KnownHosts, hosts=(config.host, *config.allowed_hosts))
+    app.add_middleware(Measured, counters=server.counters)
     app.add_middleware(Stopped)
     add_error_handlers(app)
     return app

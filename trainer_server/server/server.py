@@ -7,6 +7,8 @@ import logging
 from collections import defaultdict
 from collections.abc import Sequence
 
+from prometheus_client import CollectorRegistry
+
 from trainer_server.engines.base import Engine, EngineSettings
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.registry import engine_factory
@@ -37,6 +39,7 @@ from trainer_server.process.tasks import Rounds
 from trainer_server.server.access.connections import Limits
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.foreign import ForeignCompletions
+from trainer_server.server.metrics.counters import Counters
 from trainer_server.server.records import Records
 from trainer_server.wire import ConfigError
 from trainer_server.wire.plugins import check_losses
@@ -83,9 +86,13 @@ class Server:
             is_named=self.names.is_named,
             wait=config.slot_wait,
         )
-        self.recorder = Recorder(self.identity, self.ledger)
+        self.series = CollectorRegistry()
+        """What Prometheus reads."""
+        self.counters = Counters(self.series)
+        self.recorder = Recorder(self.identity, self.ledger, self.counters.recorded)
         self.foreign = ForeignCompletions(self.identity, self.ledger)
         limits = Limits.here()
+        self.admission = Admission(limits.running, limits.waiting)
         self.gateway = Gateway(
             recorder=self.recorder,
             store=self.store,
@@ -95,7 +102,7 @@ class Server:
             canary=self.canary,
             pins=RolloutPins(self.rollouts),
             engines=self.engines,
-            admission=Admission(limits.running, limits.waiting),
+            admission=self.admission,
             max_tokens=config.max_tokens,
             engine_wait=config.engine_wait,
             media_domains=config.media_domains,

@@ -7,6 +7,7 @@ from trainer_server.server.routes import (
     completions,
     health,
     jobs,
+    metrics,
     openai,
     policies,
     records,
@@ -18,6 +19,7 @@ from trainer_server.server.routes import (
 ROUTERS: tuple[APIRouter, ...] = (
     openai.router,
     health.router,
+    metrics.router,
     policies.router,
     candidates.router,
     versions.router,

@@ -1,0 +1,1 @@
+"""What Prometheus reads at `/metrics`: requests and completions are counted, the rest is looked up when it asks."""
