@@ -93,7 +93,7 @@ class TrainingSettings:
     steps: int | None = None
     groups_per_step: int = 6
     n: int = 8
-    lr: float = 1e-3
+    lr: float = 5e-4
     loss_aggregation: Literal["loss_type", "trajectory"] = "trajectory"
     config: GRPOConfig | Callable[[int], GRPOConfig] | None = None
     dynamic_sampling: int = 1

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from art_mcp import GenerationSettings, RunSettings, connect, specialize
+from art_mcp import GenerationSettings, RunSettings, TrainingSettings, WarmStart, connect, specialize
 from benchmarks.servers.registry import SERVERS
+from trainer_server.wire import SFTConfig
 
 pytestmark = [pytest.mark.vllm, pytest.mark.servers, pytest.mark.usefixtures("found_by_clients")]
 
-MINUTES = 6.0
+MINUTES = 20.0
 
 
 async def test_a_server_is_used_better_after_a_few_minutes(tmp_path: Path) -> None:
+    """The work is limited and the time is ample: how much is learnt must not depend on what else the machine does."""
     server = SERVERS["time"]
     async with connect(server.command(), start_timeout=300) as connected:
         began = time.monotonic()
@@ -23,7 +25,10 @@ async def test_a_server_is_used_better_after_a_few_minutes(tmp_path: Path) -> No
             connected,
             policy="specialized",
             minutes=MINUTES,
-            generation=GenerationSettings(resources=dict(server.tables)),
+            scenarios=200,
+            generation=GenerationSettings(resources=dict(server.tables), difficulty=(1, 2)),
+            warm_start=WarmStart(config=SFTConfig(lr=2e-3, num_train_epochs=1, per_device_train_batch_size=4)),
+            training=TrainingSettings(steps=1),
             runs=RunSettings(rank=8),
             output=tmp_path / "out",
             progress=False,
@@ -36,5 +41,6 @@ async def test_a_server_is_used_better_after_a_few_minutes(tmp_path: Path) -> No
     assert made.after is not None
     assert made.after.headline_interval is not None
     assert made.after.headline_interval[0] > made.before.headline_interval[1]
-    assert took < 60 * (MINUTES + 2), "a stage may end late by an update or a step"
+    assert len(made.steps) == 1
+    assert took < 60 * MINUTES
     assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").exists()

@@ -43,7 +43,6 @@ def places(run: Trajectory) -> list[tuple[str, bool]]:
 
 
 @needs("langgraph_supervisor")
-@pytest.mark.filterwarnings("ignore:create_react_agent has been moved")  # which the package itself calls
 async def test_langgraph_supervisor(make: MakeModel, connected: TrainerServer) -> None:
     from langgraph_supervisor import create_supervisor
 
