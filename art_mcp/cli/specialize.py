@@ -92,7 +92,7 @@ def specialize_command(
     measure: Annotated[
         int, typer.Option(help="Runs of each scenario to measure its difficulty first; 0: steps find out.", min=0)
     ] = 0,
-    lr: Annotated[float, typer.Option(help="Learning rate of the first GRPO step; it falls.", min=0.0)] = 1e-3,
+    lr: Annotated[float, typer.Option(help="Learning rate of the first GRPO step; it falls.", min=0.0)] = 5e-4,
     loss_aggregation: AggregationOption = "trajectory",
     evaluate_every: Annotated[
         int | None,
