@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -56,17 +57,25 @@ class Imitation:
     config: SFTConfig
 
     def imitated_in(self, seconds: float | None) -> list[Conversation]:
-        """The demonstrations to imitate: where there is no time for two passes, not the longest quarter. These have
-        most of the tokens, nearly all of them results of tools, and no more calls and answers than others.
+        """The demonstrations to imitate: where there is no time for two passes, not the longest quarter of those that
+        have as many calls. These have most of the tokens, nearly all of them results of tools, and teach no more.
 
         Args:
             seconds: The time of the warm start. None: there is no limit.
         """
         if len(self.conversations) < _FEW or self._passes(seconds) >= 2:
             return self.conversations
-        lengths = [len(json.dumps(one.messages[1:])) for one in self.conversations]
-        limit = statistics.quantiles(lengths, n=4)[2]
-        return [one for one, length in zip(self.conversations, lengths, strict=True) if length <= limit]
+        sizes = [(len(one.messages), len(json.dumps(one.messages))) for one in self.conversations]
+        alike: defaultdict[int, list[int]] = defaultdict(list)
+        for messages, length in sizes:
+            alike[messages].append(length)
+        limits = {
+            messages: statistics.quantiles(lengths, n=4)[2] if len(lengths) >= _FEW else max(lengths)
+            for messages, lengths in alike.items()
+        }
+        return [
+            one for one, (messages, length) in zip(self.conversations, sizes, strict=True) if length <= limits[messages]
+        ]
 
     def measured_in(self, seconds: float | None) -> list[Conversation]:
         """The demonstrations to measure on, if there is time for a second pass. In the first one each update meets

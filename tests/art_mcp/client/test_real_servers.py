@@ -36,7 +36,7 @@ async def test_scenarios_for_a_real_server(
 
 
 ON_EVERY_SDK = ("cli", "client", "scenarios/test_catalog.py", "specialization/test_verify.py")
-"""Our client, and what reads its answers. What is made of them, tasks and copies of worlds, is the same on every SDK."""
+"""Our client, and what reads its answers. What is made of them, tasks and worlds, is the same on every SDK."""
 
 
 SDKS = {

@@ -46,5 +46,8 @@ def test_without_time_for_two_passes_the_longest_demonstrations_are_left_out() -
     assert imitation.imitated_in(None) == imitation.conversations
     assert imitation.imitated_in(3_600) == imitation.conversations
     assert imitation.imitated_in(60) == imitation.conversations[:30]
+    pairs = [one.model_copy(update={"messages": one.messages * 2}) for one in long]
+    both = Imitation([*conversations(30, 500, 400), *pairs], [], planned(long, 0))
+    assert both.imitated_in(60) == both.conversations, "they are long because they have more calls"
     few = Imitation(long, [], planned(long, 0))
     assert few.imitated_in(1) == long
