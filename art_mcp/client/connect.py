@@ -71,8 +71,8 @@ class Server:
         self.serial = serial
         self._max_result = max_result
         self._changed = False
-        self._patience = Patience(str((info.get("serverInfo") or {}).get("name") or "the MCP server"))
         server_info = info.get("serverInfo") or {}
+        self._patience = Patience(str(server_info.get("name") or "the MCP server"))
         self.name = str(server_info.get("name") or "unknown")
         self.version = str(server_info.get("version") or "")
         self.instructions = str(info.get("instructions") or "")
@@ -105,8 +105,8 @@ class Server:
         Raises:
             MCPError: The server did not answer, or it refused the call until the end.
         """
+        params = {"name": tool, "arguments": arguments}
         for attempt in count(1):
-            params = {"name": tool, "arguments": arguments}
             answer = await self._source.request("tools/call", params, record.progress)
             result = CallResult.of(answer, self._max_result)
             if not refused(result):

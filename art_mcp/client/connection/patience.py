@@ -51,6 +51,8 @@ class Patience:
     def __init__(self, server: str) -> None:
         self._server = server
         self._told = False
+        self.given_up = False
+        """Whether the last thing that was refused is not tried again."""
 
     async def wait(self, attempt: int, asked: float | None) -> bool:
         """Waits before a further attempt. False: there should be none.
@@ -59,7 +61,8 @@ class Patience:
             attempt: How many attempts were refused, from 1.
             asked: Seconds that the server asks for. None: it does not say.
         """
-        if attempt > len(WAITS) or (asked is not None and asked > LONGEST):
+        self.given_up = attempt > len(WAITS) or (asked is not None and asked > LONGEST)
+        if self.given_up:
             return False
         if not self._told:
             self._told = True
@@ -85,22 +88,24 @@ def asked_to_wait(result: CallResult) -> float | None:
     return float(found[1]) / (1_000 if found[2].lower().startswith("m") else 1)
 
 
-def patient(send: Send, server: str) -> Send:
+def patient(send: Send, patience: Patience) -> Send:
     """Wraps the function by which an HTTP client sends a request: what was refused with 429, or with 503 and a
     Retry-After, was not carried out, and is sent again.
 
     Args:
         send: The method `send` of a client of httpx, or of httpx2, which SDK 2 takes.
-        server: Name of the server, for the message.
+        patience: Waits, and knows afterwards whether it has given up.
     """
-    patience = Patience(server)
 
     async def sent(request: Any, **options: Any) -> Any:
         for attempt in count(1):
             response = await send(request, **options)
             asked = _retry_after(response.headers.get("retry-after"))
             limited = response.status_code == _TOO_MANY or (response.status_code == _UNAVAILABLE and asked is not None)
-            if not limited or not await patience.wait(attempt, asked):
+            if not limited:
+                patience.given_up = False
+                return response
+            if not await patience.wait(attempt, asked):
                 return response
             await response.aclose()
         raise AssertionError("count() does not end")

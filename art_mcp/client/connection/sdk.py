@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from pydantic import AnyUrl, BaseModel, ValidationError
 
-from art_mcp.client.connection.patience import patient
+from art_mcp.client.connection.patience import Patience, patient
 from trainer_server.wire import MCPError
 
 MAJOR = int(version("mcp").partition(".")[0])
@@ -88,11 +88,18 @@ class Channel:
     Args:
         session: The SDK's session or client.
         info: `serverInfo`, `instructions` and `capabilities`, as the server gave them.
+        patience: Sends requests again that were refused over HTTP.
     """
 
-    def __init__(self, session: Any, info: dict[str, Any]) -> None:
+    def __init__(self, session: Any, info: dict[str, Any], patience: Patience) -> None:
         self._session = session
+        self._patience = patience
         self.info = info
+
+    @property
+    def refused(self) -> bool:
+        """Whether the server refused the last request until the end, because there are too many."""
+        return self._patience.given_up
 
     async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None) -> dict[str, Any]:
         """Sends a request.
@@ -148,6 +155,7 @@ async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) 
         if getattr(message, "method", None) == "notifications/tools/list_changed":
             on_change()
 
+    patience = Patience(str(target))
     async with AsyncExitStack() as stack:
         transport: Any
         if isinstance(target, Stdio):
@@ -167,7 +175,7 @@ async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) 
                     print(f"HTTP {response.status_code} {response.reason_phrase}", file=errlog, flush=True)
 
             http.event_hooks = {"response": [note]}
-            setattr(http, "send", patient(http.send, str(target)))  # noqa: B010 - a client of httpx, or of httpx2
+            setattr(http, "send", patient(http.send, patience))  # noqa: B010 - a client of httpx, or of httpx2
             limit: dict[str, Any] = {"max_sse_event_size": MAX_EVENT} if MAJOR > 1 else {}
             transport = streamable_http_client(target.url, http_client=http, **limit)
         if MAJOR > 1:
@@ -176,13 +184,14 @@ async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) 
             client = await stack.enter_async_context(Client(transport, message_handler=hear))
             models = {"serverInfo": client.server_info, "capabilities": client.server_capabilities}
             info = {name: wire(model) for name, model in models.items() if model}
-            yield Channel(client, {**info, **({"instructions": client.instructions} if client.instructions else {})})
+            instructions = {"instructions": client.instructions} if client.instructions else {}
+            yield Channel(client, {**info, **instructions}, patience)
         else:
             from mcp import ClientSession
 
             streams = await stack.enter_async_context(transport)
             session = await stack.enter_async_context(ClientSession(streams[0], streams[1], message_handler=hear))
-            yield Channel(session, wire(await session.initialize()))
+            yield Channel(session, wire(await session.initialize()), patience)
 
 
 def wire(answer: BaseModel) -> dict[str, Any]:

@@ -86,7 +86,8 @@ class Session:
         """Sends a request, as `Channel.request` does.
 
         Raises:
-            MCPError: As `Channel.request`; with the failure `timeout` after the session's timeout, and with the failure
+            MCPError: As `Channel.request`; with the failure `limited` if the server refused it until the end, because
+                there are too many; with the failure `timeout` after the session's timeout, and with the failure
                 `closed` if the server has ended.
         """
         assert self._channel is not None
@@ -97,7 +98,7 @@ class Session:
             if call.done():
                 return call.result()
         except MCPError as error:
-            if self._stderr and self._stderr.last_line().startswith("HTTP 429"):
+            if self._channel.refused:
                 raise MCPError(
                     f"the server refuses calls because there are too many: {error}", failure="limited"
                 ) from None
@@ -106,9 +107,11 @@ class Session:
         finally:
             call.cancel()
         if not (call.done() or self._task.done()):
-            raise MCPError(f"no answer within {self._timeout:g} s", failure="timeout")
+            failure = "limited" if self._channel.refused else "timeout"
+            raise MCPError(f"no answer within {self._timeout:g} s", failure=failure)
         await self.close()
-        raise MCPError(f"the server ended its connection{self._last_words()}", failure="closed")
+        failure = "limited" if self._channel.refused else "closed"  # SDK 1 ends a session over a refusal
+        raise MCPError(f"the server ended its connection{self._last_words()}", failure=failure)
 
     async def close(self) -> None:
         """Ends the session and its process, within 2 × CLOSING seconds. Errors of the session are logged, not raised.

@@ -56,22 +56,29 @@ async def test_a_run_whose_call_was_refused_to_the_end_has_no_score() -> None:
 
 
 @pytest.mark.slow
-async def test_requests_that_http_refuses_are_sent_again() -> None:
-    from tests.support.mcp.server import server as tested
+async def test_requests_that_http_refuses_are_sent_again_and_only_those_refused_to_the_end_are_limited() -> None:
+    from tests.support.mcp.moody_server import server as moody  # SDK 1 serves a server once in a process
 
-    app, refusals = tested.streamable_http_app(), iter([429, 503, 429])
+    app, refusals = moody.streamable_http_app(), [(429, b"0.01"), (503, b"0.01"), (429, b"0.01")]
 
     async def busy(scope: Any, receive: Any, send: Any) -> None:
-        status = next(refusals, None) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if status is None:
+        if not (refusals and scope["type"] == "http" and scope["method"] == "POST"):
             return await app(scope, receive, send)
-        await send({"type": "http.response.start", "status": status, "headers": [(b"retry-after", b"0.01")]})
+        status, wait = refusals.pop(0)
+        await send({"type": "http.response.start", "status": status, "headers": [(b"retry-after", wait)]})
         await send({"type": "http.response.body", "body": b"not now"})
 
     with serving(busy) as url:
-        async with connect(f"{url}/mcp") as server:
-            assert (await server.call("add", {"a": 1, "b": 2})).text == "3"
-    assert next(refusals, None) is None
+        async with connect(f"{url}/mcp", timeout=5.0) as server:
+            assert not (await server.call("list_products", {})).is_error
+            assert not refusals
+            refusals.append((429, b"3600"))
+            assert (await server.call("list_products", {})).failure == "limited"
+            refusals.append((429, b"0.01"))
+            assert not (await server.call("list_products", {})).is_error
+            with pytest.raises(MCPError) as unknown:
+                await server.read("memo:///nowhere/at/all")
+    assert unknown.value.failure == "protocol", "an earlier refusal, which ended well, says nothing of it"
 
 
 @pytest.mark.slow
