@@ -113,20 +113,22 @@ class Emitter:
         short = [done for done in listed if done.length <= LONG]
         return short if short and self._rng.random() >= LONG_SHARE else listed
 
+    def _task(self, executed: Sequence[Tried], split: Split) -> MCPScenario | None:
+        """A task of one of several executed drafts of the same tools."""
+        listed = self._fitting(executed, split)
+        done = self._least_told(listed, few=len(listed) < TOLD)
+        return None if done is None else self._composer.task(done, split)
+
     def _single(self, split: Split) -> MCPScenario | None:
         for (name,) in self._rarest([(name,) for name in sorted(self._pool.singles)], split, "single"):
-            listed = self._fitting(self._pool.singles[name], split)
-            done = self._least_told(listed, few=len(listed) < TOLD)
-            if done is not None and (made := self._composer.task(done, split)):
+            if made := self._task(self._pool.singles[name], split):
                 return made
         return None
 
     def _chain(self, split: Split) -> MCPScenario | None:
         pairs = [pair for pair in self._pool.chains if self._pool.is_held(pair) is (split == "combinations")]
         for one, two in self._rarest(sorted(pairs), split, "chain"):
-            listed = self._fitting(self._pool.chains[one, two], split)
-            done = self._least_told(listed, few=len(listed) < TOLD)
-            if done is not None and (made := self._composer.task(done, split)):
+            if made := self._task(self._pool.chains[one, two], split):
                 return made
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from art_mcp.canonical import canonical
@@ -74,7 +74,7 @@ class Producer:
         self._drafted: set[str] = set()
         self._drawn: Counter[str] = Counter()
         self._held: Counter[str] = Counter()
-        self._failed: dict[str, int] = defaultdict(int)
+        self._failed: Counter[str] = Counter()
         self._idle: set[str] = set()
         self.dropped: list[Dropped] = []
 

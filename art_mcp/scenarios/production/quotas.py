@@ -78,9 +78,8 @@ class Kept:
     @property
     def held(self) -> int:
         """The size of a held-out set."""
-        of = HELD_OF if self.n is None else self.n
-        size = round(self.validation * of / len(HELD_OUT)) if self.n is not None else round(self.validation * of)
-        return min(size, MOST)
+        size = self.validation * HELD_OF if self.n is None else self.validation * self.n / len(HELD_OUT)
+        return min(round(size), MOST)
 
     def give_up(self) -> None:
         """Held-out sets of which nothing could be made leave their room to training."""
