@@ -1,6 +1,7 @@
 """The protocol of a ledger. A SQLite ledger implements it; another database, such as Postgres, needs one more class.
 
-Other packages use `Ledger` and `LedgerError` only; they know no database. See "A new ledger" in docs/contributing.md.
+Other packages use `Ledger` and `LedgerError` only; they know no database. See
+docs/contributing/ledger.md.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Protocol, runtime_checkable
 from trainer_server.wire import ARTError, Completion, Home
 
 RETENTION_DAYS = 30.0
-"""Days for which a completion is kept, at least."""
+"""Days for which a completion is kept where nobody says otherwise."""
 
 
 class LedgerError(ARTError):
@@ -86,12 +87,13 @@ class Ledger(Protocol):
         """
         ...
 
-    def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS) -> int:
+    def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS, most_bytes: int | None = None) -> int:
         """Deletes old completions. `add` must work while this runs.
 
         Args:
             keep: Ids of completions that open jobs need. They are not deleted, however old they are.
             days: Age in days above which completions are deleted.
+            most_bytes: Size of all completions above which the oldest are deleted, about; None: no limit.
 
         Returns:
             How many completions were deleted.
@@ -138,6 +140,45 @@ class ListsCompletions(Protocol):
 
         Raises:
             LedgerError: The ledger could not be read.
+        """
+        ...
+
+
+@runtime_checkable
+class ErasesCompletions(Protocol):
+    """What a ledger may have besides: it deletes completions that a user names, so that nothing of them is left. A
+    server whose ledger lacks it refuses to delete rollouts and policies."""
+
+    def matching(
+        self, *, rollouts: Sequence[str] = (), completions: Sequence[str] = (), policy: str | None = None
+    ) -> dict[str, str | None]:
+        """The completions of rollouts, those with these ids, and those of a policy.
+
+        Args:
+            rollouts: Ids of rollouts.
+            completions: Ids of completions.
+            policy: Name of a policy; None: of none.
+
+        Returns:
+            By id: the completion's rollout; None: it has none.
+
+        Raises:
+            LedgerError: The ledger could not be read.
+        """
+        ...
+
+    def erase(self, completions: Sequence[str]) -> bool:
+        """Deletes completions. When this returns, their text is in no file of the ledger. `add` must work meanwhile,
+        and may wait.
+
+        Args:
+            completions: Ids; unknown ids are ignored.
+
+        Returns:
+            Whether the files were written anew. If not, what was deleted is overwritten in them.
+
+        Raises:
+            LedgerError: The ledger could not be changed. A later call with the same ids goes on.
         """
         ...
 

@@ -5,23 +5,17 @@ A rollout keeps what it was given, also after the end of the trial and over a re
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainer_server.ledger.base import RETENTION_DAYS
-from trainer_server.ledger.file import LedgerFile
+from trainer_server.ledger.sqlite.file import LedgerFile
+from trainer_server.ledger.sqlite.slices import delete_in_slices
 from trainer_server.wire import Candidate
 from trainer_server.wire.text import writable
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS draws (
-    policy TEXT NOT NULL, rollout TEXT NOT NULL, trial REAL NOT NULL, version INTEGER NOT NULL,
-    taken INTEGER NOT NULL, time REAL NOT NULL, PRIMARY KEY (policy, rollout)
-) STRICT;
-CREATE INDEX IF NOT EXISTS draws_trial ON draws (policy, trial);
-"""
 
 
 class Draws:
@@ -35,7 +29,7 @@ class Draws:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = LedgerFile(path, "draws", _SCHEMA)
+        self._file = LedgerFile(path, "draws")
 
     def policies(self) -> set[str]:
         """The policies that have draws."""
@@ -74,10 +68,23 @@ class Draws:
         with self._file.opened() as db:
             return _counts(db, policy, candidate)
 
+    def erase(self, rollouts: Sequence[str], policy: str | None = None) -> None:
+        """Deletes the draws of rollouts, and those of a policy that is deleted."""
+        ids = json.dumps([writable(one) for one in rollouts])
+        with self._file.lock, self._file.opened() as db, db:
+            db.execute("DELETE FROM draws WHERE rollout IN (SELECT value FROM json_each(?))", (ids,))
+            db.execute("DELETE FROM draws WHERE policy = ?", (policy,))
+
     def purge(self, days: float = RETENTION_DAYS) -> None:
         """Deletes draws that are older than so many days: the ledger has no completions of their rollouts any more."""
-        with self._file.lock, self._file.opened() as db, db:
-            db.execute("DELETE FROM draws WHERE time < ?", (time.time() - days * 86400,))
+        before = time.time() - days * 86400
+        old = "SELECT rowid FROM draws WHERE time < ? ORDER BY time LIMIT ?"
+
+        def delete(most: int) -> int:
+            with self._file.lock, self._file.opened() as db, db:
+                return db.execute(f"DELETE FROM draws WHERE rowid IN ({old})", (before, most)).rowcount
+
+        delete_in_slices(delete)
 
 
 def _version(db: sqlite3.Connection, policy: str, rollout: str) -> int | None:

@@ -136,6 +136,8 @@ def _completion(row: Completion) -> RolloutCompletion:
         message=row.message,
         messages=_messages(row),
         error=_ERRORS.get(row.status),
+        prompt_tokens=len(row.prompt_token_ids),
+        sampled_tokens=len(row.token_ids),
         started=row.created,
     )
 

@@ -5,6 +5,7 @@ The ledger has what rollouts did. A ledger in another database needs no part of 
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections import OrderedDict
@@ -12,25 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer_server.ledger.base import RETENTION_DAYS
-from trainer_server.ledger.file import LedgerFile
-from trainer_server.ledger.run_rows import SCHEMA as RUNS
+from trainer_server.ledger.redaction import Redaction
 from trainer_server.ledger.run_rows import note_reward, note_spec
+from trainer_server.ledger.sqlite.file import LedgerFile
+from trainer_server.ledger.sqlite.slices import delete_in_slices
 from trainer_server.wire import GivenReward, Reward, RolloutListed, RolloutSpec
 from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.text import writable
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS rollouts (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    created REAL NOT NULL,
-    changed REAL NOT NULL,
-    spec TEXT
-) STRICT;
-CREATE TABLE IF NOT EXISTS rewards (rollout TEXT NOT NULL, record TEXT NOT NULL) STRICT;
-CREATE INDEX IF NOT EXISTS rewards_rollout ON rewards (rollout);
-CREATE TABLE IF NOT EXISTS policies (rollout TEXT NOT NULL, policy TEXT NOT NULL, PRIMARY KEY (rollout, policy)) STRICT;
-"""
 _REMEMBERED = 10_000
 """Rollouts whose registration is kept in memory, so that a request of theirs reads no file."""
 
@@ -40,18 +30,21 @@ class RolloutBook:
 
     Args:
         path: The file. It is created if it does not exist.
+        redaction: Changes texts before they are written.
 
     Raises:
         LedgerError: The file cannot be made or opened. All methods raise it when the file cannot be read or written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, redaction: Redaction | None = None) -> None:
+        self._redaction = redaction or Redaction()
         self._specs: OrderedDict[str, RolloutSpec | None] = OrderedDict()
         """By rollout: what it was registered with, None for nothing. The one that was asked for last stands last."""
-        self._file = LedgerFile(path, "rollouts", _SCHEMA + RUNS)
+        self._file = LedgerFile(path, "rollouts")
 
     def register(self, rollout_id: str, spec: RolloutSpec) -> None:
         """Records what a rollout is, in place of what was recorded before. When this returns, it survives a crash."""
+        spec = self._redaction.spec(spec)
         with self._file.lock:
             with self._file.opened() as db, db:
                 _touch(db, rollout_id)
@@ -87,7 +80,7 @@ class RolloutBook:
             reward: The reward. Its scenario becomes the rollout's, where it has one.
             policies: The policies that answered in the rollout until now.
         """
-        given = GivenReward(**reward.model_dump(), time=time.time())
+        given = GivenReward(**self._redaction.reward(reward).model_dump(), time=time.time())
         spec = self.spec(rollout_id)
         if reward.scenario is not None:
             spec = (spec or RolloutSpec()).model_copy(update={"scenario": given.scenario})
@@ -160,11 +153,25 @@ class RolloutBook:
             How many.
         """
         before = time.time() - days * 86400
+        old = "SELECT id FROM rollouts WHERE changed < ? ORDER BY changed LIMIT ?"
+
+        def delete(most: int) -> int:
+            with self._file.lock, self._file.opened() as db, db:
+                deleted = _delete(db, [one for (one,) in db.execute(old, (before, most))])
+                self._specs.clear()
+            return deleted
+
+        return delete_in_slices(delete)
+
+    def of_policy(self, policy: str) -> set[str]:
+        """Ids of the rollouts in which a policy had answered when they got a reward."""
+        with self._file.opened() as db:
+            return {one for (one,) in db.execute("SELECT rollout FROM policies WHERE policy = ?", (policy,))}
+
+    def erase(self, rollout_ids: Sequence[str]) -> int:
+        """Deletes what rollouts were registered with, and their rewards. Returns how many were there."""
         with self._file.lock, self._file.opened() as db, db:
-            old = "SELECT id FROM rollouts WHERE changed < ?"
-            for table in ("rewards", "policies"):
-                db.execute(f"DELETE FROM {table} WHERE rollout IN ({old})", (before,))
-            deleted = db.execute("DELETE FROM rollouts WHERE changed < ?", (before,)).rowcount
+            deleted = _delete(db, [writable(one) for one in rollout_ids])
             self._specs.clear()
         return deleted
 
@@ -173,6 +180,14 @@ class RolloutBook:
         self._specs.move_to_end(rollout_id)
         while len(self._specs) > _REMEMBERED:
             self._specs.popitem(last=False)
+
+
+def _delete(db: sqlite3.Connection, rollout_ids: Sequence[str]) -> int:
+    """Deletes rollouts with all that is known of them. In a transaction. Returns how many were there."""
+    ids = (json.dumps(rollout_ids),)
+    for table in ("rewards", "policies"):
+        db.execute(f"DELETE FROM {table} WHERE rollout IN (SELECT value FROM json_each(?))", ids)
+    return db.execute("DELETE FROM rollouts WHERE id IN (SELECT value FROM json_each(?))", ids).rowcount
 
 
 def _touch(db: sqlite3.Connection, rollout_id: str) -> None:

@@ -6,6 +6,7 @@ the ledger recorded is read from it in order (`follow`), so that the gateway doe
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 import zlib
@@ -16,21 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer_server.ledger.base import RETENTION_DAYS, Recorded
-from trainer_server.ledger.file import LedgerFile
-from trainer_server.ledger.run_rows import SCHEMA, change, note_text, note_trace, note_version, row_of
+from trainer_server.ledger.redaction import Redaction
+from trainer_server.ledger.run_rows import change, note_text, note_trace, note_version, row_of
+from trainer_server.ledger.sqlite.file import LedgerFile
+from trainer_server.ledger.sqlite.slices import delete_in_slices
 from trainer_server.wire import CompletionStatus, RunTrace
 from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.text import writable
 
 _TABLES = ("run_versions", "run_traces", "run_steps")
-_EARLIER = """
-INSERT OR IGNORE INTO runs (id, started, changed, evaluation, scenario, reward, rewarded_by)
-SELECT id, created, changed, coalesce(json_extract(spec, '$.evaluation'), 0),
-    nullif(json_extract(spec, '$.scenario.id'), ''), json_extract(last, '$.reward'), json_extract(last, '$.source')
-FROM (SELECT rollouts.*, (SELECT record FROM rewards WHERE rollout = id ORDER BY rowid DESC LIMIT 1) AS last
-    FROM rollouts)
-"""
-"""Rollouts that were registered or rewarded before there was a list."""
 _LOOSE = "completions without a rollout"
 
 
@@ -52,17 +47,15 @@ class RunBook:
 
     Args:
         path: The file of the rollouts. It is created if it does not exist.
+        redaction: Changes texts before they are written.
 
     Raises:
         LedgerError: The file cannot be made or opened. All methods raise it when the file cannot be read or written.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._file = LedgerFile(path, "runs", SCHEMA)
-        with self._file.opened() as db, db:
-            known = db.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('rollouts', 'rewards')").fetchone()
-            if known[0] == 2 and not db.execute("SELECT 1 FROM run_sources LIMIT 1").fetchone():
-                db.execute(_EARLIER)
+    def __init__(self, path: Path, redaction: Redaction | None = None) -> None:
+        self._redaction = redaction or Redaction()
+        self._file = LedgerFile(path, "runs")
 
     def opened(self) -> AbstractContextManager[sqlite3.Connection]:
         """A connection for reading, closed at the end of the block."""
@@ -76,6 +69,7 @@ class RunBook:
             trace: What the run did.
             answer: The beginning of what it answered, for a search.
         """
+        trace, answer = self._redaction.trace(trace), self._redaction.text(answer)
         record = zlib.compress(to_json(trace).encode(), 6)
         with self._file.lock, self._file.opened() as db, db:
             number = note_trace(db, run_id, trace, answer)
@@ -148,13 +142,54 @@ class RunBook:
             How many.
         """
         before = time.time() - days * 86400
+        old = "SELECT number FROM runs WHERE changed < ? ORDER BY changed LIMIT ?"
+
+        def delete(most: int) -> int:
+            with self._file.lock, self._file.opened() as db, db:
+                return _delete(db, [number for (number,) in db.execute(old, (before, most))])
+
         with self._file.lock, self._file.opened() as db, db:
-            old = "SELECT number FROM runs WHERE changed < ?"
-            for table in _TABLES:
-                db.execute(f"DELETE FROM {table} WHERE run IN ({old})", (before,))
-            db.execute(f"DELETE FROM run_texts WHERE rowid IN ({old})", (before,))
             db.execute("DELETE FROM run_minutes WHERE minute < ?", (int(before // 60),))
-            return db.execute("DELETE FROM runs WHERE changed < ?", (before,)).rowcount
+        return delete_in_slices(delete)
+
+    def of_policy(self, policy: str) -> set[str]:
+        """Ids of the runs in which a policy answered."""
+        query = "SELECT id FROM runs JOIN run_versions ON run = number WHERE run_versions.policy = ?"
+        with self._file.opened() as db:
+            return {one for (one,) in db.execute(query, (policy,))}
+
+    def erase(self, run_ids: Sequence[str], policy: str | None = None) -> int:
+        """Deletes runs, with all that clients told of them.
+
+        Args:
+            run_ids: Ids of rollouts.
+            policy: A policy that is deleted with them: what it answered each minute, and its steps.
+
+        Returns:
+            How many runs were there.
+        """
+        ids = (json.dumps([writable(one) for one in run_ids]),)
+        wanted = "SELECT number FROM runs WHERE id IN (SELECT value FROM json_each(?))"
+        with self._file.lock, self._file.opened() as db, db:
+            deleted = _delete(db, [number for (number,) in db.execute(wanted, ids)])
+            if policy is not None:
+                for table in ("run_minutes", "run_steps"):
+                    db.execute(f"DELETE FROM {table} WHERE policy = ?", (policy,))
+            db.execute("INSERT INTO run_texts (run_texts) VALUES ('optimize')")  # else its index keeps deleted words
+        return deleted
+
+    def overwrite(self) -> bool:
+        """Leaves nothing of what was deleted in the file of the rollouts; see `overwrite_deleted`."""
+        return self._file.overwrite()
+
+
+def _delete(db: sqlite3.Connection, numbers: Sequence[int]) -> int:
+    """Deletes runs with all that is known of them. In a transaction. Returns how many were there."""
+    runs = (json.dumps(numbers),)
+    for table in _TABLES:
+        db.execute(f"DELETE FROM {table} WHERE run IN (SELECT value FROM json_each(?))", runs)
+    db.execute("DELETE FROM run_texts WHERE rowid IN (SELECT value FROM json_each(?))", runs)
+    return db.execute("DELETE FROM runs WHERE number IN (SELECT value FROM json_each(?))", runs).rowcount
 
 
 def _note_calls(db: sqlite3.Connection, run_id: str, calls: Sequence[Recorded]) -> None:

@@ -102,6 +102,11 @@ class Outcome:
     successes: int
     """Runs with a reward of at least 1."""
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether all runs got the same reward: a group of them teaches nothing."""
+        return self.least == self.greatest
+
 
 class RunList:
     """Reads the book of runs. Any thread may call it.

@@ -13,49 +13,6 @@ from trainer_server.wire import RolloutScenario, RolloutSpec, RunTrace
 from trainer_server.wire.jsonl import to_json
 from trainer_server.wire.text import writable
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS runs (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    started REAL NOT NULL,
-    changed REAL NOT NULL,
-    seconds REAL NOT NULL DEFAULT 0,
-    trajectory TEXT,
-    policy TEXT,
-    version INTEGER,
-    several INTEGER NOT NULL DEFAULT 0,
-    scenario TEXT,
-    reward REAL,
-    rewarded_by TEXT,
-    failed TEXT,
-    evaluation INTEGER NOT NULL DEFAULT 0,
-    traced INTEGER NOT NULL DEFAULT 0,
-    graph TEXT,
-    calls INTEGER NOT NULL DEFAULT 0,
-    tokens INTEGER NOT NULL DEFAULT 0
-) STRICT;
-CREATE INDEX IF NOT EXISTS runs_started ON runs (started);
-CREATE INDEX IF NOT EXISTS runs_changed ON runs (changed);
-CREATE INDEX IF NOT EXISTS runs_policy ON runs (policy, version, started);
-CREATE INDEX IF NOT EXISTS runs_scenario ON runs (scenario, started) WHERE scenario IS NOT NULL;
-CREATE INDEX IF NOT EXISTS runs_evaluation ON runs (policy, version, reward) WHERE evaluation = 1;
-CREATE INDEX IF NOT EXISTS runs_trajectory ON runs (trajectory) WHERE trajectory IS NOT NULL;
-CREATE VIRTUAL TABLE IF NOT EXISTS run_texts USING fts5 (text);
-CREATE TABLE IF NOT EXISTS run_versions (
-    run INTEGER NOT NULL, policy TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (run, policy, version)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS run_traces (run INTEGER PRIMARY KEY, record BLOB NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS run_steps (
-    run INTEGER NOT NULL, job TEXT NOT NULL, policy TEXT NOT NULL, reference TEXT NOT NULL, reward REAL,
-    PRIMARY KEY (run, job, reference)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS run_steps_job ON run_steps (job);
-CREATE TABLE IF NOT EXISTS run_minutes (
-    minute INTEGER NOT NULL, policy TEXT NOT NULL, completions INTEGER NOT NULL, tokens INTEGER NOT NULL,
-    failed INTEGER NOT NULL, PRIMARY KEY (minute, policy)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS run_sources (source TEXT PRIMARY KEY, place TEXT NOT NULL) STRICT;
-"""
 _TEXT = 600
 """Characters of a run that a search looks at: the beginning of its task and of its answer."""
 

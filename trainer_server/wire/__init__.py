@@ -1,6 +1,7 @@
 """What server and clients share: the contract of the HTTP API, errors, where a server leaves its address, the guard of
 child processes; and what every part of the server may need: JSON Lines (jsonl.py), text that UTF-8 can hold (text.py),
-code from outside that an option names (plugins.py).
+code from outside that an option names (plugins.py), trackers (trackers/), schema numbers of
+files (schemas/).
 Imports the standard library and pydantic only."""
 
 from trainer_server.wire.completions import (
@@ -22,6 +23,7 @@ from trainer_server.wire.errors import (
     JobFailed,
     LLMError,
     MCPError,
+    NewerSchema,
     NotFound,
     NotStored,
     Refusal,
@@ -30,7 +32,7 @@ from trainer_server.wire.errors import (
     TrainingError,
     Unprocessable,
 )
-from trainer_server.wire.home import DEFAULT_URL, Connection, Home
+from trainer_server.wire.home import DEFAULT_URL, Connection, Home, TokenInfo
 from trainer_server.wire.policies import (
     LATEST,
     MAX_VERSION,
@@ -53,6 +55,8 @@ from trainer_server.wire.policies import (
 )
 from trainer_server.wire.rollouts import (
     ROLLOUT_PATTERN,
+    Erase,
+    Erased,
     GivenReward,
     Registration,
     Reward,
@@ -106,6 +110,8 @@ __all__ = [
     "Conversation",
     "Distillation",
     "EngineError",
+    "Erase",
+    "Erased",
     "ExportFormat",
     "Fork",
     "GRPOConfig",
@@ -119,6 +125,7 @@ __all__ = [
     "JobStatus",
     "LLMError",
     "MCPError",
+    "NewerSchema",
     "NotFound",
     "NotStored",
     "Policy",
@@ -145,6 +152,7 @@ __all__ = [
     "ServerUnreachable",
     "StepRequest",
     "StepResult",
+    "TokenInfo",
     "TrainingError",
     "TrajectoryRef",
     "Unprocessable",

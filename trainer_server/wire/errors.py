@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 SERVER_STOPPING = "server_stopping"
 """Code of the error with which a server that was told to stop breaks an answer off."""
 
@@ -11,6 +13,7 @@ class ARTError(Exception):
 
     ARTError
     ├── ConfigError        a setting, a file or an argument of the user is wrong
+    │   └── NewerSchema    a newer release wrote a file
     ├── ServerError        the trainer server answered with an error (carries its HTTP status)
     │   └── JobFailed      a training job ended in failure
     ├── ServerUnreachable  no server answers at the address
@@ -30,6 +33,22 @@ class ARTError(Exception):
 
 class ConfigError(ARTError):
     """A setting, a file or an argument is wrong."""
+
+
+class NewerSchema(ConfigError):
+    """A file has a schema that this release does not know. It was left as it is.
+
+    Args:
+        path: The file.
+        found: Number of its schema.
+        known: The highest number that this release knows.
+    """
+
+    def __init__(self, path: Path, found: int, known: int) -> None:
+        super().__init__(
+            f"{path} has schema {found}, and this release knows schemas up to {known}: a newer release wrote it. "
+            "Upgrade this one (pip install -U art-langgraph), or name another home (--home, ART_HOME)"
+        )
 
 
 class ServerError(ARTError):

@@ -20,6 +20,9 @@ VERSION = "X-ART-Version"
 COMPLETION = "X-ART-Completion"
 """Of an answer: the id of its completion in the ledger, whichever API was asked."""
 
+REQUEST = "X-Request-Id"
+"""Id of a request. The server takes that of the client, or makes one; it is in the answer, and in the server's log."""
+
 
 def version_text(version: int | Mapping[str, VersionRef]) -> str:
     """A version as the header VERSION has it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,11 +17,15 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel
+
 from trainer_server.wire.errors import ConfigError
 from trainer_server.wire.text import writable
 
 DEFAULT_URL = "http://127.0.0.1:8400"
 """The address of a server with the default host and port."""
+REWRITTEN = 2**30
+"""Bytes up to which a database is written anew after a deletion. Writers wait meanwhile: about 10 s for so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,16 @@ class Home:
     def token(self) -> Path:
         """File with the bearer token, mode 0600."""
         return self.root / "token"
+
+    @property
+    def tokens(self) -> Path:
+        """Named tokens: hashes, scopes and limits, no secrets. Mode 0600."""
+        return self.root / "tokens.json"
+
+    @property
+    def audit(self) -> Path:
+        """Directory of the audit log."""
+        return self.root / "audit"
 
     @property
     def server(self) -> Path:
@@ -138,7 +153,8 @@ def create_private(path: Path) -> None:
         OSError: The file cannot be made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_RDONLY, 0o600))
+    with suppress(FileExistsError):  # not opened: closing a database's file would end SQLite's locks of this process
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDONLY, 0o600))
 
 
 def write_private(path: Path, text: str) -> None:
@@ -148,6 +164,32 @@ def write_private(path: Path, text: str) -> None:
     """
     create_private(path)
     path.write_text(writable(text), encoding="utf-8")
+
+
+def overwrite_deleted(db: sqlite3.Connection, most_bytes: int = REWRITTEN) -> bool:
+    """Leaves nothing of deleted rows in the files of a database in WAL mode.
+
+    Rows are deleted under `PRAGMA secure_delete`, which overwrites them in their pages. That leaves copies in the log
+    of writes, which is emptied here, and may leave parts where SQLite had moved rows before. So the file is written
+    anew.
+
+    Args:
+        db: A connection without a transaction.
+        most_bytes: Size above which the file is not written anew, because writers would wait for too long.
+
+    Returns:
+        Whether the file was written anew.
+
+    Raises:
+        sqlite3.Error: The disk is full, or somebody reads for so long that the log cannot be emptied.
+    """
+    (pages,), (size,) = db.execute("PRAGMA page_count").fetchone(), db.execute("PRAGMA page_size").fetchone()
+    small = pages * size <= most_bytes
+    if small:
+        db.execute("VACUUM")
+    if db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+        raise sqlite3.OperationalError("the log of writes is in use by a reader, and could not be emptied")
+    return bool(small)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +244,16 @@ class Connection:
         """Finds the address of a server as `find` does."""
         url = base_url or os.environ.get("ART_BASE_URL") or Home.find(home).server_url() or DEFAULT_URL
         return url.rstrip("/").removesuffix("/v1")
+
+
+class TokenInfo(BaseModel):
+    """What `GET /api/token` says of the token that asks."""
+
+    name: str
+    scope: str
+    """`rollout`, `train` or `admin`; each has the rights of those before it."""
+    expires: float | None = None
+    """Unix time, seconds; None: never."""
 
 
 def origin(url: str) -> tuple[str, str, int | None]:

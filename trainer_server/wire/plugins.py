@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
@@ -11,6 +12,31 @@ from typing import Any, TypeVar
 
 from trainer_server.wire.errors import ConfigError
 from trainer_server.wire.steps import LOSS_NAMES
+
+log = logging.getLogger(__name__)
+
+UNREDACTED = "[not stored: redaction failed]"
+"""Stands for a text that the user's function could not redact."""
+TEXTS = frozenset(
+    {
+        *(
+            "input",
+            "metadata",
+            "output",
+            "error",
+            "reward_error",
+            "independent_reward_error",
+            "reward_reason",
+            "reason",
+        ),
+        *("messages", "message", "prompt", "system", "instructions"),
+        *("arguments", "result", "structured", "content", "failure", "progress"),
+    }
+)
+"""Parts of records that people, models and tools write."""
+_PARTS = frozenset({"scenario", "completions", "tool_calls", "nodes", "request"})
+"""Parts of records that have such parts."""
+_KEPT = frozenset({"role", "type", "id", "tool_call_id", "call_id"})
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
@@ -31,7 +57,8 @@ def factory_named(option: str, name: str, known: Mapping[str, Factory], what: st
         return known[name]
     module, _, attribute = name.partition(":")
     if not (module and attribute):
-        raise ConfigError(f"{option} {name}: there is {', '.join(sorted(known))}; name another as module:factory")
+        choice = f"there is {', '.join(sorted(known))}; name another as" if known else "name it as"
+        raise ConfigError(f"{option} {name}: {choice} module:{'factory' if known else 'function'}")
     try:
         factory = getattr(import_module(module), attribute, None)
     except ImportError as error:
@@ -49,6 +76,65 @@ def check_members(option: str, name: str, made: object, protocol: type) -> None:
         raise ConfigError(
             f"{option} {name}: {type(made).__name__} has no {', '.join(missing)}, which {asking} asks for"
         )
+
+
+class Redactor:
+    """A function of the user's that takes out of texts what must not be stored.
+
+    It gets every text in the parts of a record that people, models and tools write, and returns what is stored instead.
+    Names and ids that the records need to be read again are left alone. Where it raises, or returns no text, nothing of
+    the text is stored.
+
+    Args:
+        option: The option or variable that names the function, for messages.
+        name: `module:function`.
+
+    Raises:
+        ConfigError: There is no such function.
+    """
+
+    def __init__(self, option: str, name: str) -> None:
+        self._function: Callable[[str], object] = factory_named(option, name, {}, "takes a text and returns one")
+        self._option, self._said = f"{option} {name}", False
+
+    def record(self, record: Any) -> Any:
+        """A record, as JSON has it, with its texts redacted: those below the names of `TEXTS`, at any depth of lists
+        and of the parts of a record."""
+        if isinstance(record, list):
+            return [self.record(one) for one in record]
+        if not isinstance(record, dict):
+            return record
+        return {
+            name: self.text(value) if name in TEXTS else self.record(value) if name in _PARTS else value
+            for name, value in record.items()
+        }
+
+    def text(self, value: Any) -> Any:
+        """A JSON value with all of its texts redacted, but for names and ids in messages."""
+        if isinstance(value, str):
+            return self._redacted(value)
+        if isinstance(value, list):
+            return [self.text(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        kept = _KEPT | {"name"} if "arguments" in value or value.get("role") == "tool" else _KEPT
+        return {
+            name: inner if name in kept and isinstance(inner, str) else self.text(inner)
+            for name, inner in value.items()
+        }
+
+    def _redacted(self, text: str) -> str:
+        try:
+            redacted = self._function(text)
+            if isinstance(redacted, str):
+                return redacted
+            problem = f"returned {type(redacted).__name__}, not a text"
+        except Exception as error:  # the user's function; its message may have the text in it
+            problem = f"raised {type(error).__name__}"
+        if not self._said:
+            self._said = True
+            log.error("%s %s: %r is stored in place of such texts (said once)", self._option, problem, UNREDACTED)
+        return UNREDACTED
 
 
 def loss_place(definition: str) -> tuple[str, str, str]:

@@ -127,6 +127,10 @@ class RolloutCompletion(BaseModel):
     """The request's messages."""
     error: str | None = None
     """Why the answer is not whole; None: it is."""
+    prompt_tokens: int | None = None
+    """Tokens of the prompt."""
+    sampled_tokens: int | None = None
+    """Tokens of the answer."""
     started: float
     """Unix time, seconds."""
 
@@ -291,6 +295,31 @@ class RunTrace(BaseModel):
     seconds: float = 0.0
     left_out: list[str] = Field(default_factory=list)
     """What the client left out because the run is too large to be sent."""
+
+
+class Erase(BaseModel):
+    """Body of `POST /api/rollouts/erase`: what is deleted, with all that is left of it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rollouts: list[str] = Field(default_factory=list, max_length=1000)
+    """Ids of rollouts."""
+    completions: list[str] = Field(default_factory=list, max_length=100_000)
+    """Ids of completions, those that belong to no rollout, for example."""
+
+
+class Erased(BaseModel):
+    """What was deleted. The same request again deletes nothing more."""
+
+    rollouts: int = 0
+    completions: int = 0
+    jobs: int = 0
+    """Jobs that have ended and used what was deleted: their files are gone, and their outcome is a line of
+    `jobs/ended.jsonl`."""
+    versions: int = 0
+    rewritten: bool = True
+    """Whether the databases were written anew. A database above 1 GiB is not: what was deleted is overwritten in it
+    (SQLite's secure_delete)."""
 
 
 def hinted_messages(messages: Any, hint: str) -> Any:

@@ -102,6 +102,7 @@ def test_rollouts_from_before_there_was_a_list_are_taken_up(tmp_path: Path) -> N
     rollouts.reward("a", Reward(reward=0.5), [])
     with rollouts._file.opened() as db, db:
         db.execute("DROP TABLE runs")
+        db.execute("PRAGMA user_version = 0")
     run = the_run(RunBook(tmp_path / "r.sqlite"))
     assert (run.scenario, run.reward, run.rewarded_by) == ("s", 0.5, "http")
 

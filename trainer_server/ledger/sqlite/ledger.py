@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from trainer_server.ledger.base import RETENTION_DAYS, LedgerError, Recorded
+from trainer_server.ledger.sqlite.slices import delete_in_slices
 from trainer_server.wire import Completion
-from trainer_server.wire.home import create_private
+from trainer_server.wire.home import create_private, overwrite_deleted
 from trainer_server.wire.jsonl import from_json, to_json
+from trainer_server.wire.schemas import DatabaseSchema, script
 from trainer_server.wire.text import writable
 
-_SCHEMA = """
+_FIRST = """
 CREATE TABLE IF NOT EXISTS completions (
     id TEXT PRIMARY KEY,
     created REAL NOT NULL,
@@ -28,13 +31,23 @@ CREATE TABLE IF NOT EXISTS completions (
     status TEXT NOT NULL,
     record TEXT NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS places (last INTEGER NOT NULL) STRICT;
 CREATE INDEX IF NOT EXISTS completions_created ON completions (created);
 CREATE INDEX IF NOT EXISTS completions_rollout ON completions (rollout, created) WHERE rollout IS NOT NULL;
 """
+_BY_POLICY = "CREATE INDEX IF NOT EXISTS completions_policy ON completions (policy) WHERE policy IS NOT NULL;"
+"""For the deletion of a policy, which would read the whole file."""
+SCHEMA = DatabaseSchema(script(_FIRST), script(_BY_POLICY))
+_INSERT = """
+INSERT OR REPLACE INTO completions (rowid, id, created, policy, version, rollout, status, record) VALUES (
+    1 + max(coalesce((SELECT max(rowid) FROM completions), 0), coalesce((SELECT max(last) FROM places), 0)),
+    ?, ?, ?, ?, ?, ?, ?
+)
+"""
+"""SQLite by itself would give the place of the newest row again after that row was deleted, and whoever reads in the
+order of places (`recorded`) would miss the next one."""
 _BATCH = 512
 """Largest number of rows in one transaction."""
-_PURGED = 1000
-"""Rows that are deleted in one transaction. Answers wait while it runs."""
 
 _Entry = tuple[Completion, asyncio.Future[None]]
 """A completion, and the future that is resolved once it is on disk."""
@@ -54,6 +67,7 @@ class SQLiteLedger:
 
     Raises:
         LedgerError: The file cannot be made or opened.
+        NewerSchema: A newer release wrote it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,8 +77,7 @@ class SQLiteLedger:
         try:
             create_private(path)
             with closing(sqlite3.connect(path, timeout=30)) as db:
-                db.execute("PRAGMA journal_mode=WAL")
-                db.executescript(_SCHEMA)
+                SCHEMA.bring_up(db, path)
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"the ledger at {path} cannot be opened: {error}") from error
 
@@ -97,31 +110,50 @@ class SQLiteLedger:
             "SELECT rowid, created, policy, version, rollout, status, "
             "coalesce(json_array_length(record, '$.token_ids'), 0), "
             "substr(CAST(coalesce(json_extract(record, '$.request.messages[#-1].content'), '') AS TEXT), 1, 300) "
-            f"FROM completions WHERE rowid > {{}} ORDER BY rowid LIMIT {limit:d}"
+            "FROM completions WHERE rowid > ? ORDER BY rowid LIMIT ?"
         )
-        return [Recorded(*row) for row in self._select(statement, [after])]
+        with self._reading() as db:
+            db.text_factory = _readable  # SQLite makes bytes that are no UTF-8 of half a surrogate pair
+            return [Recorded(*row) for row in db.execute(statement, (after, limit))]
 
-    def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS) -> int:
-        before, deleted = time.time() - days * 86400, 0
+    def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS, most_bytes: int | None = None) -> int:
         try:
-            with closing(sqlite3.connect(self.path, timeout=30)) as db:
+            with closing(self._open()) as db:
                 with db:
+                    _keep_place(db)
                     db.execute("CREATE TEMP TABLE keep (id TEXT PRIMARY KEY)")
                     db.executemany("INSERT OR IGNORE INTO keep VALUES (?)", ((kept,) for kept in keep))
-                while True:
-                    started = time.monotonic()
-                    with db:
-                        count = db.execute(
-                            "DELETE FROM completions WHERE id IN "
-                            "(SELECT id FROM completions WHERE created < ? AND id NOT IN keep LIMIT ?)",
-                            (before, _PURGED),
-                        ).rowcount
-                    deleted += count
-                    if count < _PURGED:
-                        return deleted
-                    time.sleep(time.monotonic() - started)  # SQLite does not queue writers: other writers need a gap
+                deleted = delete_in_slices(lambda rows: _delete_oldest(db, time.time() - days * 86400, rows))
+                if most_bytes is not None:
+                    deleted += delete_in_slices(
+                        lambda rows: _delete_oldest(db, math.inf, rows) if _used_bytes(db) > most_bytes else 0
+                    )
+                return deleted
         except sqlite3.Error as error:
             raise LedgerError(f"old completions in {self.path} cannot be deleted: {error}") from error
+
+    def matching(
+        self, *, rollouts: Sequence[str] = (), completions: Sequence[str] = (), policy: str | None = None
+    ) -> dict[str, str | None]:
+        select = "SELECT id, rollout FROM completions WHERE"
+        rows = self._select(f"{select} rollout IN ({{}})", [writable(one) for one in rollouts])
+        rows += self._select(f"{select} id IN ({{}})", completions)
+        if policy is not None:
+            rows += self._select(f"{select} policy = {{}}", [policy])
+        return dict(rows)
+
+    def erase(self, completions: Sequence[str]) -> bool:
+        try:
+            with closing(self._open()) as db:
+                with db:
+                    _keep_place(db)
+                for start in range(0, len(completions), _CHUNK):
+                    chunk = completions[start : start + _CHUNK]
+                    with db:
+                        db.execute(f"DELETE FROM completions WHERE id IN ({','.join('?' * len(chunk))})", chunk)
+                return overwrite_deleted(db)
+        except sqlite3.Error as error:
+            raise LedgerError(f"completions in {self.path} cannot be deleted: {error}. Ask again") from error
 
     def close(self) -> None:
         if self._thread is None:
@@ -133,14 +165,19 @@ class SQLiteLedger:
     def _select(self, statement: str, ids: Sequence[str | int]) -> list[tuple[Any, ...]]:
         """Rows of a statement, in which `{}` stands for values. Opens a new connection, so any thread may call it."""
         rows: list[tuple[Any, ...]] = []
+        with self._reading() as db:
+            for start in range(0, len(ids), _CHUNK):
+                chunk = ids[start : start + _CHUNK]
+                rows += db.execute(statement.format(",".join("?" * len(chunk))), chunk)
+        return rows
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
         try:
             with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as db:
-                for start in range(0, len(ids), _CHUNK):
-                    chunk = ids[start : start + _CHUNK]
-                    rows += db.execute(statement.format(",".join("?" * len(chunk))), chunk)
+                yield db
         except sqlite3.Error as error:
             raise LedgerError(f"the ledger at {self.path} cannot be read: {error}") from error
-        return rows
 
     def _write(self) -> None:
         db: sqlite3.Connection | None = None
@@ -165,6 +202,7 @@ class SQLiteLedger:
         db = sqlite3.connect(self.path, timeout=30)
         try:
             db.execute("PRAGMA synchronous=FULL")
+            db.execute("PRAGMA secure_delete=ON")
         except BaseException:
             db.close()
             raise
@@ -176,7 +214,7 @@ class SQLiteLedger:
         try:
             with db:
                 db.executemany(
-                    "INSERT OR REPLACE INTO completions VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    _INSERT,
                     (_row(completion) for completion, _ in batch),
                 )
         except sqlite3.Error as failure:
@@ -196,6 +234,41 @@ class SQLiteLedger:
         error = LedgerError(f"the ledger at {self.path} cannot be written: {failure}")
         for _, future in batch:
             _resolve(future, error)
+
+
+def _delete_oldest(db: sqlite3.Connection, before: float, most: int) -> int:
+    """Deletes completions that are not in the table `keep`, the oldest first, in a transaction; returns how many.
+
+    Args:
+        db: A connection without a transaction.
+        before: Unix time from which on completions stay.
+        most: How many at most.
+    """
+    with db:
+        return db.execute(
+            "DELETE FROM completions WHERE id IN "
+            "(SELECT id FROM completions WHERE created < ? AND id NOT IN keep ORDER BY created LIMIT ?)",
+            (before, most),
+        ).rowcount
+
+
+def _readable(text: bytes) -> str:
+    return text.decode(errors="replace")
+
+
+def _used_bytes(db: sqlite3.Connection) -> int:
+    """Bytes of the pages that hold something. Free pages are used again; the file does not shrink."""
+    names = ("page_count", "freelist_count", "page_size")
+    pages, free, size = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+    return int((pages - free) * size)
+
+
+def _keep_place(db: sqlite3.Connection) -> None:
+    """Notes the place of the newest row, before it may be deleted. In a transaction."""
+    (last,) = db.execute("SELECT max(rowid) FROM completions").fetchone()
+    if last is not None:
+        db.execute("DELETE FROM places WHERE last < ?", (last,))
+        db.execute("INSERT INTO places SELECT ? WHERE NOT EXISTS (SELECT 1 FROM places)", (last,))
 
 
 def _row(completion: Completion) -> tuple[object, ...]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.home_files import files_with
 from tests.support.ledger_rows import row
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.sqlite import SQLiteLedger
@@ -88,6 +89,15 @@ async def test_half_a_surrogate_pair_is_kept_and_read(tmp_path: Path) -> None:
     ledger.close()
 
 
+async def test_a_message_with_half_a_surrogate_pair_does_not_end_the_list(tmp_path: Path) -> None:
+    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
+    for one in ("half", "tail"):
+        asked = {"messages": [{"role": "user", "content": "say \ud83d" if one == "half" else "say it"}]}
+        await ledger.add(row(one).model_copy(update={"request": asked}))
+    assert [one.text.rstrip("\ufffd") for one in ledger.recorded(0, 10)] == ["say ", "say it"]
+    ledger.close()
+
+
 async def test_a_row_that_cannot_be_written_fails_alone(tmp_path: Path) -> None:
     ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
     bad = row("bad").model_copy(update={"request": {"messages": object()}})
@@ -121,7 +131,51 @@ async def test_answers_get_in_between_while_much_is_deleted(tmp_path: Path) -> N
             committed.append(reader.execute("SELECT count(*) FROM completions").fetchone()[0])
             await asyncio.sleep(0)
     assert await purge == 5000
-    assert set(committed) & {4000, 3000, 2000, 1000}  # no transaction holds all of it
+    assert set(committed) - {5000, 0}  # no transaction holds all of it
+    ledger.close()
+
+
+async def test_the_oldest_go_first_where_the_ledger_is_too_large(tmp_path: Path) -> None:
+    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
+    texts = {"content": "x" * 4000}
+    rows = [row(f"c{number}", 1e9 + number).model_copy(update={"message": texts}) for number in range(3000)]
+    await ledger.add(*rows)
+    size = ledger.path.stat().st_size
+    assert ledger.purge(keep=["c0"], days=1e5, most_bytes=size * 2) == 0
+    deleted = ledger.purge(keep=["c0"], days=1e5, most_bytes=size // 2)
+    assert 1500 <= deleted < 2500
+    newest = {f"c{number}" for number in range(deleted + 1, 3000)}
+    assert set(ledger.read([one.id for one in rows])) == {"c0", *newest}
+    ledger.close()
+
+
+@pytest.mark.parametrize("way", ["erase", "purge"])
+async def test_the_place_of_a_deleted_completion_is_not_given_again(tmp_path: Path, way: str) -> None:
+    """Whoever reads in the order of places would miss the completion that gets it."""
+    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
+    await ledger.add(row("a", 1.0), row("b", 1.0))
+    last = ledger.recorded(0, 10)[-1].place
+    if way == "erase":
+        ledger.erase(["b", "a"])
+    else:
+        ledger.purge()
+    await ledger.add(row("c"))
+    assert [one.place > last for one in ledger.recorded(last, 10)] == [True]
+    ledger.close()
+
+
+async def test_what_is_erased_is_in_no_file_while_others_read_and_write(tmp_path: Path) -> None:
+    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
+    marked = [row(f"m{number}").model_copy(update={"message": {"content": "zebrafinch"}}) for number in range(50)]
+    for one in marked:
+        await ledger.add(one, row(f"other {one.id}"))
+    erased = asyncio.create_task(asyncio.to_thread(ledger.erase, [one.id for one in marked]))
+    await asyncio.gather(*(ledger.add(row(f"later {number}")) for number in range(50)))
+    assert await erased is True
+    assert files_with(tmp_path, "zebrafinch", tokens=False) == []
+    found = ledger.read([f"{kind}{number}" for number in range(50) for kind in ("other m", "later ", "m")])
+    assert len(found) == 100
+    assert ledger.matching(policy="agent").keys() == found.keys()
     ledger.close()
 
 

@@ -1,0 +1,128 @@
+"""The SQLite file beside the ledger: registrations and rewards of rollouts, the list of runs, and draws.
+
+Each use has a connection of its own. What is committed survives a crash.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from trainer_server.ledger.base import LedgerError
+from trainer_server.wire.home import create_private, overwrite_deleted
+from trainer_server.wire.schemas import DatabaseSchema, script
+
+_FIRST = """
+CREATE TABLE IF NOT EXISTS rollouts (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    created REAL NOT NULL,
+    changed REAL NOT NULL,
+    spec TEXT
+) STRICT;
+CREATE TABLE IF NOT EXISTS rewards (rollout TEXT NOT NULL, record TEXT NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS rewards_rollout ON rewards (rollout);
+CREATE TABLE IF NOT EXISTS policies (rollout TEXT NOT NULL, policy TEXT NOT NULL, PRIMARY KEY (rollout, policy)) STRICT;
+CREATE TABLE IF NOT EXISTS runs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    started REAL NOT NULL,
+    changed REAL NOT NULL,
+    seconds REAL NOT NULL DEFAULT 0,
+    trajectory TEXT,
+    policy TEXT,
+    version INTEGER,
+    several INTEGER NOT NULL DEFAULT 0,
+    scenario TEXT,
+    reward REAL,
+    rewarded_by TEXT,
+    failed TEXT,
+    evaluation INTEGER NOT NULL DEFAULT 0,
+    traced INTEGER NOT NULL DEFAULT 0,
+    graph TEXT,
+    calls INTEGER NOT NULL DEFAULT 0,
+    tokens INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX IF NOT EXISTS runs_started ON runs (started);
+CREATE INDEX IF NOT EXISTS runs_changed ON runs (changed);
+CREATE INDEX IF NOT EXISTS runs_policy ON runs (policy, version, started);
+CREATE INDEX IF NOT EXISTS runs_scenario ON runs (scenario, started) WHERE scenario IS NOT NULL;
+CREATE INDEX IF NOT EXISTS runs_evaluation ON runs (policy, version, reward) WHERE evaluation = 1;
+CREATE INDEX IF NOT EXISTS runs_trajectory ON runs (trajectory) WHERE trajectory IS NOT NULL;
+CREATE VIRTUAL TABLE IF NOT EXISTS run_texts USING fts5 (text);
+CREATE TABLE IF NOT EXISTS run_versions (
+    run INTEGER NOT NULL, policy TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (run, policy, version)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS run_traces (run INTEGER PRIMARY KEY, record BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS run_steps (
+    run INTEGER NOT NULL, job TEXT NOT NULL, policy TEXT NOT NULL, reference TEXT NOT NULL, reward REAL,
+    PRIMARY KEY (run, job, reference)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS run_steps_job ON run_steps (job);
+CREATE TABLE IF NOT EXISTS run_minutes (
+    minute INTEGER NOT NULL, policy TEXT NOT NULL, completions INTEGER NOT NULL, tokens INTEGER NOT NULL,
+    failed INTEGER NOT NULL, PRIMARY KEY (minute, policy)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS run_sources (source TEXT PRIMARY KEY, place TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS draws (
+    policy TEXT NOT NULL, rollout TEXT NOT NULL, trial REAL NOT NULL, version INTEGER NOT NULL,
+    taken INTEGER NOT NULL, time REAL NOT NULL, PRIMARY KEY (policy, rollout)
+) STRICT;
+CREATE INDEX IF NOT EXISTS draws_trial ON draws (policy, trial);
+INSERT OR IGNORE INTO runs (id, started, changed, evaluation, scenario, reward, rewarded_by)
+SELECT id, created, changed, coalesce(json_extract(spec, '$.evaluation'), 0),
+    nullif(json_extract(spec, '$.scenario.id'), ''), json_extract(last, '$.reward'), json_extract(last, '$.source')
+FROM (SELECT rollouts.*, (SELECT record FROM rewards WHERE rollout = id ORDER BY rowid DESC LIMIT 1) AS last
+    FROM rollouts);
+"""
+"""The last statement takes up rollouts that were registered or rewarded before there was a list of runs."""
+_BY_AGE = """
+CREATE INDEX IF NOT EXISTS rollouts_changed ON rollouts (changed);
+CREATE INDEX IF NOT EXISTS draws_time ON draws (time);
+"""
+"""For retention."""
+SCHEMA = DatabaseSchema(script(_FIRST), script(_BY_AGE))
+
+
+class LedgerFile:
+    """The file, for one of those who use it. Any thread may do so; this process is the only writer.
+
+    `lock` is for those who write, or read and then write.
+
+    Args:
+        path: The file. It is created if it does not exist.
+        content: What is used of it, for messages.
+
+    Raises:
+        LedgerError: The file cannot be made or opened.
+        NewerSchema: A newer release wrote it.
+    """
+
+    def __init__(self, path: Path, content: str) -> None:
+        self._path, self._content = path, content
+        self.lock = threading.Lock()
+        try:
+            create_private(path)
+        except OSError as error:
+            raise LedgerError(f"the {content} at {path} cannot be opened: {error}") from error
+        with self.opened() as db:
+            SCHEMA.bring_up(db, path)
+
+    def overwrite(self) -> bool:
+        """Leaves nothing of what was deleted in the file; see `overwrite_deleted`. Raises LedgerError."""
+        with self.lock, self.opened() as db:
+            return overwrite_deleted(db)
+
+    @contextmanager
+    def opened(self) -> Iterator[sqlite3.Connection]:
+        """A connection, closed at the end of the block. Raises LedgerError if the file cannot be read or written."""
+        try:
+            with closing(sqlite3.connect(self._path, timeout=30)) as db:
+                db.execute("PRAGMA synchronous=FULL")
+                db.execute("PRAGMA secure_delete=ON")
+                yield db
+        except sqlite3.Error as error:
+            raise LedgerError(f"the {self._content} in {self._path} cannot be read or written: {error}") from error

@@ -1,0 +1,94 @@
+"""Trackers by name. To add one to the project, write a class and add an entry here; others are named by their place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from trainer_server.wire.errors import ConfigError
+from trainer_server.wire.plugins import check_members, factory_named
+from trainer_server.wire.trackers.base import Tracker
+from trainer_server.wire.trackers.jsonl import JSONLTracker
+from trainer_server.wire.trackers.mlflow import MLflowTracker
+from trainer_server.wire.trackers.tensorboard import TensorBoardTracker
+from trainer_server.wire.trackers.trackio import TrackioTracker
+from trainer_server.wire.trackers.wandb import WandbTracker
+
+TrackerFactory = Callable[[], Tracker]
+
+TRACKERS: dict[str, TrackerFactory] = {
+    "jsonl": JSONLTracker,
+    "mlflow": MLflowTracker,
+    "tensorboard": TensorBoardTracker,
+    "trackio": TrackioTracker,
+    "wandb": WandbTracker,
+}
+"""Those that show numbers, which a client and a server have."""
+
+OF_CLIENTS = ("langfuse", "langsmith")
+"""Those that show runs: clients add them (`art_langgraph.trackers`), servers leave them out, because they have none."""
+
+ENVIRONMENT = "ART_TRACKERS"
+"""The environment variable with names of trackers, between commas."""
+
+
+def named_by(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The names in `ART_TRACKERS`, without repetitions."""
+    return list(dict.fromkeys(filter(None, map(str.strip, environment.get(ENVIRONMENT, "").split(",")))))
+
+
+def make_trackers(
+    wanted: Sequence[str | Tracker],
+    known: Mapping[str, TrackerFactory] = TRACKERS,
+    *,
+    option: str = "--tracker",
+    skip: Callable[[str], None] | None = None,
+) -> list[tuple[str, Tracker]]:
+    """Makes trackers, and imports their libraries. Nothing is opened before `Tracker.start`.
+
+    Args:
+        wanted: Names in `known`, places `module:Class` of others, or trackers.
+        known: Trackers by name.
+        option: What named them, for messages.
+        skip: Told why a tracker is left out that cannot be made; None: that is an error.
+
+    Returns:
+        Name and tracker, in this order, each name once.
+
+    Raises:
+        ConfigError: There is no such tracker, its library is missing, or an object is none.
+    """
+    made: dict[str, Tracker] = {}
+    for one in wanted:
+        name = one if isinstance(one, str) else _free(type(one).__name__, made)
+        if name in made:
+            continue
+        try:
+            tracker = _made(option, one, known) if isinstance(one, str) else one
+            check_members(option, name, tracker, Tracker)
+        except ConfigError as error:
+            if skip is None:
+                raise
+            skip(str(error))
+        else:
+            made[name] = tracker
+    return list(made.items())
+
+
+def _made(option: str, name: str, known: Mapping[str, TrackerFactory]) -> Tracker:
+    factory = factory_named(option, name, known, "makes a tracker")
+    try:
+        return factory()
+    except ConfigError:
+        raise
+    except Exception as error:  # of anybody's code
+        raise ConfigError(f"{option} {name}: it cannot be made: {type(error).__name__}: {error}") from error
+
+
+def _free(name: str, taken: Mapping[str, object]) -> str:
+    """A name that is not taken: two trackers of one class are two trackers."""
+    number = 2
+    free = name
+    while free in taken:
+        free, number = f"{name}-{number}", number + 1
+    return free

@@ -1,0 +1,135 @@
+"""The tree of a run: nodes of graphs inside of one another, with their attempts, model calls and tool calls."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from trainer_server.wire import Completion, CompletionStatus, RunTrace
+from trainer_server.wire.rollouts import TraceCall, TraceNode, TraceTool
+
+_DEEPEST = 40
+"""Levels of a tree that are shown. What is deeper stands at its root."""
+
+
+@dataclass(slots=True)
+class CallItem:
+    """A call of a chat model."""
+
+    call: TraceCall
+    row: Completion | None
+    """What the ledger has of it; None: it has nothing."""
+    heard: bool = True
+    """Whether the client heard of the call. The ledger knows more than the client where a program calls by itself."""
+
+    @property
+    def started(self) -> float:
+        return self.call.started
+
+
+@dataclass(slots=True)
+class ToolItem:
+    """A tool call."""
+
+    tool: TraceTool
+
+    @property
+    def started(self) -> float:
+        return self.tool.started
+
+
+@dataclass(slots=True)
+class NodeItem:
+    """A run of a node, and what happened in it."""
+
+    node: TraceNode
+    attempt: int = 1
+    """Which attempt at its work it is."""
+    attempts: int = 1
+    inside: list[Item] = field(default_factory=list)
+
+    @property
+    def started(self) -> float:
+        return self.node.started
+
+    @property
+    def label(self) -> str:
+        """The node's name."""
+        return self.node.node or (self.node.path[-1] if self.node.path else "node")
+
+
+Item = NodeItem | CallItem | ToolItem
+
+
+def tree(trace: RunTrace | None, completions: Sequence[Completion]) -> list[Item]:
+    """The items at the root of a run, each level in the order of its start.
+
+    Args:
+        trace: What the client told; None: nothing. Then the tree is the list of completions.
+        completions: What the ledger has of the run.
+    """
+    rows = {row.id: row for row in completions}
+    root: list[Item] = []
+    nodes = _nodes(trace)
+    for item in nodes.values():
+        _children(root, nodes, item.node.parent).append(item)
+    heard: set[str | None] = set()
+    for call in trace.completions if trace else ():
+        heard.add(call.id)
+        where = call.attempt if call.attempt in nodes else call.parent
+        _children(root, nodes, where).append(CallItem(call, rows.get(call.id or "")))
+    for tool in trace.tool_calls if trace else ():
+        where = tool.attempt if tool.attempt in nodes else tool.parent
+        _children(root, nodes, where).append(ToolItem(tool))
+    root += [CallItem(_unheard(row), row, heard=trace is None) for row in completions if row.id not in heard]
+    for inside in (root, *(item.inside for item in nodes.values())):
+        inside.sort(key=lambda item: item.started)
+    return root
+
+
+def calls(items: Sequence[Item]) -> Iterator[tuple[str, CallItem]]:
+    """All model calls of a tree with the path of their nodes, in the order of the tree."""
+
+    def walk(inside: Sequence[Item], path: str) -> Iterator[tuple[str, CallItem]]:
+        for item in inside:
+            if isinstance(item, NodeItem):
+                yield from walk(item.inside, f"{path}/{item.label}" if path else item.label)
+            elif isinstance(item, CallItem):
+                yield path, item
+
+    return walk(items, "")
+
+
+def _nodes(trace: RunTrace | None) -> dict[str | None, NodeItem]:
+    """The runs of nodes by their ids, with the numbers of their attempts; oldest first."""
+    if trace is None:
+        return {}
+    ordered = sorted(trace.nodes, key=lambda node: node.started)
+    total = Counter(node.namespace for node in ordered)
+    seen: defaultdict[str, int] = defaultdict(int)
+    found: dict[str | None, NodeItem] = {}
+    for place, node in enumerate(ordered):
+        seen[node.namespace] += 1
+        key = node.attempt if node.attempt is not None and node.attempt not in found else f"\0{place}"
+        found[key] = NodeItem(node, seen[node.namespace], total[node.namespace])
+    for item in found.values():  # what is its own ancestor, or too deep, stands at the root
+        above, depth = item.node.parent, 0
+        while above in found and depth <= _DEEPEST:
+            above, depth = found[above].node.parent, depth + 1
+        if depth > _DEEPEST:
+            item.node = item.node.model_copy(update={"parent": None})
+    return found
+
+
+def _children(root: list[Item], nodes: dict[str | None, NodeItem], parent: str | None) -> list[Item]:
+    return nodes[parent].inside if parent is not None and parent in nodes else root
+
+
+def _unheard(row: Completion) -> TraceCall:
+    """A call that only the ledger knows."""
+    broken = None if row.status is CompletionStatus.complete else f"the answer is {row.status}"
+    model = row.model or row.policy or row.base_model
+    return TraceCall(
+        id=row.id, model=model, version=row.version, message=row.message, error=broken, started=row.created
+    )
