@@ -1,7 +1,9 @@
-"""Commands of the server side: `art-langgraph serve`, `plan`, `doctor`, `engine install | command | status`."""
+"""Commands of the server side: `art-langgraph serve`, `plan`, `doctor`, `engine install | command | status`, `tokens`,
+`audit`, `backup`, `restore`."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -10,9 +12,12 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from trainer_server.cli.audit import audit_command
+from trainer_server.cli.backup import backup_command, restore_command
 from trainer_server.cli.doctor import doctor_command
 from trainer_server.cli.parser_options import ReasoningOption, ToolOption
 from trainer_server.cli.plan import plan_command
+from trainer_server.cli.tokens import app as tokens_app
 from trainer_server.process.extras import SERVER, require
 from trainer_server.wire import Home
 
@@ -155,28 +160,77 @@ def serve_command(
             help="Versions kept of each policy, besides its best, version 0, those in use. Default: all.", min=1
         ),
     ] = None,
+    redact: Annotated[
+        str | None,
+        typer.Option(
+            help="MODULE:FUNCTION that takes a text and returns what is stored instead: of prompts, answers, traces. "
+            "Token ids are stored as they are."
+        ),
+    ] = None,
+    keep_days: Annotated[
+        float,
+        typer.Option(help="Days for which completions and their rollouts are kept. Open jobs keep theirs.", min=1),
+    ] = 30.0,
+    keep_gib: Annotated[
+        float | None,
+        typer.Option(
+            help="Size of the ledger above which the oldest completions are deleted before their time; 0: no limit.",
+            min=0,
+        ),
+    ] = 50.0,
     keep_jobs: Annotated[
         float,
         typer.Option(help="Days for which jobs that have ended stay listed; then jobs/ended.jsonl has them.", min=1),
     ] = 30.0,
+    gpu_hour_price: Annotated[
+        float | None,
+        typer.Option(
+            help="Price of an hour of one GPU in USD, for the costs that trainings report.",
+            envvar="ART_GPU_HOUR_PRICE",
+            min=0.0,
+        ),
+    ] = None,
+    billed_gpus: Annotated[
+        int | None,
+        typer.Option(
+            help="GPUs that are paid for while the server runs. Default: those of this machine; unknown with "
+            "--engine-url.",
+            min=0,
+        ),
+    ] = None,
     job_time_limit: Annotated[
         float, typer.Option(help="Seconds that the trainer may take for one job; a job that takes longer fails.", min=1)
     ] = 86400.0,
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option(help="Lines of the log: for people, or a JSON object each.")
+    ] = "text",
+    log_file: Annotated[
+        Path | None, typer.Option(help="A file that gets the log too, besides the standard error.", dir_okay=False)
+    ] = None,
+    log_max_mib: Annotated[int, typer.Option(help="Size at which another --log-file is begun, MiB.", min=1)] = 50,
+    log_files: Annotated[int, typer.Option(help="Earlier log files that are kept: FILE.1 is the newest.", min=1)] = 5,
+    log_requests: Annotated[bool, typer.Option(help="Log each request: route, status, seconds.")] = False,
 ) -> None:
     """Serve a base model and its policies: OpenAI-compatible gateway, training API, dashboard.
 
     Writes its address and a bearer token under the home directory, where ChatART and TrainerClient find them.
+    ART_TRACKERS=wandb,tensorboard in the environment shows the metrics of all jobs there too.
     Stop it with Ctrl-C: vLLM and the trainer end with it, and a restart goes on where it was.
     """
     import os
 
     require(*SERVER, extra="server")
+    from trainer_server.process.logs import LogSettings
     from trainer_server.server.config import ServerConfig
     from trainer_server.server.serve import serve
+    from trainer_server.wire.trackers import named_by
 
     serve(
         ServerConfig(
             home=Home.find(home),
+            logs=LogSettings(
+                format=log_format, file=log_file, max_mib=log_max_mib, files=log_files, requests=log_requests
+            ),
             ledger=ledger,
             model=model,
             revision=revision,
@@ -214,8 +268,14 @@ def serve_command(
             adapter_slots=adapter_slots,
             max_rank=max_rank,
             keep_versions=keep_versions,
+            redact=redact,
+            keep_days=keep_days,
+            keep_gib=keep_gib or None,
             keep_jobs=keep_jobs,
             job_time_limit=job_time_limit,
+            trackers=tuple(named_by()),
+            gpu_hour_price=gpu_hour_price,
+            billed_gpus=billed_gpus,
         )
     )
 
@@ -295,12 +355,24 @@ def command_command(
 
 
 @engine_app.command("status")
-def status_command() -> None:
-    """Show whether vLLM is installed, and where."""
+def status_command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False) -> None:
+    """Show whether vLLM is installed, and where. Ends with status 1 if it is not.
+
+    `art-langgraph status` shows the engines of a running server.
+    """
     from trainer_server.engines.vllm import install as engine_install
 
     cache = Home.find().cache
     installation = engine_install.status(cache)
+    if as_json:
+        facts = {"installed": installation is not None, "unused": engine_install.unused(cache) or None}
+        if installation is not None:
+            facts |= {"requirement": installation.requirement, "flavour": installation.flavour}
+        where = engine_install.directory(cache) if installation is None else installation.directory
+        print(json.dumps({**facts, "directory": str(where)}, indent=2))
+        if installation is None:
+            raise typer.Exit(1)
+        return
     if installation is None:
         print(f"not installed in {engine_install.directory(cache)}: run `art-langgraph engine install`")
     else:
@@ -317,3 +389,7 @@ def register(app: typer.Typer) -> None:
     app.command("plan")(plan_command)
     app.command("doctor")(doctor_command)
     app.add_typer(engine_app, name="engine")
+    app.add_typer(tokens_app, name="tokens")
+    app.command("audit")(audit_command)
+    app.command("backup")(backup_command)
+    app.command("restore")(restore_command)

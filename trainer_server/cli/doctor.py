@@ -23,7 +23,7 @@ _MARKS = {
 
 
 def doctor_command(
-    model: Annotated[str, typer.Option(help="As `serve` has it: `embedded`, a directory, or a hub id.")],
+    model: Annotated[str, typer.Option(help="As `serve` has it: `embedded`, a directory, or a hub id.")] = "embedded",
     revision: Annotated[str | None, typer.Option(help="As `serve` has it.")] = None,
     rank: Annotated[int, typer.Option(help="Largest LoRA rank that policies may have.", min=1, max=256)] = 16,
     gpus: Annotated[

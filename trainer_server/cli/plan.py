@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -28,10 +29,22 @@ def plan_command(
     concurrency: Annotated[int, typer.Option(help="Requests at once.", min=1)] = 64,
     tool_call_parser: ToolOption = AUTO,
     reasoning_parser: ReasoningOption = AUTO,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """Say what a model needs on these GPUs, and how to serve it there. Asks no network and no GPU."""
+    """Say what a model needs on these GPUs, and how to serve it there. Asks no network and no GPU.
+
+    Ends with status 1 if it does not fit.
+    """
     workload = Workload(model, ModelShape.find(model), gpus, gpu_memory, context, rank, policies, concurrency)
     plan = make_plan(workload)
+    given = {TOOL_FLAG: tool_call_parser, REASONING_FLAG: reasoning_parser}
+    flags = [word for flag, name in given.items() if name != AUTO for word in (flag, name)]
+    line = " ".join([plan.command, *flags]) if plan.fits else ""
+    if as_json:
+        print(json.dumps(_facts(plan, line), indent=2))
+        if not plan.fits:
+            raise typer.Exit(1)
+        return
     console = Console(highlight=False, soft_wrap=True)
     engine = f"{plan.engines} engine{'s' if plan.engines > 1 else ''}, each on {plan.tensor} GPU"
     console.print(_table(f"{engine}{'s' if plan.tensor > 1 else ''} (GiB of one GPU)", plan.engine_items, plan.kv_gib))
@@ -56,9 +69,30 @@ def plan_command(
     )
     chosen = _parser_lines(model, tool_call_parser, reasoning_parser)
     console.print("\n".join(chosen), markup=False)
-    given = {TOOL_FLAG: tool_call_parser, REASONING_FLAG: reasoning_parser}
-    flags = [word for flag, name in given.items() if name != AUTO for word in (flag, name)]
-    console.print("\n" + " ".join([plan.command, *flags]), markup=False)
+    console.print("\n" + line, markup=False)
+
+
+def _facts(plan: Plan, line: str) -> dict[str, Any]:
+    """The plan as JSON. GiB are those of one GPU."""
+    return {
+        "fits": plan.fits,
+        "why_not": None if plan.fits else _why(plan),
+        "remedies": [] if plan.fits else remedies(plan.workload),
+        "command": line if plan.fits else None,
+        "engines": {
+            "count": plan.engines,
+            "gpus_each": plan.tensor,
+            "gib": {item.name: item.gib for item in plan.engine_items},
+            "kv_cache_gib": plan.kv_gib,
+        },
+        "trainer": {
+            "gpus": plan.trainer,
+            "turns": plan.turns,
+            "gib": {item.name: item.gib for item in plan.trainer_items},
+        },
+        "kv_tokens": plan.kv_tokens,
+        "main_memory_gib": plan.main_memory_gib,
+    }
 
 
 def _parser_lines(model: str, tools: str, reasoning: str) -> list[str]:

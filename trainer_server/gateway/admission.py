@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -23,13 +24,17 @@ class Admission:
         waiting: Requests that stand in line. Each has a connection to its client.
 
     Attributes:
+        most: Requests that are taken at once, those in line included.
         refused: Requests that were refused since the start of the server.
+        running: Requests at engines.
+        by_policy: Requests at engines and in line, by policy; None: the base model.
     """
 
     def __init__(self, running: int, waiting: int) -> None:
         self._places = asyncio.Semaphore(running)
-        self._limit, self._admitted = running + waiting, 0
-        self.refused = 0
+        self.most, self._admitted = running + waiting, 0
+        self.refused = self.running = 0
+        self.by_policy: Counter[str | None] = Counter()
 
     @property
     def under_way(self) -> int:
@@ -37,13 +42,16 @@ class Admission:
         return self._admitted
 
     @contextmanager
-    def admitted(self) -> Iterator[None]:
+    def admitted(self, policy: str | None = None) -> Iterator[None]:
         """Counts one request while the context is open, in line or at an engine.
+
+        Args:
+            policy: Which is asked; None: the base model.
 
         Raises:
             APIError: 429, the line is full.
         """
-        if self._admitted >= self._limit:
+        if self._admitted >= self.most:
             self.refused += 1
             message = (
                 f"{self._admitted} requests are under way, as many as this server takes: ask again in {RETRY_AFTER} s, "
@@ -51,13 +59,21 @@ class Admission:
             )
             raise APIError(429, message, code="too_many_requests", retry_after=RETRY_AFTER)
         self._admitted += 1
+        self.by_policy[policy] += 1
         try:
             yield
         finally:
             self._admitted -= 1
+            self.by_policy[policy] -= 1
+            if not self.by_policy[policy]:
+                del self.by_policy[policy]
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
         """A place at an engine while the context is open. Waits in line for it, first come, first served."""
         async with self._places:
-            yield
+            self.running += 1
+            try:
+                yield
+            finally:
+                self.running -= 1

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from trainer_server.engines.base import AdapterLost, Engine, EngineLost, Reply, RequestRefused
 from trainer_server.engines.model_files import ModelFiles
 from trainer_server.engines.pool import Engines
-from trainer_server.engines.slots import Key, NoFreeSlot, Slots
+from trainer_server.engines.slots import Key, NoFreeSlot, Slots, adapter_name
 from trainer_server.gateway.admission import Admission
 from trainer_server.gateway.answer import Answer, as_text, unusable_calls, why_incomplete
 from trainer_server.gateway.chat_request import ChatRequest
@@ -27,6 +27,7 @@ from trainer_server.gateway.splice.splicer import Prompt
 from trainer_server.policies.names import PolicyNames
 from trainer_server.wire import Completion, CompletionStatus, EngineError
 from trainer_server.wire.headers import COMPLETION
+from trainer_server.wire.watching import gen_ai, tracing
 
 log = logging.getLogger("trainer_server")
 
@@ -76,6 +77,7 @@ class Call:
         self._engine: Engine | None = None
         self._tries = self._deaths = 0
         self.id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._span = tracing.NOTHING
         self._created = time.time()
 
     async def answer(self) -> Response:
@@ -188,8 +190,9 @@ class Call:
         Raises:
             APIError: The server has too many requests; or in place of an EngineLost.
         """
-        with self._admission.admitted():
+        with self._admission.admitted(self._source.policy):
             status = CompletionStatus.failed
+            self._span = self._traced()
             try:
                 yield
                 status = CompletionStatus.complete
@@ -200,8 +203,45 @@ class Call:
                 status = CompletionStatus.aborted
                 raise
             finally:
+                self._end_span(answers, status)
                 if status != CompletionStatus.complete:
                     self._recorder.add_later(self._rows(answers, status))
+
+    def _traced(self) -> tracing.Span:
+        """The span of the request, while traces are on."""
+        if not tracing.on():
+            return tracing.NOTHING
+        name, about = gen_ai.chat(self._chat.model, rollout=self._source.rollout)
+        asked = self._chat.sampling
+        return tracing.begin(
+            name,
+            {
+                **about,
+                "gen_ai.request.max_tokens": asked.max_tokens,
+                "gen_ai.request.temperature": asked.temperature,
+                "gen_ai.request.choice.count": asked.n if asked.n > 1 else None,
+                "art.policy": self._source.policy,
+                "art.version": self._source.version,
+                "art.stream": self._chat.stream,
+            },
+        )
+
+    def _end_span(self, answers: Sequence[Answer], status: CompletionStatus) -> None:
+        if self._span is tracing.NOTHING:
+            return
+        names = self._source.policy and adapter_name((self._source.policy, self._source.version or 0))
+        self._span.set(
+            gen_ai.answered(
+                id=self.id,
+                model=names or self._recorder.identity.base.name,
+                prompt=len(answers[0].prompt_token_ids),
+                sampled=sum(len(answer.token_ids) for answer in answers),
+                reasons=[answer.finish_reason for answer in answers],
+            )
+        )
+        if status != CompletionStatus.complete:
+            self._span.fail(status.value)
+        self._span.end()
 
     async def _chunks(self) -> AsyncGenerator[dict[str, Any]]:
         """Chunks of the engine's answer. If the engine dies before its first chunk, the request is sent again."""
@@ -239,7 +279,7 @@ class Call:
             APIError: The engine refused the request, or no engine is ready.
             EngineLost: The engine went away.
         """
-        async with self._loaded_engine() as (engine, name):
+        async with self._loaded_engine() as (engine, name), self._engine_span(engine, name):
             self._engine = engine
             if self._chat.wants_tools and (hindrance := engine.no_tools):
                 raise APIError(400, f"`tools`: {hindrance}", code="tools_not_parsed", param="tools")
@@ -265,6 +305,22 @@ class Call:
                         request = self._chat.upstream(name)
                     else:
                         raise _as_api_error(refusal) from None
+
+    @asynccontextmanager
+    async def _engine_span(self, engine: Engine, name: str) -> AsyncIterator[None]:
+        """The span of an engine's work. It is not entered: the parts of a stream are asked for by other tasks."""
+        if self._span is tracing.NOTHING:
+            yield
+            return
+        about = {"server.address": engine.url, "gen_ai.request.model": name, "gen_ai.operation.name": "chat"}
+        span = tracing.begin("engine", about, kind="client", parent=self._span.parent)
+        try:
+            yield
+        except Exception as error:
+            span.fail(error)
+            raise
+        finally:
+            span.end()
 
     @property
     def _key(self) -> Key | None:

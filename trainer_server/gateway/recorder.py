@@ -12,6 +12,7 @@ from trainer_server.gateway.answer import Answer
 from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import Ledger, LedgerError
+from trainer_server.ledger.redaction import Redaction
 from trainer_server.wire import Completion, CompletionStatus, Continuation
 
 log = logging.getLogger("trainer_server")
@@ -56,6 +57,7 @@ class Recorder:
         identity: Identity of this server.
         ledger: Where completions are recorded.
         on_recorded: Called with completions once they are recorded.
+        redaction: Changes texts before they are recorded.
     """
 
     def __init__(
@@ -63,10 +65,11 @@ class Recorder:
         identity: Identity,
         ledger: Ledger,
         on_recorded: Callable[[Sequence[Completion]], None] = lambda completions: None,
+        redaction: Redaction | None = None,
     ) -> None:
         self.identity = identity
         self._on_recorded = on_recorded
-        self._ledger = ledger
+        self._ledger, self._redaction = ledger, redaction or Redaction()
         self._background: set[asyncio.Task[None]] = set()
 
     def row(
@@ -139,8 +142,7 @@ class Recorder:
             APIError: 507, the ledger could not be written.
         """
         try:
-            await self._ledger.add(*completions)
-            self._on_recorded(completions)
+            await self._write(completions)
         except LedgerError as error:
             raise APIError(507, str(error), code="ledger_unwritable") from None
 
@@ -149,14 +151,21 @@ class Recorder:
 
         async def add() -> None:
             try:
-                await self._ledger.add(*completions)
-                self._on_recorded(completions)
+                await self._write(completions)
             except LedgerError as error:
                 log.error("an aborted completion was not recorded: %s", error)
 
         task = asyncio.create_task(add())
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    async def _write(self, completions: Sequence[Completion]) -> None:
+        if self._redaction.on:
+            redacted = await asyncio.to_thread(lambda: [self._redaction.completion(one) for one in completions])
+            await self._ledger.add(*redacted)
+        else:
+            await self._ledger.add(*completions)
+        self._on_recorded(completions)
 
     async def close(self) -> None:
         """Waits until the completions of `add_later` are recorded."""

@@ -1,17 +1,28 @@
-"""The ASGI application: the server behind its routes; Host, token and size of a request are checked before them."""
+"""The ASGI application: the server behind its routes. Host, token, size, scope and limits of a request are checked
+before them, and what it did is written into the audit log."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from trainer_server.engines.base import EngineLost
+from trainer_server.process.tasks import Rounds
+from trainer_server.server.access.audit import AuditLog
+from trainer_server.server.access.audited import Audited, Refusals
 from trainer_server.server.access.auth import BearerAuth, KnownHosts
 from trainer_server.server.access.bodies import Bodies
 from trainer_server.server.access.connections import Stopped
+from trainer_server.server.access.quotas import Metered
+from trainer_server.server.access.requests import RequestIds
+from trainer_server.server.access.scopes import check_scope
+from trainer_server.server.access.tokens import Keyring, TokenBook
+from trainer_server.server.access.traces import Traced
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.dashboard import views
 from trainer_server.server.dashboard.sessions import Sessions
@@ -21,8 +32,17 @@ from trainer_server.server.metrics.state import State
 from trainer_server.server.rollout_paths import RolloutPaths
 from trainer_server.server.routes import ROUTERS
 from trainer_server.server.server import Server, make_engines, resolve_base
+from trainer_server.wire import ConfigError
+from trainer_server.wire.watching import tracing
 
 log = logging.getLogger("trainer_server")
+
+_LAST_SPANS = 5.0
+"""Seconds that a server which ends waits for its last spans to be sent."""
+SERVICE = "art-langgraph-server"
+"""The name of this service in traces."""
+_USES_WRITTEN = 30.0
+"""Seconds between two times at which is written down when tokens were used."""
 
 
 def create_app(config: ServerConfig, token: str) -> FastAPI:
@@ -30,36 +50,58 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
 
     Args:
         config: What `serve` was asked for.
-        token: The bearer token that requests must carry.
+        token: The server's own key, which may do everything. The named tokens are in the home.
 
     Raises:
         ConfigError, EngineError, LedgerError: Settings that cannot work.
     """
     server = Server(config)
     server.series.register(State(server))
-    sessions = Sessions(token)
+    keys, audit = Keyring(token, TokenBook(config.home)), AuditLog(config.home)
+    sessions = Sessions(keys)
+
+    async def write_uses() -> None:
+        await asyncio.sleep(_USES_WRITTEN)
+        await asyncio.to_thread(keys.write_uses)
+
+    uses = Rounds("record of when tokens were used", write_uses)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await server.start()
+        uses.start()
         try:
             yield
         finally:
-            await server.stop()
+            await asyncio.gather(uses.stop(), server.stop())
+            with suppress(ConfigError, OSError):  # only the time of the last use is lost
+                await asyncio.to_thread(keys.write_uses)
+            with suppress(TimeoutError):  # the signal that ends the process leaves no time afterwards
+                await asyncio.wait_for(asyncio.to_thread(tracing.flush), _LAST_SPANS)
 
     app = FastAPI(
-        title="art-langgraph trainer server", version="0.1.0", lifespan=lifespan, docs_url=None, redoc_url=None
+        title="art-langgraph trainer server",
+        version=version("art-langgraph"),
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.server, app.state.sessions = server, sessions
     for router in (*ROUTERS, *views.ROUTERS):
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(check_scope)])
+    app.add_middleware(Audited, audit=audit)
     app.add_middleware(NamedRoute)
+    app.add_middleware(Metered, quotas=server.quotas)
     app.add_middleware(RolloutPaths)  # the last that is added is the first to be asked
     app.add_middleware(Bodies, most_mib=config.max_body_mib)
-    app.add_middleware(BearerAuth, token=token, sessions=sessions)
+    app.add_middleware(BearerAuth, keys=keys, sessions=sessions)
+    app.add_middleware(Refusals, audit=audit)
     app.add_middleware(KnownHosts, hosts=(config.host, *config.allowed_hosts))
     app.add_middleware(Measured, counters=server.counters)
     app.add_middleware(Stopped)
+    if tracing.on(SERVICE):
+        app.add_middleware(Traced)
+    app.add_middleware(RequestIds, logged=config.logs.requests)
     add_error_handlers(app)
     return app
 

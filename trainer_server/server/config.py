@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainer_server.process.logs import LogSettings
 from trainer_server.wire import Home
 
 
@@ -30,6 +31,7 @@ class ServerConfig:
     """Whether the server may listen on other addresses than loopback without a certificate."""
     max_body_mib: int = 64
     """Largest body of a request, MiB."""
+    logs: LogSettings = field(default_factory=LogSettings)
     drain: float = 10.0
     """Seconds that requests which are under way have to finish when the server is told to stop."""
     ledger: str = "sqlite"
@@ -79,9 +81,15 @@ class ServerConfig:
     """Seconds that a rollout keeps its policy version after its last call."""
     keep_versions: int | None = None
     """Versions of a policy that are kept: its newest ones, and the best, version 0, and those in use; None: all."""
+    redact: str | None = None
+    """`module:function` that texts go through before they are stored; None: they are stored as they are."""
+    keep_days: float = 30.0
+    """Days for which completions, and what is known of their rollouts, are kept."""
+    keep_gib: float | None = 50.0
+    """Size of the ledger, GiB, above which the oldest completions are deleted before their time; None: no limit."""
     keep_jobs: float = 30.0
-    """Days for which a job that has ended stays listed; as long as its completions stay in the ledger. Afterwards its
-    outcome and metrics are a line of `home/jobs/ended.jsonl`."""
+    """Days for which a job that has ended stays listed. Afterwards its outcome and metrics are a line of
+    `home/jobs/ended.jsonl`."""
     job_time_limit: float = 86400.0
     """Seconds that the trainer may take for one job. A request may ask for less."""
     trainer_processes: int = 1
@@ -99,5 +107,13 @@ class ServerConfig:
     """Whether engines and trainer use the same GPUs by turns: engines sleep while a step is computed."""
     trainer_args: tuple[str, ...] = field(default=())
     """Passed to the trainer process as they are."""
+    gpu_hour_price: float | None = None
+    """Price of an hour of one GPU in USD, for the costs that clients report; None: unknown."""
+    billed_gpus: int | None = None
+    """GPUs that are paid for while the server runs; None: those of this machine, and unknown where engines run
+    elsewhere."""
+    trackers: tuple[str, ...] = ()
+    """Who is told of every job that made a version or found nothing to learn: names in `wire.trackers.TRACKERS`, or
+    `module:Class`."""
     trainer_env: tuple[str, ...] = ()
     """Names of environment variables that the trainer gets besides those in `process.environment.INHERITED`."""

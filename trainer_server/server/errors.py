@@ -47,11 +47,6 @@ def add_error_handlers(app: FastAPI) -> None:
         where = ".".join(str(part) for part in first["loc"] if part != "body")
         return APIError(422, f"{where or 'body'}: {first['msg']}", code="invalid_request", param=where).response()
 
-    @app.exception_handler(Exception)
-    async def fault(request: Request, error: Exception) -> Response:  # its trace is logged when this has answered
-        failure = APIError(500, f"the server failed on this request: {type(error).__name__}", code="fault")
-        return failure.response(request.url.path)
-
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, error: HTTPException) -> Response:
         path = request.url.path

@@ -13,6 +13,7 @@ from typing import Any
 
 from trainer_server.gateway.recorder import Identity
 from trainer_server.ledger.base import Ledger
+from trainer_server.ledger.redaction import Redaction
 from trainer_server.wire import (
     MAX_VERSION,
     NAME_PATTERN,
@@ -33,10 +34,11 @@ class ForeignCompletions:
     Args:
         identity: Of this server.
         ledger: Where they are recorded.
+        redaction: Changes texts before they are recorded.
     """
 
-    def __init__(self, identity: Identity, ledger: Ledger) -> None:
-        self._identity, self._ledger = identity, ledger
+    def __init__(self, identity: Identity, ledger: Ledger, redaction: Redaction | None = None) -> None:
+        self._identity, self._ledger, self._redaction = identity, ledger, redaction or Redaction()
         self._vocabulary = _vocabulary(Path(identity.base.path))
         self._adding = asyncio.Lock()
 
@@ -60,7 +62,7 @@ class ForeignCompletions:
         for completion in completions:
             self._check(completion)
         by_id: dict[str, Completion] = {}
-        for completion in completions:
+        for completion in map(self._redaction.completion, completions):
             _agree(by_id.setdefault(completion.id, completion), completion)
         async with self._adding:
             known = await asyncio.to_thread(self._ledger.read, list(by_id))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from trainer_server.gateway.errors import APIError
+from trainer_server.server.access.layer import Layer
 from trainer_server.wire import ROLLOUT_PATTERN
 from trainer_server.wire.headers import ROLLOUT
 
@@ -14,32 +15,24 @@ _PATH = re.compile(r"/rollouts/([^/]*)(/v1(?:/.*)?)", re.DOTALL)
 _HEADER = ROLLOUT.lower().encode()
 
 
-class RolloutPaths:
-    """Takes the id of a rollout out of the path, so that a client needs nothing but a base URL. Plain ASGI.
+class RolloutPaths(Layer):
+    """Takes the id of a rollout out of the path, so that a client needs nothing but a base URL.
 
     OpenAI's clients get `/rollouts/{id}/v1` as their base URL, Anthropic's `/rollouts/{id}`. Every route of the gateway
     works under it. The id in the path counts, whatever the header says.
-
-    Args:
-        app: The application behind it.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (found := _PATH.fullmatch(scope["path"])):
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if found := _PATH.fullmatch(scope["path"]):
             rollout, path = found.groups()
             if re.fullmatch(ROLLOUT_PATTERN, rollout) is None:
-                refusal = APIError(
+                raise APIError(
                     400,
                     f"{rollout[:50]!r} cannot be the id of a rollout in an address: use 1 to 200 letters, digits, `.`, "
                     "`_`, `:`, `~` and `-`, the first one a letter or a digit",
                     code="invalid_rollout",
                     param="rollout",
                 )
-                await refusal.response(scope["path"])(scope, receive, send)
-                return
             headers = [(name, value) for name, value in scope["headers"] if name.lower() != _HEADER]
             scope = {
                 **scope,

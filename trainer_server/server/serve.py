@@ -10,19 +10,20 @@ import logging
 import math
 import os
 import socket
-import sys
 
 import uvicorn
 
 from trainer_server.engines.vllm.install import engine_python
+from trainer_server.process import logs
 from trainer_server.process.files import write_atomic
 from trainer_server.server.access.auth import ensure_token
 from trainer_server.server.access.connections import DrainingServer, Limits, patient_protocol, raise_file_limit
 from trainer_server.server.access.exposure import address_of, check_exposure
-from trainer_server.server.app import check_engines, create_app
+from trainer_server.server.app import SERVICE, check_engines, create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.server import check_names
 from trainer_server.wire import ConfigError
+from trainer_server.wire.watching import tracing
 
 log = logging.getLogger("trainer_server")
 
@@ -37,8 +38,10 @@ def serve(config: ServerConfig) -> None:
     Raises:
         ConfigError, EngineError, LedgerError: Settings that cannot work; raised before it serves.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logs.configure(config.logs)
+    logs.secrets.keep(config.engine_api_key, config.teacher_api_key)
+    if tracing.on(SERVICE):
+        logs.context.append(tracing.ids)
     raise_file_limit()
     home = config.home
     check_names(config)  # before the model is downloaded
@@ -58,6 +61,7 @@ def serve(config: ServerConfig) -> None:
     try:
         asyncio.run(check_engines(config))
         token = ensure_token(config.home)
+        logs.secrets.keep(token)
         app = create_app(config, token)
         url = address_of(config)
         write_atomic(home.server, json.dumps({"url": url, "pid": os.getpid()}))
@@ -66,6 +70,7 @@ def serve(config: ServerConfig) -> None:
             app,
             http=patient_protocol(Limits.here().connections),
             ws="none",
+            log_config=None,  # its lines go where all others go
             log_level="warning",
             access_log=False,
             ssl_certfile=config.ssl_certfile,

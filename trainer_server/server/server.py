@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -24,6 +25,7 @@ from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.service import JobService
 from trainer_server.jobs.supervisor import TrainerSettings
 from trainer_server.ledger.draws import Draws
+from trainer_server.ledger.redaction import Redaction
 from trainer_server.ledger.registry import ledger_factory, open_ledger
 from trainer_server.ledger.rollouts import RolloutBook
 from trainer_server.ledger.run_book import RunBook
@@ -33,15 +35,19 @@ from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.environment import check_present
-from trainer_server.process.hardware import flavour
+from trainer_server.process.hardware import flavour, gpu_count
 from trainer_server.process.identity import server_id
+from trainer_server.process.rotation import rotate_logs
 from trainer_server.process.tasks import Rounds
 from trainer_server.server.access.connections import Limits
+from trainer_server.server.access.quotas import Quotas
 from trainer_server.server.config import ServerConfig
+from trainer_server.server.erasure import Erasure
 from trainer_server.server.foreign import ForeignCompletions
+from trainer_server.server.job_log import JobLog, check_trackers
 from trainer_server.server.metrics.counters import Counters
 from trainer_server.server.records import Records
-from trainer_server.wire import ConfigError
+from trainer_server.wire import Completion, ConfigError, Job
 from trainer_server.wire.plugins import check_losses
 
 log = logging.getLogger("trainer_server")
@@ -61,11 +67,13 @@ class Server:
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
+        self.started = time.time()
         home = config.home
         check_names(config)
         self.ledger = open_ledger(config.ledger, home)  # before a model is downloaded
-        self.rollouts = RolloutBook(home.rollouts)
-        self.runs = RunBook(home.rollouts)
+        self.redaction = Redaction(config.redact)
+        self.rollouts = RolloutBook(home.rollouts, self.redaction)
+        self.runs = RunBook(home.rollouts, self.redaction)
         self.draws = Draws(home.rollouts)
         base = resolve_base(config)
         self.identity = Identity(server_id(home), base, base.tokenizer_fingerprint())
@@ -89,8 +97,9 @@ class Server:
         self.series = CollectorRegistry()
         """What Prometheus reads."""
         self.counters = Counters(self.series)
-        self.recorder = Recorder(self.identity, self.ledger, self.counters.recorded)
-        self.foreign = ForeignCompletions(self.identity, self.ledger)
+        self.quotas = Quotas()
+        self.recorder = Recorder(self.identity, self.ledger, self._recorded, self.redaction)
+        self.foreign = ForeignCompletions(self.identity, self.ledger, self.redaction)
         limits = Limits.here()
         self.admission = Admission(limits.running, limits.waiting)
         self.gateway = Gateway(
@@ -108,6 +117,7 @@ class Server:
             media_domains=config.media_domains,
             splicer=Splicer(SpliceMode(config.splice)),
         )
+        self.job_log = JobLog(config.trackers, home.root, self.identity.server_id)
         self.jobs = JobService(
             TrainerSettings(
                 home=home,
@@ -135,17 +145,40 @@ class Server:
             time_limit=config.job_time_limit,
             teacher_urls=config.teacher_urls,
             teacher_api_key=config.teacher_api_key,
+            ended=self._ended,
         )
         self._take_up_policies()
         self.exports = Exports(home, base, self.store, self.jobs.retention)
         self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By policy: one creation, promotion or change of its candidate at a time."""
+        """By policy: one creation, promotion, deletion or change of its candidate at a time."""
+        self.erasure = Erasure(
+            ledger=self.ledger,
+            rollouts=self.rollouts,
+            runs=self.runs,
+            draws=self.draws,
+            jobs=self.jobs,
+            store=self.store,
+            names=self.names,
+            slots=self.slots,
+            leases=self.leases,
+            records=self.records,
+            creating=self.creating,
+        )
         self.ending = asyncio.Event()
         """Set when the server is told to stop: what only watches it ends at once."""
         self.failure: str | None = None
         """Why engines could not be started."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._purging = Rounds("deletion of old completions and jobs", self._purge)
+        self._purging = Rounds("deletion of what is past its time", self._purge)
+
+    def _recorded(self, completions: Sequence[Completion]) -> None:
+        self.counters.recorded(completions)
+        self.quotas.recorded(completions)
+
+    def _ended(self, job: Job) -> None:
+        """A job has ended."""
+        self.counters.ended(job)
+        self.job_log.ended(job)
 
     def _take_up_policies(self) -> None:
         """Finds out which policies can be served. One that cannot be does not keep the others from it."""
@@ -176,6 +209,13 @@ class Server:
         return None
 
     @property
+    def gpus(self) -> int | None:
+        """GPUs that are paid for while the server runs; None: unknown, because engines run elsewhere."""
+        if self.config.billed_gpus is not None:
+            return self.config.billed_gpus
+        return None if self.config.engine_urls else gpu_count()
+
+    @property
     def ready(self) -> bool:
         return bool(self.engines.live)
 
@@ -190,6 +230,7 @@ class Server:
             task.cancel()
         await asyncio.gather(self._purging.stop(), *self._tasks, return_exceptions=True)
         await asyncio.gather(self.jobs.stop(), *(engine.stop() for engine in self.engines))
+        await self.job_log.close()
         await self.recorder.close()
         await asyncio.to_thread(self.ledger.close)
 
@@ -201,31 +242,40 @@ class Server:
                 log.error("an engine could not be started", exc_info=error)
 
     async def _purge(self) -> None:
-        """Deletes completions and jobs that are past their time, then waits until it is time to look again."""
+        """Deletes what is past its time, then waits until it is time to look again."""
+        config = self.config
         try:
-            if deleted := await asyncio.to_thread(self.ledger.purge, keep=self.jobs.open.completions()):
+            if deleted := await asyncio.to_thread(self._purge_completions):
                 log.info("%d completions past their retention were deleted from the ledger", deleted)
-            await asyncio.to_thread(self.rollouts.purge)
-            await asyncio.to_thread(self.runs.purge)
-            await asyncio.to_thread(self.draws.purge)
+            for book in (self.rollouts, self.runs, self.draws):
+                await asyncio.to_thread(book.purge, config.keep_days)
         except Exception:  # a full disk, say: tried again in an hour, for as long as the server lives
             log.exception("completions past their retention could not be deleted from the ledger")
         try:
-            if pruned := await asyncio.to_thread(self.jobs.prune, self.config.keep_jobs):
-                log.info("%d jobs that ended more than %g days ago were deleted", pruned, self.config.keep_jobs)
+            if pruned := await asyncio.to_thread(self.jobs.prune, config.keep_jobs):
+                log.info("%d jobs that ended more than %g days ago were deleted", pruned, config.keep_jobs)
+            await asyncio.to_thread(rotate_logs, config.home.logs, config.keep_days)
         except Exception:
-            log.exception("jobs that ended long ago could not be deleted")
+            log.exception("jobs that ended long ago, or old logs, could not be deleted")
         await asyncio.sleep(_PURGE_INTERVAL)
+
+    def _purge_completions(self) -> int:
+        config = self.config
+        most_bytes = None if config.keep_gib is None else int(config.keep_gib * 2**30)
+        return self.ledger.purge(keep=self.jobs.open.completions(), days=config.keep_days, most_bytes=most_bytes)
 
 
 def check_names(config: ServerConfig) -> None:
-    """Raises ConfigError for a kind of engine, a parser, a ledger, a loss or an environment variable that does not
-    exist. Opens and starts nothing; asks the installed vLLM for its parsers where one is named."""
+    """Raises ConfigError for a kind of engine, a parser, a ledger, a loss, a function, a tracker or an environment
+    variable that does not exist. Opens and starts nothing; asks the installed vLLM for its parsers where one is named.
+    """
     engine_factory(config.engine)
     ledger_factory(config.ledger)
     check_present("--engine-env", config.engine_env)
     check_present("--trainer-env", config.trainer_env)
     check_losses(config.losses)
+    Redaction(config.redact)
+    check_trackers(config.trackers)
     if config.engine == "vllm" and not config.engine_urls:
         check_parser_names(config.home.cache, tools=config.tool_call_parser, reasoning=config.reasoning_parser)
 

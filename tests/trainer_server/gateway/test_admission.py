@@ -21,7 +21,7 @@ async def test_requests_stand_in_line_and_are_refused_beyond_it() -> None:
     leave = [asyncio.Event() for _ in range(3)]
 
     async def ask(number: int) -> None:
-        with places.admitted():
+        with places.admitted("agent" if number else None):
             async with places.turn():
                 order.append(number)
                 await leave[number].wait()
@@ -29,6 +29,7 @@ async def test_requests_stand_in_line_and_are_refused_beyond_it() -> None:
     asked = [asyncio.create_task(ask(number)) for number in range(3)]
     await asyncio.sleep(0)
     assert order == [0, 1]
+    assert (places.running, places.under_way, dict(places.by_policy)) == (2, 3, {None: 1, "agent": 2})
     with pytest.raises(APIError) as refused:
         await ask(3)
     assert (refused.value.status, refused.value.retry_after) == (429, module.RETRY_AFTER)
@@ -44,6 +45,7 @@ async def test_requests_stand_in_line_and_are_refused_beyond_it() -> None:
     await asyncio.gather(*asked, return_exceptions=True)
     leave[0].set()
     await ask(0)  # all places are free again
+    assert (places.running, places.under_way, dict(places.by_policy)) == (0, 0, {})
 
 
 async def test_chat_openai_waits_out_a_refusal(server: TrainerServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from starlette.testclient import TestClient
 
 from tests.support.letters_engine import LettersEngine
 from trainer_server.jobs.supervisor import TrainerProcess
+from trainer_server.process.hardware import gpu_count
+from trainer_server.server.access.tokens import Scope, TokenBook
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Home
@@ -52,6 +55,17 @@ def test_holders_of_the_token_are_told_the_parsers(http: TestClient, path: str) 
     assert (told["tool_parser"], told["reasoning_parser"]) == (None, None)
 
 
+def test_holders_of_the_token_are_told_what_is_paid_for(http: TestClient) -> None:
+    server = http.app.state.server  # type: ignore[attr-defined]
+    told = http.get("/health", headers=HOLDER).json()
+    assert (told["gpus"], told["gpu_hour_price"]) == (gpu_count(), None)
+    server.config = replace(server.config, billed_gpus=4, gpu_hour_price=2.5)
+    told = http.get("/health", headers=HOLDER).json()
+    assert (told["gpus"], told["gpu_hour_price"]) == (4, 2.5)
+    server.config = replace(server.config, billed_gpus=None, engine_urls=("http://elsewhere:8000",))
+    assert http.get("/health", headers=HOLDER).json()["gpus"] is None
+
+
 def test_a_task_that_cannot_go_on_is_said(http: TestClient) -> None:
     jobs = http.app.state.server.jobs  # type: ignore[attr-defined]
     for task in (jobs.finisher._task, jobs.retention._task, jobs.process._watch):
@@ -59,3 +73,14 @@ def test_a_task_that_cannot_go_on_is_said(http: TestClient) -> None:
         assert http.get("/health", headers=HOLDER).json()["error"] == "the end of jobs: RuntimeError: unexpected"
         task.failure = None
     assert http.get("/health", headers=HOLDER).json()["error"] is None
+
+
+def test_reasons_which_quote_logs_are_told_to_tokens_that_see_the_runs_of_others(
+    http: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = TokenBook(http.app.state.server.config.home)  # type: ignore[attr-defined]
+    monkeypatch.setattr(TrainerProcess, "failure", "the end of the log")
+    for scope, said in ((Scope.rollout, None), (Scope.train, "the end of the log")):
+        headers = {"Authorization": f"Bearer {book.create(scope, scope)}"}
+        answer = http.get("/health", headers=headers).json()
+        assert (answer["error"], answer["trainer"]) == (said, False)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import os
 import secrets
+import time
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers
@@ -15,6 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trainer_server.gateway.errors import APIError
 from trainer_server.process.files import write_atomic
+from trainer_server.server.access.layer import Layer
+from trainer_server.server.access.scopes import give_token, token_of
+from trainer_server.server.access.tokens import Keyring, Token
 from trainer_server.server.dashboard.sessions import LOGIN, Sessions
 from trainer_server.wire import ConfigError, Home
 
@@ -24,8 +28,8 @@ _OPEN_BELOW = "/ui/static/"
 """Files of the dashboard: the same on every server."""
 
 
-class KnownHosts:
-    """Answers 400 to requests that name another host than this server's. Plain ASGI.
+class KnownHosts(Layer):
+    """Answers 400 to requests that name another host than this server's.
 
     A web page may let its own name point to this machine (DNS rebinding). A browser then lets the page talk to the
     server, and names the page's host in the Host header.
@@ -37,26 +41,20 @@ class KnownHosts:
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
-        self.app = app
+        super().__init__(app)
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get("Host", "")
-        if self._known(given, scope.get("server")):
-            await self.app(scope, receive, send)
-            return
-        name = _host(given)
-        refusal = APIError(
-            400,
-            f"this server is not known as {given!r:.200}: use its address, or serve with --allowed-host "
-            f"{name or 'NAME'} if that is its name",
-            code="unknown_host",
-            param="Host",
-        )
-        await refusal.response(scope["path"])(scope, receive, send)
+        if not self._known(given, scope.get("server")):
+            raise APIError(
+                400,
+                f"this server is not known as {given!r:.200}: use its address, or serve with --allowed-host "
+                f"{_host(given) or 'NAME'} if that is its name",
+                code="unknown_host",
+                param="Host",
+            )
+        await self.app(scope, receive, send)
 
     def _known(self, given: str, server: tuple[str, int | None] | None) -> bool:
         if (host := _host(given)) is None:
@@ -83,49 +81,67 @@ def _host(given: str) -> str | None:
         return None
 
 
-class BearerAuth:
-    """Answers 401 to requests without the token. Plain ASGI: streams and disconnects pass through untouched.
+class BearerAuth(Layer):
+    """Answers 401 to requests without a token that counts.
 
     The token is in the header `Authorization: Bearer …`, or in `x-api-key`, as Anthropic's clients send it. Open routes
     are let through without it; `authorized` says whether a request has it. A browser that was logged in has a cookie
     instead, which counts for the dashboard and the control API. A browser that was not is led to the login page.
+    What a token may do is checked by its route; see scopes.py.
+
+    Args:
+        app: The application behind it.
+        keys: The tokens.
+        sessions: The logins of browsers.
     """
 
-    def __init__(self, app: ASGIApp, token: str, sessions: Sessions) -> None:
-        self.app = app
-        self._token, self._sessions = token.encode(), sessions
+    def __init__(self, app: ASGIApp, keys: Keyring, sessions: Sessions) -> None:
+        super().__init__(app)
+        self._keys, self._sessions = keys, sessions
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         given = headers.get("Authorization", "").removeprefix("Bearer ").strip() or headers.get("X-API-Key", "")
         method, path = scope["method"], scope["path"]
-        holds = hmac.compare_digest(given.encode(), self._token)
-        holds = holds or (not given and self._sessions.holds(method, path, headers))
-        scope.setdefault("state", {})["authorized"] = holds
-        if holds or path in OPEN or path.startswith(_OPEN_BELOW):
+        is_open = path in OPEN or path.startswith(_OPEN_BELOW)
+        try:
+            token = self._keys.find(given) if given else self._sessions.token(method, path, headers)
+        except ConfigError as error:
+            if not is_open:
+                raise APIError(503, str(error), code="tokens_unreadable") from None
+            token = None
+        expired = token is not None and token.expired(time.time())
+        give_token(scope, None if expired else token)
+        if is_open or (token is not None and not expired):
             await self.app(scope, receive, send)
-            return
-        if method == "GET" and not given and (path == "/" or path.startswith("/ui/")):
+        elif method == "GET" and not given and (path == "/" or path.startswith("/ui/")):
             asked = path + (f"?{query.decode('latin-1')}" if (query := scope.get("query_string")) else "")
             login = RedirectResponse(f"{LOGIN}?next={quote(asked)}", status_code=303)
             await login(scope, receive, send)
-            return
-        what = "the bearer token is wrong" if given else "the bearer token is missing"
-        refusal = APIError(
-            401,
-            f"{what}: send `Authorization: Bearer <token>` (or `x-api-key: <token>`); the server keeps it in "
-            "`<home>/token`",
-            code="invalid_api_key",
+        else:
+            raise _refusal(given, token)
+
+
+def _refusal(given: str, token: Token | None) -> APIError:
+    if token is not None and token.expires is not None:
+        day = datetime.fromtimestamp(token.expires, UTC)
+        message = (
+            f"the token {token.name!r} expired on {day:%Y-%m-%d %H:%M} UTC: whoever runs the server can revoke it and "
+            "create another one (art-langgraph tokens create)"
         )
-        await refusal.response(scope["path"])(scope, receive, send)
+        return APIError(401, message, code="token_expired")
+    what = "the bearer token is wrong, or was revoked" if given else "the bearer token is missing"
+    return APIError(
+        401,
+        f"{what}: send `Authorization: Bearer <token>` (or `x-api-key: <token>`), with the server's own key, which it "
+        "keeps in `<home>/token`, or a token of `art-langgraph tokens create`",
+        code="invalid_api_key",
+    )
 
 
 def authorized(scope: Scope) -> bool:
-    """Whether a request that has passed BearerAuth carries the token."""
-    return bool(scope.get("state", {}).get("authorized"))
+    """Whether a request that has passed BearerAuth carries a token that counts."""
+    return token_of(scope) is not None
 
 
 def ensure_token(home: Home) -> str:

@@ -1,4 +1,4 @@
-"""Bodies of requests: read whole before a route sees them, up to a limit, and only for holders of the token."""
+"""Bodies of requests: read whole before a route sees them, up to a limit, and only for holders of a token."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.auth import authorized
+from trainer_server.server.access.layer import Layer
 
 
-class Bodies:
-    """Reads the bodies of requests, and answers 413 to those that are too large. Plain ASGI.
+class Bodies(Layer):
+    """Reads the bodies of requests, and answers 413 to those that are too large.
 
-    Requests without the token come here for open routes only. These read no body, so none is read for them.
+    Requests without a token come here for open routes only. These read no body, so none is read for them.
 
     Args:
         app: The application behind it.
@@ -20,11 +21,11 @@ class Bodies:
     """
 
     def __init__(self, app: ASGIApp, most_mib: int) -> None:
-        self.app = app
+        super().__init__(app)
         self._most_mib = most_mib
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not authorized(scope):
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not authorized(scope):
             await self.app(scope, receive, send)
             return
         most, declared = self._most_mib * 2**20, Headers(scope=scope).get("Content-Length", "")
@@ -39,14 +40,12 @@ class Bodies:
             too_large = len(body) > most
             more = message.get("more_body", False) and not too_large
         if too_large:
-            refusal = APIError(
+            raise APIError(
                 413,
                 f"the body is larger than {self._most_mib} MiB: send less at once, or serve with a larger "
                 "--max-body-mib",
                 code="body_too_large",
             )
-            await refusal.response(scope["path"])(scope, receive, send)
-            return
         whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def read_before() -> Message:

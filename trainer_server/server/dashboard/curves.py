@@ -8,10 +8,10 @@ from typing import Any
 
 from trainer_server.ledger.run_list import Outcome
 from trainer_server.wire import Version
+from trainer_server.wire.watching.intervals import wilson
+from trainer_server.wire.watching.status import HELD_OUT, REWARD, SUCCESS
 
-_Z = 1.96
 _NUMBERS = (int, float)
-REWARD, SUCCESS, HELD_OUT = "reward of runs", "success of runs", "held-out success"
 
 
 def curves(
@@ -62,15 +62,3 @@ def flat(metrics: dict[str, Any], before: str = "") -> dict[str, int | float]:
         elif isinstance(value, _NUMBERS) and not isinstance(value, bool) and math.isfinite(value):
             found[before + name] = value
     return found
-
-
-def wilson(successes: int, runs: int) -> tuple[float, float]:
-    """The 95 % interval of a rate by Wilson (1927), which stays within 0 and 1.
-
-    It takes runs as independent of one another. Several runs of one scenario are not quite: then it is too narrow.
-    """
-    share = successes / runs
-    middle = share + _Z**2 / (2 * runs)
-    spread = _Z * math.sqrt(share * (1 - share) / runs + _Z**2 / (4 * runs**2))
-    below = 1 + _Z**2 / runs
-    return (middle - spread) / below, (middle + spread) / below

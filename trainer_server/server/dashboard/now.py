@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from trainer_server.jobs.board import JobBoard
 from trainer_server.server.server import Server
-from trainer_server.wire import Job, JobStatus
+from trainer_server.wire import JobStatus
+from trainer_server.wire.watching.status import JobPhase, OpenJob
 
-PHASES = ("queued", "prepare", "train", "load")
-"""Phases of a job: it waits for the trainer; an engine renders or a teacher is asked; the trainer computes; the engines
-load the version."""
-_WORDS = {
+_WORDS: dict[JobPhase, str] = {
     "queued": "waits for the trainer",
     "prepare": "an engine prepares what the trainer needs",
     "train": "the trainer computes",
@@ -21,30 +18,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RunningJob:
-    """A job that has not ended."""
-
-    job: Job
-    phase: str
-    """One of PHASES."""
-    words: str
-    since: float
-    """When it was accepted, or when the trainer took it up. Unix time, seconds."""
-    groups: int | None
-    """Groups that a step was sent."""
-    runs: int | None
-
-    @property
-    def phases(self) -> list[tuple[str, str]]:
-        """(phase, `done`, `now` or `later`) of all phases."""
-        at = PHASES.index(self.phase)
-        return [
-            (name, "done" if place < at else "now" if place == at else "later") for place, name in enumerate(PHASES)
-        ]
-
-
-def running_jobs(board: JobBoard) -> list[RunningJob]:
+def running_jobs(board: JobBoard) -> list[OpenJob]:
     """The jobs that have not ended, oldest first. Reads a few small files of each."""
     found = []
     for job_id in board.open_ids():
@@ -52,13 +26,14 @@ def running_jobs(board: JobBoard) -> list[RunningJob]:
         if job is None or job.status.final:
             continue
         started = board.started_at(job_id)
+        phase: JobPhase
         if board.trained(job_id) is not None:
             phase = "load"
         elif started is not None or job.status is JobStatus.running:
             phase = "train"
         else:
             phase = "queued" if board.ready(job_id) else "prepare"
-        found.append(RunningJob(job, phase, _WORDS[phase], started or job.created, None, None))
+        found.append(OpenJob(job=job, phase=phase, words=_WORDS[phase], since=started or job.created))
     return found
 
 

@@ -20,8 +20,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
+from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import LedgerError
 from trainer_server.wire import NotFound, Unprocessable
+from trainer_server.wire.text import UNSEEN
 
 FOLDER = Path(__file__).parent
 POLICY = (
@@ -40,9 +42,8 @@ HEADERS = {
 MOST = 3_000
 """Characters of a text that a page shows at first."""
 
-_ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
-"""Characters that show nothing and may change how the text around them is shown: controls (ANSI sequences begin with
-one), marks of direction, characters without width, halves of surrogate pairs."""
+_ODD = re.compile(f"[{UNSEEN}\ud800-\udfff]")
+"""Characters that are named by their number: those that cannot be seen, and halves of surrogate pairs."""
 
 
 def shown(text: object, most: int = MOST) -> Markup:
@@ -163,6 +164,8 @@ class PageRoute(APIRoute):
                 return page(request, "error.html", 422, title="That cannot be asked", message=message)
             except Unprocessable as error:
                 return page(request, "error.html", 422, title="That cannot be asked", message=str(error))
+            except APIError as error:
+                return page(request, "error.html", error.status, title="Refused", message=error.message)
             except LedgerError as error:
                 return page(request, "error.html", 503, title="The ledger does not answer", message=str(error))
 

@@ -1,7 +1,9 @@
-"""Logins: whoever gave the token once has a cookie for some hours.
+"""Logins: whoever gave a token once has a cookie for some hours.
 
-The cookie counts for the pages and for the control API, never for the gateway. It is a message that only this server
-can make: when it ends, and an HMAC of that under the token. So it survives a restart, and another token ends it.
+The cookie counts for the pages and for the control API, never for the gateway, and it has the rights of the token. It
+is a message that only this server can make: when it ends, the token's name, and an HMAC of both and of the token's
+digest under the server's own key. So it survives a restart. Another key of the server ends all logins, and a revoked
+token its own.
 
 A cookie is sent by the browser, whoever made the page that asks. Requests that change something therefore need a proof
 that a page of this server made them: `Sec-Fetch-Site: same-origin`, or an `Origin` with the host that was asked.
@@ -19,6 +21,8 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
+from trainer_server.server.access.tokens import Keyring, Token
+
 LOGIN = "/ui/login"
 """Path of the login page."""
 SECONDS = 12 * 3600.0
@@ -32,24 +36,29 @@ class Sessions:
     """Makes and reads the cookies of logins.
 
     Args:
-        token: The bearer token.
+        keys: The tokens.
         clock: Gives the time, Unix seconds.
     """
 
-    def __init__(self, token: str, clock: Callable[[], float] = time.time) -> None:
-        self._token, self._clock = token.encode(), clock
-        self._key = hashlib.sha256(b"art-langgraph dashboard\0" + self._token).digest()
-        self.cookie = f"art_session_{self._key.hex()[:8]}"
+    def __init__(self, keys: Keyring, clock: Callable[[], float] = time.time) -> None:
+        self._keys, self._clock = keys, clock
+        self._key = hashlib.sha256(b"art-langgraph dashboard\0" + keys.own_digest.encode()).digest()
+        self.cookie = f"art_session_{hashlib.sha256(self._key).hexdigest()[:8]}"
         """Name of the cookie. Servers on other ports of a host get the same cookies, so each has a name of its own."""
         self._wrong: deque[float] = deque()
 
-    def login(self, token: str) -> str | None:
-        """The value of a cookie for whoever has the token; None: the token is wrong."""
-        if not hmac.compare_digest(token.strip().encode(), self._token):
+    def login(self, secret: str) -> tuple[Token, str] | None:
+        """The token that somebody gave, and the value of a cookie for it; None: it does not count.
+
+        Raises:
+            ConfigError: The named tokens cannot be read.
+        """
+        token = self._keys.find(secret.strip())
+        if token is None or token.expired(self._clock()):
             self._wrong.append(self._clock())
             return None
         end = f"{self._clock() + SECONDS:.0f}"
-        return f"{end}.{self._signature(end)}"
+        return token, f"{end}.{self._signature(end, token)}.{token.name}"
 
     def too_many(self) -> bool:
         """Whether too many wrong tokens came in the last minute."""
@@ -57,31 +66,36 @@ class Sessions:
             self._wrong.popleft()
         return len(self._wrong) >= _GUESSES
 
-    def holds(self, method: str, path: str, headers: Headers) -> bool:
-        """Whether a request comes from a page that was logged in, and may ask for what it asks.
+    def token(self, method: str, path: str, headers: Headers) -> Token | None:
+        """The token of the login that a request comes from; None: it comes from none, or may not be asked by a cookie.
 
         Args:
             method: Of the request.
             path: Of the request.
             headers: Of the request.
+
+        Raises:
+            ConfigError: The named tokens cannot be read.
         """
         if not (path == "/" or path.startswith(("/ui/", "/api/"))):
-            return False
+            return None
         asked_by = headers.get("Sec-Fetch-Site", "none")
         if path.startswith("/api/") and asked_by not in ("same-origin", "none"):
-            return False  # a page of another port of this host, for example: it gets the cookie
+            return None  # a page of another port of this host, for example: it gets the cookie
         if method not in _SAFE and not _own_page(headers):
-            return False
-        return self._valid(_cookie(headers.get("Cookie", ""), self.cookie))
+            return None
+        return self._token_of(_cookie(headers.get("Cookie", ""), self.cookie))
 
-    def _valid(self, value: str) -> bool:
-        end, _, signature = value.partition(".")
-        if not hmac.compare_digest(signature.encode(), self._signature(end).encode()):
-            return False
-        return end.isdecimal() and float(end) > self._clock()
+    def _token_of(self, value: str) -> Token | None:
+        end, _, rest = value.partition(".")
+        signature, _, name = rest.partition(".")
+        token = self._keys.named(name) if name else None
+        if token is None or not hmac.compare_digest(signature.encode(), self._signature(end, token).encode()):
+            return None
+        return token if end.isdecimal() and float(end) > self._clock() else None
 
-    def _signature(self, end: str) -> str:
-        return hmac.new(self._key, end.encode(), hashlib.sha256).hexdigest()
+    def _signature(self, end: str, token: Token) -> str:
+        return hmac.new(self._key, f"{end}.{token.name}.{token.digest}".encode(), hashlib.sha256).hexdigest()
 
 
 def _own_page(headers: Headers) -> bool:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
 from trainer_server.ledger.run_list import RunList
+from trainer_server.server.dashboard.curves import curves
 from trainer_server.server.dashboard.follow import Follower
 from trainer_server.server.dashboard.texts import TokenTexts
+from trainer_server.server.dependencies import get_policy
 from trainer_server.server.server import Server
+from trainer_server.wire import Version
+
+T = TypeVar("T")
 
 _PATIENCE = 0.05
 """Seconds that a page waits for the list of runs to be brought up to date."""
@@ -27,7 +33,37 @@ class Sources:
         self.server = server
         self.runs = RunList(server.runs)
         self.follower = Follower(server.ledger, server.jobs.board, server.runs)
-        self.texts = TokenTexts(Path(server.identity.base.path), server.engines)
+        self.texts = TokenTexts(Path(server.identity.base.path), server.engines, hidden=server.redaction.on)
+        self._made: dict[str, tuple[object, Any]] = {}
+
+    def unless_changed(self, name: str, key: object, make: Callable[[], T]) -> T:
+        """What was made under a name, made anew if its key is another one than then.
+
+        Args:
+            name: Names what is made.
+            key: Differs whenever it would be made otherwise.
+            make: Makes it.
+        """
+        known = self._made.get(name)
+        if known is None or known[0] != key:
+            known = self._made[name] = key, make()
+        value: T = known[1]
+        return value
+
+    def versions(self, policy: str) -> list[Version]:
+        """The versions of a policy, oldest first. Blocks."""
+        store = self.server.store
+        return [one for number in store.versions(policy) if (one := store.version(policy, number)) is not None]
+
+    def curves(self, policy: str) -> dict[str, dict[str, Any]]:
+        """The learning curves of a policy by name; see `curves`. Blocks.
+
+        Raises:
+            NotFound: There is no such policy.
+        """
+        get_policy(self.server, policy)
+        training, held_out = (self.runs.by_version(policy, evaluation=kind) for kind in (False, True))
+        return curves(self.versions(policy), training, held_out)
 
     async def look(self) -> None:
         """Brings the list of runs up to date, as far as that takes a moment only."""

@@ -20,15 +20,19 @@ class TokenTexts:
     Args:
         model: Directory of the base model.
         engines: They are asked where the directory has no `tokenizer.json`.
+        hidden: Whether no text is told, because stored texts are redacted.
     """
 
-    def __init__(self, model: Path, engines: Engines) -> None:
+    def __init__(self, model: Path, engines: Engines, *, hidden: bool = False) -> None:
+        self._hidden = hidden
         self._file, self._engines = model / "tokenizer.json", engines
         self._known: dict[int, str] = {}
         self._tokenizer: Any = None
 
     async def of(self, tokens: Sequence[int]) -> list[str | None]:
         """The text of each token; None where it is not known."""
+        if self._hidden:
+            return [None] * len(tokens)
         new = list(dict.fromkeys(token for token in tokens if token not in self._known))
         if new and self._file.exists():
             await asyncio.to_thread(self._read, new)

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trainer_server.wire import Completion
+from trainer_server.server.access.layer import Layer
+from trainer_server.server.metrics.rates import Rates
+from trainer_server.wire import Completion, Job
 
 _SECONDS = (0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 180, 600)
 """Upper bounds of the buckets of durations: from a look-up to a long answer of a busy engine."""
 
-_ROUTE = "metrics_route"
-"""Key of a request's state."""
+ROUTE = "metrics_route"
+"""Key of a request's state: the path of the route that answered, with its parameters as names."""
 
 OTHER = "other"
 """Label of requests for which there is no route: their paths are anybody's, and each would be a series."""
@@ -25,9 +27,13 @@ class Counters:
 
     Args:
         registry: Gets the series.
+
+    Attributes:
+        rates: What was counted in the last minute.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.rates = Rates()
         self.requests = Histogram(
             "art_http_request_seconds",
             "Seconds from a request to the end of its answer.",
@@ -48,6 +54,18 @@ class Counters:
             registry=registry,
         )
 
+        self.job_seconds = Counter(
+            "art_job_seconds",
+            "Seconds of jobs that have ended, by phase.",
+            ("policy", "kind", "phase"),
+            registry=registry,
+        )
+
+    def ended(self, job: Job) -> None:
+        """Counts the seconds of a job that has ended."""
+        for phase, seconds in job.seconds.items():
+            self.job_seconds.labels(job.policy, job.kind, phase).inc(seconds)
+
     def recorded(self, completions: Sequence[Completion]) -> None:
         """Counts completions that are in the ledger."""
         for completion in completions:
@@ -55,10 +73,11 @@ class Counters:
             self.completions.labels(policy, completion.status.value).inc()
             self.tokens.labels(policy, "prompt").inc(len(completion.prompt_token_ids))
             self.tokens.labels(policy, "sampled").inc(len(completion.token_ids))
+            self.rates.add(completion.policy, len(completion.prompt_token_ids), len(completion.token_ids))
 
 
-class Measured:
-    """Measures how long requests take. Plain ASGI.
+class Measured(Layer):
+    """Measures how long requests take.
 
     Args:
         app: The application behind it.
@@ -66,13 +85,10 @@ class Measured:
     """
 
     def __init__(self, app: ASGIApp, counters: Counters) -> None:
-        self.app = app
+        super().__init__(app)
         self._counters = counters
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         began, status = time.perf_counter(), 0  # 0: the client left before there was one
 
         async def noted(message: Message) -> None:
@@ -85,24 +101,17 @@ class Measured:
         try:
             await self.app(scope, receive, noted)
         finally:
-            route = state.get(_ROUTE, OTHER)
+            route = state.get(ROUTE, OTHER)
             self._counters.requests.labels(scope["method"], route, str(status)).observe(time.perf_counter() - began)
 
 
-class NamedRoute:
+class NamedRoute(Layer):
     """Leaves the path of the route that answered, with its parameters as names, for `Measured`, which sees requests
-    before their paths and tokens are looked at. Plain ASGI.
+    before their paths and tokens are looked at."""
 
-    Args:
-        app: The application behind it.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self.app(scope, receive, send)
         finally:
-            if scope["type"] == "http" and (path := getattr(scope.get("route"), "path", None)) is not None:
-                scope.setdefault("state", {})[_ROUTE] = path
+            if (path := getattr(scope.get("route"), "path", None)) is not None:
+                scope.setdefault("state", {})[ROUTE] = path

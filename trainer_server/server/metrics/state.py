@@ -36,6 +36,10 @@ class State(Collector):
         line = self._server.admission
         yield _gauge("art_chats_under_way", "Chats at engines and in line.", line.under_way)
         yield _gauge("art_chats_refused", "Chats that were refused as the line was full.", line.refused)
+        if (gpus := self._server.gpus) is not None:
+            yield _gauge("art_gpus", "GPUs that are paid for.", gpus)
+        if (price := self._server.config.gpu_hour_price) is not None:
+            yield _gauge("art_gpu_hour_price_usd", "Price of an hour of one GPU in USD.", price)
         yield from self._policies()
         yield from self._jobs()
 

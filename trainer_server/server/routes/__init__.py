@@ -12,6 +12,7 @@ from trainer_server.server.routes import (
     policies,
     records,
     rollouts,
+    tokens,
     training,
     versions,
 )
@@ -28,4 +29,5 @@ ROUTERS: tuple[APIRouter, ...] = (
     completions.router,
     rollouts.router,
     records.router,
+    tokens.router,
 )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from trainer_server.engines.slots import NoFreeSlot
 from trainer_server.gateway.errors import APIError
+from trainer_server.server.access.audited import note
 from trainer_server.server.dependencies import PolicyDep, ServerDep, get_version, refuse_promoted, refuse_unserved
 from trainer_server.server.server import Server
 from trainer_server.wire import CanaryCounts, Candidate, CandidateSpec, Conflict, EngineError, NotFound, NotStored
@@ -23,11 +24,12 @@ async def show_candidate(policy: PolicyDep, server: ServerDep) -> CanaryCounts:
 
 
 @router.put("")
-async def serve_candidate(spec: CandidateSpec, policy: PolicyDep, server: ServerDep) -> CanaryCounts:
+async def serve_candidate(spec: CandidateSpec, policy: PolicyDep, server: ServerDep, request: Request) -> CanaryCounts:
     """Tries a version on a share of the rollouts that begin from now on and ask for the policy by its name. Each
     rollout stays with the version that it began with. 409 where no version is promoted, or this one is. The same
     request again changes nothing."""
     name, version = policy.name, spec.version
+    note(request.scope, target=f"{name}@{version}, share {spec.share:g}")
     refuse_unserved(server, name)
     async with server.creating[name]:
         await asyncio.to_thread(refuse_promoted, server, name, spec.after)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Body
+from fastapi import APIRouter, Body, Request
 
+from trainer_server.server.access.audited import note
 from trainer_server.server.dependencies import ServerDep
 from trainer_server.wire import Added, Completion, Completions, NotFound
 from trainer_server.wire.completions import ledger_id
@@ -37,7 +38,8 @@ async def find_completions(
 
 
 @router.post("")
-async def add_completions(body: Completions, server: ServerDep) -> Added:
+async def add_completions(body: Completions, server: ServerDep, request: Request) -> Added:
     """Takes completions of another server into the ledger, all or none. They must be of the same base model and
     tokenizer. Rows that are here already are never overwritten."""
+    note(request.scope, target=f"{len(body.completions)} completions")
     return await server.foreign.add(body.completions)

@@ -1,21 +1,30 @@
-"""`/health`, `/ready` and `/api/engines`: whether the server can answer, and the state of its engines."""
+"""`/health`, `/ready`, `/api/engines`, `/api/status`: whether the server can answer, and what it works on."""
 
 from __future__ import annotations
+
+import asyncio
 
 from fastapi import APIRouter, Request, Response
 
 from trainer_server.server.access.auth import authorized
+from trainer_server.server.access.scopes import token_of
+from trainer_server.server.access.tokens import Scope
+from trainer_server.server.dashboard.sources import SourcesDep
+from trainer_server.server.dashboard.status import status_of
 from trainer_server.server.dependencies import ServerDep
 from trainer_server.server.server import Server
+from trainer_server.wire.watching.status import ServerStatus
 
 router = APIRouter(tags=["health"])
 
 
 @router.get("/health")
 async def health(server: ServerDep, request: Request) -> dict[str, object]:
-    """Whether completions can be answered now. Holders of the token are also told why not, which engines can, and what
-    is wrong with trainer or jobs: reasons quote logs."""
-    if not authorized(request.scope):
+    """Whether completions can be answered now. Holders of a token are also told which engines can, and how many GPUs
+    are paid for at which price. Those of scope train are told what is wrong with engines, trainer or jobs: reasons
+    quote logs."""
+    token = token_of(request.scope)
+    if token is None:
         return {"ready": server.ready}
     failures = (server.failure, *(engine.failure for engine in server.engines), server.jobs.failure)
     return {
@@ -23,7 +32,9 @@ async def health(server: ServerDep, request: Request) -> dict[str, object]:
         "engines": [engine.ready for engine in server.engines],
         "trainer": server.jobs.process.running,
         **_parsers(server),
-        "error": next(filter(None, failures), None),
+        "gpus": server.gpus,
+        "gpu_hour_price": server.config.gpu_hour_price,
+        "error": next(filter(None, failures), None) if token.scope.covers(Scope.train) else None,
     }
 
 
@@ -46,3 +57,11 @@ def _parsers(server: Server) -> dict[str, object]:
 async def engines(server: ServerDep) -> dict[str, object]:
     """Each engine: its address, state, requests under way, and the adapters that it holds."""
     return {"engines": [engine.describe() for engine in server.engines]}
+
+
+@router.get("/api/status")
+async def status(sources: SourcesDep) -> ServerStatus:
+    """One screen of everything: engines, the line, open jobs by phase, policies with their last results, tokens per
+    second, memory, and problems with their remedies."""
+    await sources.look()
+    return await asyncio.to_thread(status_of, sources)

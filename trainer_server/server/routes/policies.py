@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from trainer_server.engines.slots import NoFreeSlot
 from trainer_server.gateway.errors import APIError
+from trainer_server.server.access.audited import note
+from trainer_server.server.dashboard.sources import SourcesDep
 from trainer_server.server.dependencies import (
     PolicyDep,
     ServerDep,
@@ -17,7 +19,8 @@ from trainer_server.server.dependencies import (
     refuse_unserved,
 )
 from trainer_server.server.server import Server
-from trainer_server.wire import Conflict, EngineError, Fork, NotFound, NotStored, Policy, PolicySpec, Promotion
+from trainer_server.wire import Conflict, EngineError, Erased, Fork, NotFound, NotStored, Policy, PolicySpec, Promotion
+from trainer_server.wire.watching.status import Curve
 
 router = APIRouter(prefix="/api/policies", tags=["policies"])
 
@@ -26,9 +29,11 @@ _CREATION = 600.0
 
 
 @router.post("", status_code=201)
-async def create_policy(spec: PolicySpec, server: ServerDep, response: Response) -> Policy:
+async def create_policy(spec: PolicySpec, server: ServerDep, request: Request, response: Response) -> Policy:
     """Creates a policy with its untrained version 0, or as a fork of another policy's version. The same request again
     answers the same policy."""
+    source = f" as a fork of {spec.fork_of.policy}@{spec.fork_of.version}" if spec.fork_of else ""
+    note(request.scope, target=f"{spec.name}{source}")
     if spec.name == server.identity.base.name:
         raise APIError(400, f"{spec.name!r} is the name of the base model; choose another", param="name")
     if spec.fork_of:
@@ -41,6 +46,12 @@ async def create_policy(spec: PolicySpec, server: ServerDep, response: Response)
             param="rank",
         )
     refuse_unserved(server, spec.name)
+    if await asyncio.to_thread(server.store.deleted, spec.name):
+        raise Conflict(
+            f"a policy {spec.name!r} was deleted, and engines may remember its prompts: choose another name",
+            code="policy_deleted",
+            param="name",
+        )
     async with server.creating[spec.name]:
         if (pending := server.jobs.intake.creation(spec.name)) is not None:  # of a request whose client went away
             await _wait(server, pending.id, spec.name)
@@ -68,11 +79,29 @@ async def show_policy(policy: PolicyDep) -> Policy:
     return policy
 
 
+@router.get("/{name}/curves", response_model_exclude_none=True)
+async def show_curves(name: str, sources: SourcesDep) -> dict[str, Curve]:
+    """The learning curves of a policy, by version: held-out success, rewards of its runs, and each metric of its
+    steps."""
+    await sources.look()
+    found = await asyncio.to_thread(sources.curves, name)
+    return {curve: Curve.model_validate(values) for curve, values in found.items()}
+
+
+@router.delete("/{name}")
+async def delete_policy(name: str, server: ServerDep) -> Erased:
+    """Deletes a policy: its versions, its jobs, and all runs in which it answered, with their completions, rewards and
+    traces. 409 while a job, a rollout or an export needs it. The name stays taken."""
+    return await server.erasure.policy(name)
+
+
 @router.put("/{name}/promotion")
-async def promote_version(promotion: Promotion, policy: PolicyDep, server: ServerDep) -> Policy:
+async def promote_version(promotion: Promotion, policy: PolicyDep, server: ServerDep, request: Request) -> Policy:
     """Promotes a version: the policy's name means it from now on, and `name@latest` the newest one. Without a version,
     the name means the newest again. A trial of a candidate ends. Rollouts that have begun keep their version."""
     name, version = policy.name, promotion.version
+    before = server.names.promoted.get(name)
+    note(request.scope, target=f"{_shown(name, version)} (before: {_shown(name, before)})")
     refuse_unserved(server, name)
     async with server.creating[name]:
         await asyncio.to_thread(refuse_promoted, server, name, promotion.after)
@@ -90,6 +119,10 @@ async def promote_version(promotion: Promotion, policy: PolicyDep, server: Serve
         except OSError as error:
             raise NotStored(f"the promotion could not be written down: {error}", code="disk") from None
     return await asyncio.to_thread(get_policy, server, name)
+
+
+def _shown(name: str, version: int | None) -> str:
+    return f"{name}@{'latest' if version is None else version}"
 
 
 async def _promote(server: Server, name: str, version: int | None) -> None:

@@ -6,16 +6,20 @@ import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Path, Query, Request
+from fastapi import APIRouter, Body, Path, Query, Request, Response
 from pydantic import ValidationError
 
 from trainer_server.gateway.body import check_values
 from trainer_server.ledger.records import record_of
+from trainer_server.server.access.audited import note
+from trainer_server.server.dashboard.sources import Sources, SourcesDep
 from trainer_server.server.dependencies import ServerDep
 from trainer_server.server.server import Server
 from trainer_server.wire import (
     ROLLOUT_PATTERN,
     Completion,
+    Erase,
+    Erased,
     NotFound,
     Registration,
     Reward,
@@ -26,7 +30,7 @@ from trainer_server.wire import (
     Unprocessable,
     rollout_path,
 )
-from trainer_server.wire.jsonl import from_json
+from trainer_server.wire.jsonl import from_json, to_json
 
 router = APIRouter(prefix="/api/rollouts", tags=["rollouts"])
 
@@ -80,6 +84,15 @@ async def give_reward(rollout: str, reward: Reward, server: ServerDep) -> Rollou
     return await asyncio.to_thread(give)
 
 
+@router.get("/{rollout}/trace")
+async def get_trace(rollout: str, sources: SourcesDep) -> Response:
+    """What a client told of a run (`RunTrace`): nodes, tool calls, rewards. `rollout`: its id, or that of its
+    trajectory."""
+    await sources.look()
+    trace = await asyncio.to_thread(_traced, sources, rollout)
+    return Response(to_json(trace), media_type="application/json")
+
+
 @router.put("/{rollout}/trace", status_code=204)
 async def put_trace(rollout: NewRolloutId, request: Request, server: ServerDep) -> None:
     """Takes what a client knows of a run that has ended (`RunTrace`): nodes, tool calls, rewards. The dashboard shows
@@ -101,6 +114,15 @@ async def release_all(rollouts: Annotated[set[str], Body()], server: ServerDep) 
     server.records.drop(rollouts)
 
 
+@router.post("/erase")
+async def erase(body: Erase, server: ServerDep, request: Request) -> Erased:
+    """Deletes rollouts and completions with all that is left of them: requests, answers, tokens, rewards, traces, and
+    the files of ended jobs that used them. 409 while an open job needs one. Unknown ids are fine."""
+    loose = f"; {len(body.completions)} completions" if body.completions else ""
+    note(request.scope, target=f"{', '.join(body.rollouts)}{loose}")
+    return await server.erasure.runs(body)
+
+
 def _trace(server: Server, rollout: str, body: bytes) -> None:
     try:
         trace = from_json(RunTrace, body.decode("utf-8", "replace"))
@@ -112,6 +134,17 @@ def _trace(server: Server, rollout: str, body: bytes) -> None:
         raise Unprocessable(f"a trace is a JSON object: {error}", code="invalid_trace", param="body") from None
     answers = [call.message.get("content") for call in trace.completions if call.message]
     server.runs.trace(rollout, trace, str(next((text for text in reversed(answers) if text), "")))
+
+
+def _traced(sources: Sources, rollout: str) -> RunTrace:
+    row = sources.runs.run(rollout)
+    if (trace := sources.server.runs.traced(row.id if row else rollout)) is None:
+        raise NotFound(
+            f"no client told what {rollout!r:.200} did: clients tell it when a run has ended. The ledger has the "
+            "completions: GET /api/rollouts/ID",
+            code="not_found",
+        )
+    return trace
 
 
 def _record(server: Server, rollout: str) -> RolloutRecord:

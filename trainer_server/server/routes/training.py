@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Request
 
+from trainer_server.server.access.audited import note
 from trainer_server.server.dependencies import ServerDep, get_policy, refuse_unserved
 from trainer_server.server.server import Server
 from trainer_server.wire import Job, NotFound, SFTRequest, StepRequest
@@ -17,15 +18,19 @@ IdempotencyKey = Annotated[str | None, Header(max_length=200)]
 
 
 @router.post("/steps", status_code=202)
-async def queue_step(name: str, body: StepRequest, server: ServerDep, idempotency_key: IdempotencyKey = None) -> Job:
+async def queue_step(
+    name: str, body: StepRequest, server: ServerDep, request: Request, idempotency_key: IdempotencyKey = None
+) -> Job:
     """Queues one training step. The same idempotency key, in the body or the header, answers the same job."""
-    return await _queue(server, name, body, idempotency_key)
+    return await _queue(server, request, name, body, idempotency_key)
 
 
 @router.post("/sft", status_code=202)
-async def queue_sft(name: str, body: SFTRequest, server: ServerDep, idempotency_key: IdempotencyKey = None) -> Job:
+async def queue_sft(
+    name: str, body: SFTRequest, server: ServerDep, request: Request, idempotency_key: IdempotencyKey = None
+) -> Job:
     """Queues a warm start: the policy's next version imitates demonstrations. Idempotency keys as those of steps."""
-    return await _queue(server, name, body, idempotency_key)
+    return await _queue(server, request, name, body, idempotency_key)
 
 
 @router.get("/steps")
@@ -38,9 +43,11 @@ def find_step(name: str, idempotency_key: str, server: ServerDep) -> Job:
     return job
 
 
-async def _queue(server: Server, name: str, body: StepRequest | SFTRequest, key: str | None) -> Job:
+async def _queue(server: Server, request: Request, name: str, body: StepRequest | SFTRequest, key: str | None) -> Job:
     await asyncio.to_thread(get_policy, server, name)
     refuse_unserved(server, name)
     if body.idempotency_key is None and key is not None:
         body = body.model_copy(update={"idempotency_key": key})
-    return await server.jobs.intake.train(name, body)
+    job = await server.jobs.intake.train(name, body)
+    note(request.scope, target=f"{name}, {job.id}")
+    return job

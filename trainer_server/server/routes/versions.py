@@ -11,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 from trainer_server.gateway.errors import APIError
 from trainer_server.policies.export import Export, ExportFailed
 from trainer_server.policies.retention import VersionInUse
+from trainer_server.server.access.audited import note
 from trainer_server.server.dependencies import ServerDep, VersionDep, get_policy, get_version
 from trainer_server.wire import Conflict, EngineError, ExportFormat, NotFound, NotStored, Score, Unprocessable, Version
 
@@ -88,6 +89,7 @@ async def export_version(
 ) -> Response:
     """A version as a stream in tar format: files without directories, a model card among them."""
     name, number = version.policy, version.version
+    note(request.scope, target=f"{name}@{number}, {format}")
     try:
         export = await server.exports.make(name, number, format, request.is_disconnected)
     except ExportFailed as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import Headers
 
+from trainer_server.server.access.tokens import Keyring
 from trainer_server.server.dashboard.sessions import SECONDS, Sessions
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
@@ -21,7 +22,14 @@ class Clock:
 
 
 def holds(sessions: Sessions, value: str, method: str = "GET", path: str = "/ui/runs", **headers: str) -> bool:
-    return sessions.holds(method, path, Headers({"Cookie": f"x=1; {sessions.cookie}={value}", **headers}))
+    found = sessions.token(method, path, Headers({"Cookie": f"x=1; {sessions.cookie}={value}", **headers}))
+    return found is not None
+
+
+def login(sessions: Sessions) -> str:
+    found = sessions.login(" secret\n")
+    assert found is not None
+    return found[1]
 
 
 @pytest.fixture
@@ -31,28 +39,30 @@ def clock() -> Clock:
 
 @pytest.fixture
 def sessions(clock: Clock) -> Sessions:
-    return Sessions("secret", clock)
+    return Sessions(Keyring("secret"), clock)
 
 
 def test_the_token_opens_for_some_hours(sessions: Sessions, clock: Clock) -> None:
-    value = sessions.login(" secret\n")
-    assert value is not None
+    value = login(sessions)
     assert holds(sessions, value)
-    assert holds(Sessions("secret", clock), value), "a restart ends no login"
-    assert not holds(Sessions("other", clock), value), "another token does"
+    assert holds(Sessions(Keyring("secret"), clock), value), "a restart ends no login"
+    assert not holds(Sessions(Keyring("other"), clock), value), "another token does"
     clock.now += SECONDS + 1
     assert not holds(sessions, value)
 
 
-@pytest.mark.parametrize("value", ["", ".", "9999999999.", "9999999999.00", "9e9.x", "é.é"])
+@pytest.mark.parametrize(
+    "value", ["", ".", "9999999999.", "9999999999.00", "9e9.x", "é.é", "9999999999.00.server-key", "1.é.server-key"]
+)
 def test_other_values_open_nothing(sessions: Sessions, value: str) -> None:
-    assert not sessions.holds("GET", "/", Headers(raw=[(b"cookie", f"{sessions.cookie}={value}".encode())]))
+    headers = Headers(raw=[(b"cookie", f"{sessions.cookie}={value}".encode())])
+    assert sessions.token("GET", "/", headers) is None
 
 
 def test_a_later_end_needs_another_signature(sessions: Sessions) -> None:
-    value = str(sessions.login("secret"))
-    end, _, signature = value.partition(".")
-    assert not holds(sessions, f"{int(end) + 1}.{signature}")
+    value = login(sessions)
+    end, _, rest = value.partition(".")
+    assert not holds(sessions, f"{int(end) + 1}.{rest}")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +77,7 @@ def test_a_later_end_needs_another_signature(sessions: Sessions) -> None:
     ],
 )
 def test_it_counts_for_pages_and_control_api_only(sessions: Sessions, path: str, opens: bool) -> None:
-    assert holds(sessions, str(sessions.login("secret")), path=path) is opens
+    assert holds(sessions, login(sessions), path=path) is opens
 
 
 @pytest.mark.parametrize(
@@ -85,13 +95,13 @@ def test_it_counts_for_pages_and_control_api_only(sessions: Sessions, path: str,
 def test_a_change_must_come_from_a_page_of_this_server(
     sessions: Sessions, headers: dict[str, str], taken: bool
 ) -> None:
-    value = str(sessions.login("secret"))
+    value = login(sessions)
     for method in ("POST", "PUT", "DELETE"):
         assert holds(sessions, value, method, "/api/policies", **headers) is taken
 
 
 def test_other_pages_reach_no_api_by_the_cookie(sessions: Sessions) -> None:
-    value = str(sessions.login("secret"))
+    value = login(sessions)
     for site, opens in (("same-origin", True), ("none", True), ("same-site", False), ("cross-site", False)):
         assert holds(sessions, value, path="/api/policies", **{"Sec-Fetch-Site": site}) is opens
     assert holds(sessions, value, path="/ui/runs", **{"Sec-Fetch-Site": "same-site"}), "a link may lead here"
@@ -107,4 +117,4 @@ def test_guesses_are_slowed_down(sessions: Sessions, clock: Clock) -> None:
 
 
 def test_servers_on_one_host_have_cookies_of_their_own() -> None:
-    assert Sessions("one").cookie != Sessions("two").cookie
+    assert Sessions(Keyring("one")).cookie != Sessions(Keyring("two")).cookie

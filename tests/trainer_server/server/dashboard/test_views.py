@@ -208,7 +208,7 @@ def test_a_policy_has_curves_versions_and_what_to_do_with_them(browser: httpx.Cl
     text = browser.get("/ui/policies/agent").text
     assert 'data-action="/api/policies/agent/promotion"' in text
     assert "/api/policies/agent/versions/0/export?format=peft" in text
-    assert isinstance(browser.get("/ui/policies/agent/curves.json").json(), dict)
+    assert isinstance(browser.get("/api/policies/agent/curves").json(), dict)
     export = browser.get("/api/policies/agent/versions/0/export", params={"format": "peft"})
     assert (export.status_code, export.headers["Content-Type"]) == (200, "application/x-tar")
     assert set(browser.get("/ui/throughput.json").json()) == {"x", "completions", "tokens", "failed"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,26 @@ def test_the_last_step_of_each_policy_is_shown(http: TestClient, monkeypatch: py
     assert found["art_last_job", (labels[0], ("metric", "kl_ref"), labels[1])] == 0.5
     assert found["art_last_job_seconds", (labels[0], ("phase", "train"), labels[1])] == 2.0
     assert found["art_jobs", (labels[0], ("status", "succeeded"))] == 2
+
+
+def test_seconds_of_jobs_and_prices_are_shown(http: TestClient) -> None:
+    server = http.app.state.server  # type: ignore[attr-defined]
+    for id in ("j-1", "j-2"):
+        server._ended(
+            Job(
+                id=id,
+                kind="step",
+                policy="agent",
+                status=JobStatus.failed,
+                created=0.0,
+                seconds={"train": 1.5, "swap": 0.25},
+            )
+        )
+    labels = (("kind", "step"), ("phase", "train"), ("policy", "agent"))
+    assert series(http)["art_job_seconds_total", labels] == 3.0
+    assert ("art_gpu_hour_price_usd", ()) not in series(http), "unknown is not 0"
+    server.config = replace(server.config, billed_gpus=4, gpu_hour_price=2.5)
+    assert (series(http)["art_gpus", ()], series(http)["art_gpu_hour_price_usd", ()]) == (4.0, 2.5)
 
 
 def test_the_grafana_dashboard_asks_for_series_that_there_are(http: TestClient) -> None:

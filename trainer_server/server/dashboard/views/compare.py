@@ -15,8 +15,8 @@ from fastapi import APIRouter, Request, Response
 from trainer_server.server.dashboard.facts import RunFacts, facts_of
 from trainer_server.server.dashboard.render import PageRoute, as_json, page
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
-from trainer_server.server.dashboard.tree import CallItem
 from trainer_server.wire import NotFound
+from trainer_server.wire.watching.run_tree import CallItem
 
 router = APIRouter(prefix="/ui", include_in_schema=False, route_class=PageRoute)
 

@@ -8,10 +8,11 @@ from urllib.parse import parse_qs, urlsplit
 from fastapi import APIRouter, Request, Response
 from starlette.responses import FileResponse, RedirectResponse
 
+from trainer_server.server.access.audited import note
 from trainer_server.server.access.auth import authorized
 from trainer_server.server.dashboard.render import FOLDER, HEADERS, PageRoute, page
 from trainer_server.server.dashboard.sessions import LOGIN, SECONDS, Sessions
-from trainer_server.wire import NotFound
+from trainer_server.wire import ConfigError, NotFound
 
 router = APIRouter(prefix="/ui", include_in_schema=False, route_class=PageRoute)
 
@@ -43,9 +44,15 @@ async def log_in(request: Request) -> Response:
     if sessions.too_many():
         problem = "Too many wrong tokens were sent. Try again in a minute."
         return page(request, "login.html", 429, next=next, problem=problem)
-    if (value := sessions.login(given.get("token", [""])[0])) is None:
-        problem = "The token is wrong. The server keeps it in the file `token` in its home directory."
+    try:
+        login = sessions.login(given.get("token", [""])[0])
+    except ConfigError as error:
+        return page(request, "login.html", 503, next=next, problem=str(error))
+    if login is None:
+        problem = "The token is wrong, has expired or was revoked."
         return page(request, "login.html", 401, next=next, problem=problem)
+    token, value = login
+    note(request.scope, who=token.name)
     answer = RedirectResponse(next, status_code=303)
     answer.set_cookie(
         sessions.cookie,

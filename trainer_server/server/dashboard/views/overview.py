@@ -10,17 +10,16 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import JSONResponse
 
 from trainer_server.ledger.run_list import Outcome
-from trainer_server.server.dashboard.curves import curves, flat
+from trainer_server.server.dashboard.curves import flat
 from trainer_server.server.dashboard.now import engine_rows, running_jobs, throughput
 from trainer_server.server.dashboard.render import HEADERS, PageRoute, page
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
+from trainer_server.server.dashboard.status import RECENT
 from trainer_server.server.dependencies import get_policy
-from trainer_server.wire import NotFound, Version
+from trainer_server.wire import NotFound
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
-_RECENT = 5
-"""Versions whose groups are looked at for those that teach nothing."""
 _SHOWN_METRICS = ("reward_mean", "loss", "grad_norm", "entropy", "logp_gap", "tokens_trained", "groups_skipped")
 
 
@@ -56,13 +55,6 @@ async def policy(name: str, request: Request, sources: SourcesDep) -> Response:
     """A policy: learning curves, versions, groups that teach nothing."""
     await sources.look()
     return page(request, "policy.html", **await asyncio.to_thread(_policy, sources, name))
-
-
-@router.get("/ui/policies/{name}/curves.json")
-async def policy_curves(name: str, sources: SourcesDep) -> Response:
-    """The learning curves."""
-    await sources.look()
-    return JSONResponse(await asyncio.to_thread(_curves, sources, name), headers=HEADERS)
 
 
 @router.get("/ui/jobs")
@@ -107,10 +99,10 @@ def _policies(sources: Sources) -> list[dict[str, Any]]:
 
 def _policy(sources: Sources, name: str) -> dict[str, Any]:
     known = get_policy(sources.server, name)
-    versions = _versions(sources, name)
+    versions = sources.versions(name)
     held_out = {one.version: one for one in sources.runs.by_version(name, evaluation=True)}
     training = {one.version: one for one in sources.runs.by_version(name, evaluation=False)}
-    recent = sorted(training)[-_RECENT:]
+    recent = sorted(training)[-RECENT:]
     groups = sources.runs.groups(name, recent) if recent else []
     return {
         "policy": known,
@@ -128,25 +120,10 @@ def _policy(sources: Sources, name: str) -> dict[str, Any]:
         "dead": _dead(groups),
         "groups": len(groups),
         "recent": recent,
-        "curves": sorted(_names(sources, name, versions)),
+        "curves": sorted(sources.curves(name)),
     }
-
-
-def _names(sources: Sources, name: str, versions: list[Version]) -> dict[str, Any]:
-    training, held_out = (sources.runs.by_version(name, evaluation=kind) for kind in (False, True))
-    return curves(versions, training, held_out)
-
-
-def _curves(sources: Sources, name: str) -> dict[str, Any]:
-    get_policy(sources.server, name)
-    return _names(sources, name, _versions(sources, name))
-
-
-def _versions(sources: Sources, name: str) -> list[Version]:
-    store = sources.server.store
-    return [one for number in store.versions(name) if (one := store.version(name, number)) is not None]
 
 
 def _dead(groups: list[Outcome]) -> list[Outcome]:
     """Groups whose rewards are all the same, the lowest rewards first."""
-    return sorted((one for one in groups if one.least == one.greatest), key=lambda one: (one.mean, -one.version))[:50]
+    return sorted((one for one in groups if one.is_dead), key=lambda one: (one.mean, -one.version))[:50]

@@ -1,0 +1,49 @@
+"""`art-langgraph tokens` and `audit`, on the home of a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.support.cli import art
+from trainer_server.server.access.tokens import Keyring, Scope, TokenBook
+from trainer_server.wire import ConfigError, Home
+
+
+def test_tokens_are_created_listed_and_revoked_and_the_log_says_who_did_it(tmp_path: Path) -> None:
+    home = str(tmp_path / "home")
+    wanted = ["tokens", "create", "alice", "--scope", "rollout", "--expires", "30d", "--tokens-per-minute", "5000"]
+    made = art(*wanted, "--home", home)
+    assert made.exit_code == 0, made.output
+    secret = made.stdout.splitlines()[0]
+    token = Keyring("key", TokenBook(Home(Path(home)))).find(secret)
+    assert token is not None
+    assert (token.name, token.scope, token.tokens_per_minute) == ("alice", Scope.rollout, 5000)
+    assert token.expires == token.created + 30 * 86400
+
+    (listed,) = json.loads(art("tokens", "list", "--json", "--home", home).stdout)
+    assert (listed["name"], listed["scope"], listed["last_used"]) == ("alice", "rollout", None)
+    assert "digest" not in listed
+    table = art("tokens", "list", "--home", home).stdout
+    assert "alice" in table
+    assert secret not in table
+
+    assert "is revoked" in art("tokens", "revoke", "alice", "--home", home).stdout
+    assert json.loads(art("tokens", "list", "--json", "--home", home).stdout) == []
+    again = art("tokens", "revoke", "alice", "--home", home)
+    assert isinstance(again.exception, ConfigError)
+
+    log = [json.loads(line) for line in art("audit", "--json", "--since", "1h", "--home", home).stdout.splitlines()]
+    assert [(one["action"], one["target"], one["result"]) for one in log] == [
+        ("token.create", "alice, scope rollout", "ok"),
+        ("token.revoke", "alice", "ok"),
+        ("token.revoke", "alice", "refused"),
+    ]
+    assert all(one["who"].startswith("cli:") for one in log)
+    assert secret not in art("audit", "--home", home).stdout
+
+
+def test_wrong_durations_are_refused_with_what_helps(tmp_path: Path) -> None:
+    made = art("tokens", "create", "a", "--scope", "train", "--expires", "soon", "--home", str(tmp_path / "home"))
+    assert "expected a duration such as 30m, 12h, 30d or 2w" in str(made.exception)
+    assert "expected 30m, 2h, 7d, or a date" in str(art("audit", "--since", "x", "--home", str(tmp_path)).exception)

@@ -1,0 +1,91 @@
+"""What requests leave in the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.support.versions import publish
+from trainer_server.server.access.audit import AuditLog
+from trainer_server.server.access.tokens import Scope, TokenBook
+from trainer_server.server.app import create_app
+from trainer_server.server.config import ServerConfig
+from trainer_server.wire import Home, PolicySpec
+
+MARK = "zebra-in-a-body"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return Home(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def http(home: Home, base_model: Path) -> Iterator[TestClient]:
+    """A server with the policy `p`. Its trainer is not started: jobs stay queued."""
+    app = create_app(ServerConfig(home, model=str(base_model), engine="tests.support.letters_engine:make"), "key")
+    server = app.state.server
+    server.store.register(PolicySpec(name="p"), server.identity.base.name, server.fingerprint)
+    publish(server.store, "p", 0)
+    return TestClient(app, base_url="http://127.0.0.1", follow_redirects=False)
+
+
+def written(home: Home) -> list[tuple[str, str, str, str, int | None]]:
+    return [(one.who, one.action, one.target, one.result, one.status) for one in AuditLog(home).entries()]
+
+
+def test_a_request_is_in_the_log_before_it_is_answered_with_name_target_and_result(
+    home: Home, http: TestClient
+) -> None:
+    book = TokenBook(home)
+    trainer = {"Authorization": f"Bearer {book.create('tina', Scope.train)}"}
+    trajectories = [{"id": f"{MARK}-{at}", "reward": at, "completions": [MARK]} for at in (0.0, 1.0)]
+    step = {"groups": [{"scenario_id": MARK, "trajectories": trajectories}]}
+    job = http.post("/api/policies/p/steps", json=step, headers=trainer).json()["id"]
+    assert written(home)[-1] == ("tina", "step", f"p, {job}", "ok", 202)
+    http.post(f"/api/jobs/{job}/cancel", headers={"x-api-key": "key"})
+    assert written(home)[-1] == ("server-key", "job.cancel", job, "ok", 200)
+    http.put("/api/policies/p/promotion", json={"version": 7}, headers=trainer)
+    assert written(home)[-1][:2] == ("tina", "policy.promote")
+    assert written(home)[-1][3:] == ("refused", 403)
+    http.put("/api/policies/p/promotion", json={"version": 7}, headers={"x-api-key": "key"})
+    assert written(home)[-1] == ("server-key", "policy.promote", "p@7 (before: p@latest)", "refused", 404)
+    http.delete("/api/policies/p/versions/7", headers={"x-api-key": "key"})
+    assert written(home)[-1] == ("server-key", "version.delete", "p@7", "refused", 404)
+    http.post("/api/policies", json={"name": "q", "rank": 999, MARK: MARK}, headers=trainer)
+    assert written(home)[-1][1:2] == ("policy.create",)
+    count = len(written(home))
+    http.get("/api/policies", headers=trainer)
+    http.get("/api/jobs", headers=trainer)
+    assert len(written(home)) == count, "what only reads is not in the log"
+    assert not any(MARK in path.read_text() for path in home.audit.iterdir())
+    assert not any(trainer["Authorization"][7:] in path.read_text() for path in home.audit.iterdir())
+
+
+def test_logins_and_requests_without_a_token_are_in_the_log(home: Home, http: TestClient) -> None:
+    assert http.post("/ui/login", content="token=wrong").status_code == 401
+    assert http.post("/ui/login", content="token=key").status_code == 303
+    logins = [entry for entry in written(home) if entry[1] == "login"]
+    assert logins == [("-", "login", "", "refused", 401), ("server-key", "login", "", "ok", 303)]
+    http.cookies.clear()
+    for _ in range(20):
+        assert http.get("/v1/models", headers={"x-api-key": "wrong"}).status_code == 401
+    refused = [entry for entry in written(home) if entry[1] == "access"]
+    assert refused == [("-", "access", "1 requests without a token that counts", "refused", 401)], "one a minute"
+
+
+def test_an_answer_does_not_wait_for_a_log_that_cannot_be_written(
+    home: Home, http: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_words: Any, **_more: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(AuditLog, "add", full)
+    answer = http.delete("/api/policies/p/versions/7", headers={"x-api-key": "key"})
+    assert answer.status_code == 404
+    assert "the audit log could not be written" in caplog.text
+    assert "version.delete p@7 by server-key: refused" in caplog.text

@@ -1,0 +1,97 @@
+"""Quotas: what a token may ask of the engines, and when it may ask again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.trainer_server import TrainerServer
+from trainer_server.gateway.errors import APIError
+from trainer_server.server.access.quotas import Quotas
+from trainer_server.server.access.tokens import Scope, Token, TokenBook
+from trainer_server.wire import Completion
+
+CHAT = {"model": "agent", "messages": [{"role": "user", "content": "say hello"}], "max_tokens": 20}
+"""9 tokens of prompt, 5 of answer."""
+
+
+def token(**limits: int) -> Token:
+    return Token(name="alice", scope=Scope.rollout, digest="d", created=0.0, **limits)  # type: ignore[arg-type]
+
+
+def completion(prompt: int, sampled: int) -> Completion:
+    return Completion.model_construct(prompt_token_ids=[1] * prompt, token_ids=[1] * sampled)
+
+
+def test_requests_in_flight_are_counted_until_they_end() -> None:
+    quotas, limited = Quotas(Clock().monotonic), token(requests_in_flight=2)
+    with quotas.admitted(limited):
+        with quotas.admitted(limited):
+            with pytest.raises(APIError, match="2 requests in flight") as refused, quotas.admitted(limited):
+                pass
+            assert (refused.value.status, refused.value.retry_after) == (429, 1)
+        with quotas.admitted(limited):
+            pass
+    with pytest.raises(RuntimeError), quotas.admitted(limited):
+        raise RuntimeError
+    with quotas.admitted(limited), quotas.admitted(limited):
+        pass
+
+
+def test_tokens_come_back_within_a_minute_and_an_overdraft_is_waited_for() -> None:
+    clock = Clock()
+    quotas, limited = Quotas(clock.monotonic), token(tokens_per_minute=60)
+    with quotas.admitted(limited):
+        quotas.recorded([completion(50, 30), completion(50, 10)])  # two choices of one prompt: 90 tokens
+    with pytest.raises(APIError, match="used its 60 tokens") as refused, quotas.admitted(limited):
+        pass
+    assert refused.value.retry_after == 31
+    clock.sleep(30)
+    with pytest.raises(APIError), quotas.admitted(limited):
+        pass
+    clock.sleep(1)
+    with quotas.admitted(limited):
+        pass
+    clock.sleep(1000)
+    with quotas.admitted(limited):
+        quotas.recorded([completion(59, 0)])
+    with quotas.admitted(limited):
+        quotas.recorded([completion(1, 0)])
+    with pytest.raises(APIError), quotas.admitted(limited):
+        pass
+
+
+def test_answers_of_others_are_not_counted() -> None:
+    quotas, limited = Quotas(Clock().monotonic), token(tokens_per_minute=1)
+    quotas.recorded([completion(100, 100)])
+    with quotas.admitted(token()):
+        quotas.recorded([completion(100, 100)])
+    with quotas.admitted(limited):
+        pass
+
+
+@pytest.fixture
+def limited(server: TrainerServer) -> Iterator[httpx.Client]:
+    """A client whose token has 20 tokens a minute."""
+    book = TokenBook(server.home)
+    secret = book.create("limited", Scope.rollout, tokens_per_minute=20)
+    with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {secret}"}, timeout=120) as http:
+        yield http
+    book.revoke("limited")
+
+
+@pytest.mark.parametrize("options", [{}, {"stream": True}])
+@pytest.mark.parametrize("path", ["/v1", "/rollouts/metered/v1"])
+def test_the_gateway_counts_the_tokens_of_answers_and_streams(
+    limited: httpx.Client, path: str, options: dict[str, Any]
+) -> None:
+    statuses = [limited.post(f"{path}/chat/completions", json=CHAT | options).status_code for _ in range(3)]
+    assert statuses == [200, 200, 429], "14 of 20 tokens, 28, none left"
+    answer = limited.post("/v1/messages", json=CHAT)
+    assert int(answer.headers["Retry-After"]) > 20
+    assert answer.json()["error"]["type"] == "rate_limit_error"
+    assert limited.get("/api/policies").status_code == 200, "only model requests are counted"

@@ -1,0 +1,77 @@
+"""`GET /api/status`, the curves of a policy, and the trace of a run: what the terminal shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+
+from tests.support.jobs import step
+from tests.support.trainer_server import TrainerServer
+from trainer_server.server.app import create_app
+from trainer_server.server.config import ServerConfig
+from trainer_server.wire import Home
+from trainer_server.wire.watching.status import ServerStatus
+
+HOLDER = {"Authorization": "Bearer token"}
+
+
+def test_one_request_tells_everything(server: TrainerServer) -> None:
+    assert httpx.get(f"{server.url}/api/status").status_code == 401
+    with server.http() as http:
+        http.post("/api/policies", json={"name": "status"})
+        version = step(http, "status")
+        asked = {"model": f"status@{version}", "messages": [{"role": "user", "content": "say x"}], "max_tokens": 9}
+        for number, reward in enumerate((1.0, 0.0, 1.0, 1.0)):
+            evaluated = f"held-{number}"
+            http.put(f"/api/rollouts/{evaluated}", json={"evaluation": True, "scenario": "s"})
+            http.post(f"/rollouts/{evaluated}/v1/chat/completions", json=asked)
+            http.post(f"/api/rollouts/{evaluated}/reward", json={"reward": reward})
+        status = ServerStatus.model_validate(http.get("/api/status").json())
+        curves = http.get("/api/policies/status/curves").json()
+    (policy,) = (one for one in status.policies if one.name == "status")
+    assert (policy.newest, policy.promoted, status.ready, status.trainer) == (version, None, True, True)
+    assert policy.held_out is not None
+    assert (policy.held_out.version, policy.held_out.runs, policy.held_out.success) == (version, 4, 0.75)
+    assert policy.last_step is not None
+    assert (policy.last_step.kind, policy.last_step.status) == ("step", "succeeded")
+    (traffic,) = (one for one in status.traffic if one.policy == "status")
+    assert traffic.tokens > 0
+    assert traffic.running == 0
+    assert (status.line.running, status.line.waiting) == (0, 0)
+    assert status.memory.parts["server"] > 1 << 20
+    assert status.memory.parts["trainer"] > 1 << 20
+    assert [one.state for one in status.engines] == ["ready"]
+    assert curves["held-out success"]["y"] == [0.75]
+    assert curves["held-out success"]["runs"] == [4]
+    assert "low" not in curves["reward_mean"]
+
+
+def test_a_trace_is_read_back_by_the_rollout_and_by_the_trajectory(server: TrainerServer) -> None:
+    trace = {"id": "tr-read", "scenario": {"id": "s", "input": "x"}, "started": 1.0, "nodes": [{"started": 1.0}]}
+    with server.http() as http:
+        http.put("/api/rollouts/read-back/trace", json=trace)
+        for name in ("read-back", "tr-read"):
+            assert http.get(f"/api/rollouts/{name}/trace").json()["id"] == "tr-read"
+        answer = http.get("/api/rollouts/nobody/trace")
+    assert (answer.status_code, "no client told" in answer.json()["error"]["message"]) == (404, True)
+
+
+def test_each_problem_has_a_remedy(tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.letters_engine:make")
+    app = create_app(config, "token")
+    server = app.state.server
+    server.failure = "EngineError: no disk"
+    server.engines[0].failure = "it went away"
+    server.admission.refused = 3
+    server.names.unserved["old"] = "it was trained on another model"
+    status = ServerStatus.model_validate(
+        TestClient(app, base_url="http://127.0.0.1").get("/api/status", headers=HOLDER).json()
+    )
+    said = [problem.what for problem in status.problems]
+    for part in ("no disk", "it went away", "trainer process does not run", "'old' is not served", "3 chats were"):
+        assert any(part in what for what in said), part
+    assert all(problem.remedy for problem in status.problems)
+    assert not status.ready

@@ -1,0 +1,145 @@
+"""Backups: whole although the server works on, and a home that a server goes on from."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import art
+from tests.support.jobs import ask, finish, groups, step, version_of
+from tests.support.ledger_rows import row
+from tests.support.processes import processes, version_files
+from tests.support.versions import publish
+from trainer_server.ledger.sqlite import SQLiteLedger
+from trainer_server.policies.store import AdapterStore
+from trainer_server.server.backup import MANIFEST, back_up, restore
+from trainer_server.wire import ConfigError, Home, PolicySpec
+
+
+def home_with_a_policy(root: Path) -> Home:
+    home = Home(root)
+    home.make_private()
+    store = AdapterStore(home.policies)
+    store.register(PolicySpec(name="p"), "base")
+    publish(store, "p", 0)
+    (store.root / "p" / "versions" / ".deleted-7").mkdir()
+    (home.jobs / "job-1").mkdir(parents=True)
+    (home.jobs / "job-1" / "job.json").write_text("{}")
+    for name in ("token", "lock", "server.json"):
+        (home.root / name).write_text(name)
+    return home
+
+
+def test_a_copy_is_whole_while_the_ledger_is_written(tmp_path: Path) -> None:
+    home = home_with_a_policy(tmp_path / "home")
+    ledger, ended = SQLiteLedger(home.ledger), threading.Event()
+    written = 0
+
+    async def write() -> None:
+        nonlocal written
+        while not ended.is_set():
+            await ledger.add(row(f"c{written}"))
+            written += 1
+
+    writer = threading.Thread(target=lambda: asyncio.run(write()))
+    writer.start()
+    while written < 50:
+        pass
+    before = written
+    back_up(home, tmp_path / "copies" / "one")
+    ended.set()
+    writer.join()
+    ledger.close()
+
+    sizes = restore(tmp_path / "copies" / "one", Home(tmp_path / "new"))
+    new = Home(tmp_path / "new")
+    found = SQLiteLedger(new.ledger).read([f"c{number}" for number in range(written)])
+    assert before <= len(found) <= written
+    assert found.keys() == {f"c{number}" for number in range(len(found))}, "the first ones, without a gap"
+    weights = "policies/p/versions/0/adapter_model.safetensors"
+    assert os.path.samefile(home.root / weights, tmp_path / "copies" / "one" / weights), "a hard link takes no space"
+    assert AdapterStore(new.policies).problem("p", 0) is None
+    assert (new.root / "token").read_text() == "token"
+    assert not {"lock", "server.json", MANIFEST} & {path.name for path in new.root.iterdir()}
+    assert not any(".deleted" in path for path in sizes)
+    for path in new.root.rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 or path.suffix == ".safetensors", path
+
+
+def test_without_hard_links_weights_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def another_file_system(*_paths: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    home = home_with_a_policy(tmp_path / "home")
+    monkeypatch.setattr(os, "link", another_file_system)
+    back_up(home, tmp_path / "copy")
+    weights = "policies/p/versions/0/adapter_model.safetensors"
+    assert not os.path.samefile(home.root / weights, tmp_path / "copy" / weights)
+    assert (home.root / weights).read_bytes() == (tmp_path / "copy" / weights).read_bytes()
+
+
+def test_nothing_is_overwritten_and_a_damaged_copy_is_refused(tmp_path: Path) -> None:
+    home = home_with_a_policy(tmp_path / "home")
+    SQLiteLedger(home.ledger)
+    back_up(home, tmp_path / "copy")
+    with pytest.raises(ConfigError, match="is there already"):
+        back_up(home, tmp_path / "copy")
+    with pytest.raises(ConfigError, match="is inside of"):
+        back_up(home, home.root / "copy")
+    with pytest.raises(ConfigError, match="is there already"):
+        restore(tmp_path / "copy", home)
+    with pytest.raises(ConfigError, match="is no backup"):
+        restore(home.root, Home(tmp_path / "new"))
+    (tmp_path / "copy" / "token").write_text("cut")
+    with pytest.raises(ConfigError, match=r"token has 3 bytes and should have 5, and 0 more files differ"):
+        restore(tmp_path / "copy", Home(tmp_path / "new"))
+    (tmp_path / "copy" / "token").write_text("token")
+    path = tmp_path / "copy" / "ledger.sqlite"
+    content = bytearray(path.read_bytes())
+    content[4096:8192] = b"\xff" * 4096
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"ledger.sqlite.* cannot be restored"):
+        restore(tmp_path / "copy", Home(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+    assert [one for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+
+
+@pytest.mark.slow
+def test_a_server_goes_on_from_a_backup_after_the_original_was_killed_and_lost(
+    tmp_path: Path, base_model: Path
+) -> None:
+    with processes(tmp_path / "home", base_model) as first:
+        first.start()
+        with first.http() as http:
+            assert http.post("/api/policies", json={"name": "p"}).status_code == 201
+            assert step(http, "p") == 1
+            http.put("/api/rollouts/ro-1", json={"scenario": {"id": "s", "input": "say b"}})
+            kept = ask(http, "say b", "p@latest", "ro-1")
+            http.post("/api/rollouts/ro-1/reward", json={"reward": 0.5})
+            done = art("backup", str(tmp_path / "copy"), "--home", str(tmp_path / "home"))
+            assert done.exit_code == 0, done.output
+            later = ask(http, "say c", "p@latest")
+        files = version_files(first.home, "p", 1)
+        for victim in ("trainer", "server"):
+            first.kill(victim)
+    (tmp_path / "home").rename(tmp_path / "lost")
+    done = art("restore", str(tmp_path / "copy"), "--home", str(tmp_path / "home"))
+    assert done.exit_code == 0, done.output
+    with processes(tmp_path / "home", base_model) as second:
+        second.start()
+        assert version_files(second.home, "p", 1) == files
+        with second.http() as http:  # with the same key
+            assert version_of(http, kept) == 1
+            assert http.get("/api/rollouts/ro-1").json()["reward"] == 0.5
+            assert http.get(f"/api/completions/{later}").status_code == 404, "it came after the backup"
+            body = {"groups": groups(http, 0.0, 1.0, model="p@latest")}
+            assert finish(http, http.post("/api/policies/p/steps", json=body))["result"]["version"] == 2
+        log = art("audit", "--home", str(tmp_path / "home")).stdout
+        assert "policy.create" in log, "what the original did"
+        assert "restore" in log
+        assert str(tmp_path / "copy") in log, "nothing is cut where no terminal is"

@@ -1,0 +1,142 @@
+"""Deletion: of a rollout or a policy nothing is left in any file of the home."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+from starlette.testclient import TestClient
+
+from tests.support.home_files import files_with
+from tests.support.jobs import ask, finish
+from tests.support.ledger_rows import row
+from tests.support.trainer_server import TrainerServer
+from tests.support.versions import publish
+from trainer_server.server.app import create_app
+from trainer_server.server.config import ServerConfig
+from trainer_server.wire import Home, PolicySpec
+
+MARK = "zebrafinch"
+
+
+def train(http: httpx.Client, policy: str, mark: str, rollouts: list[str]) -> dict[str, Any]:
+    """A step on two rollouts that were registered, rewarded and traced, and a warm start; all have the mark in them."""
+    references = []
+    for at, rollout in enumerate(rollouts):
+        spec = {"scenario": {"id": f"s-{policy}", "input": mark, "metadata": {"note": mark}}}
+        assert http.put(f"/api/rollouts/{rollout}", json=spec).status_code == 200
+        completion = ask(http, f"say {mark}{at}", policy, rollout)
+        reward = {"reward": float(at), "reason": f"because of {mark}"}
+        assert http.post(f"/api/rollouts/{rollout}/reward", json=reward).status_code == 200
+        trace = {"id": f"tr-{rollout}", "scenario": spec["scenario"], "started": 1.0, "output": mark, "error": mark}
+        assert http.put(f"/api/rollouts/{rollout}/trace", json=trace).status_code == 204
+        references.append({"id": f"tr-{rollout}", "reward": float(at), "completions": [completion]})
+    body = {"groups": [{"scenario_id": "s", "trajectories": references}], "config": {"lr": 1e-3}}
+    job = finish(http, http.post(f"/api/policies/{policy}/steps", json=body))
+    assert job["status"] == "succeeded", job
+    spoken = [{"role": "user", "content": mark}, {"role": "assistant", "content": mark}]
+    finish(http, http.post(f"/api/policies/{policy}/sft", json={"conversations": [{"messages": spoken}]}))
+    assert http.get("/ui/runs", headers={"Authorization": http.headers["Authorization"]}).status_code == 200
+    assert http.get(f"/api/policies/{policy}/versions/1/export").status_code == 200
+    return job
+
+
+def searched(http: httpx.Client, mark: str) -> str:
+    return http.get("/ui/runs", params={"q": mark}).text
+
+
+def test_of_a_deleted_rollout_nothing_is_left_in_the_home(server: TrainerServer) -> None:
+    with server.http() as http:
+        assert http.post("/api/policies", json={"name": "forgets"}).status_code == 201
+        job = train(http, "forgets", f"{MARK}-runs", ["ro-forget-0", "ro-forget-1"])
+        kept = ask(http, f"say {MARK}-kept", "forgets", "ro-kept")
+        before = files_with(server.home.root, f"{MARK}-runs")
+        assert any(name.startswith("ledger.sqlite") for name in before)
+        assert any(name.startswith("rollouts.sqlite") for name in before)
+        assert any(name.startswith("jobs/") for name in before)
+        assert "ro-forget-0" in searched(http, "zebrafinch")
+
+        body = {"rollouts": ["ro-forget-0", "ro-forget-1", "ro-unknown"]}
+        erased = http.post("/api/rollouts/erase", json=body).json()
+        assert (erased["completions"], erased["jobs"], erased["rewritten"]) == (2, 1, True)
+        left = files_with(server.home.root, f"{MARK}-runs")
+        assert {name.split("/")[0] for name in left} <= {"jobs"}, "the warm start's demonstrations belong to no rollout"
+        assert all(job["id"] not in name for name in left)
+        assert http.get("/api/rollouts/ro-forget-0").status_code == 404
+        assert http.get(f"/api/jobs/{job['id']}").status_code == 404
+        assert "ro-forget-0" not in searched(http, "zebrafinch")
+        assert http.get(f"/api/completions/{kept}").status_code == 200
+        again = http.post("/api/rollouts/erase", json=body).json()
+        assert (again["completions"], again["jobs"]) == (0, 0)
+
+        assert http.delete("/api/rollouts/ro-kept").status_code == 204
+        erased = http.delete("/api/policies/forgets").json()
+        assert erased["versions"] == 3
+        assert erased["completions"] == 1
+        assert files_with(server.home.root, MARK) == []
+        assert files_with(server.home.root, "forgets") == [
+            name for name in files_with(server.home.root, "forgets") if name.startswith(("audit/", "logs/"))
+        ]
+
+
+def test_a_deleted_policy_is_gone_and_its_name_stays_taken(server: TrainerServer) -> None:
+    with server.http() as http:
+        assert http.post("/api/policies", json={"name": "leaves"}).status_code == 201
+        rollout = {"X-ART-Rollout": "ro-busy"}
+        asked = {"model": "leaves", "messages": [{"role": "user", "content": "say a"}], "max_tokens": 9}
+        assert http.post("/v1/chat/completions", json=asked, headers=rollout).status_code == 200
+        refused = http.delete("/api/policies/leaves")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "policy_in_use")
+        assert "in use by a rollout" in refused.json()["error"]["message"]
+        assert http.post("/v1/chat/completions", json=asked, headers=rollout).status_code == 200, (
+            "it is served as before"
+        )
+        http.delete("/api/rollouts/ro-busy")
+
+        assert http.delete("/api/policies/leaves").status_code == 200
+        assert http.get("/api/policies/leaves").status_code == 404
+        assert http.post("/v1/chat/completions", json=asked).status_code == 404
+        assert "leaves" not in http.get("/v1/models").text
+        again = http.post("/api/policies", json={"name": "leaves"})
+        assert (again.status_code, again.json()["error"]["code"]) == (409, "policy_deleted")
+        assert "choose another name" in again.json()["error"]["message"]
+        assert http.delete("/api/policies/leaves").status_code == 404
+        assert [path.name for path in (server.home.policies / "leaves").iterdir()] == ["deleted.json"]
+        assert "leaves" not in server.app.state.server.store.names()
+
+
+def test_an_open_job_keeps_what_it_needs(tmp_path: Path, base_model: Path) -> None:
+    app = create_app(
+        ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.letters_engine:make"), "key"
+    )
+    server = app.state.server
+    server.store.register(PolicySpec(name="p"), server.identity.base.name, server.fingerprint)
+    publish(server.store, "p", 0)
+    server.names.newest["p"] = 0
+    made = row("c").model_copy(update={"policy": "p", "version": 0, "rollout": "ro"})
+    asyncio.run(server.ledger.add(made))
+    http = TestClient(app, base_url="http://127.0.0.1", headers={"x-api-key": "key"})
+    reference = {"id": "t", "reward": 1.0, "completions": ["c"]}
+    body = {"groups": [{"scenario_id": "s", "trajectories": [reference]}]}
+    job = http.post("/api/policies/p/steps", json=body).json()["id"]  # the trainer is not started: it stays queued
+    for answer in (http.post("/api/rollouts/erase", json={"rollouts": ["ro"]}), http.delete("/api/policies/p")):
+        assert answer.status_code == 409
+        assert f"{job} has not ended" in answer.json()["error"]["message"]
+        assert "art-langgraph jobs cancel" in answer.json()["error"]["message"]
+    assert server.names.newest == {"p": 0}
+    assert "c" in server.ledger.read(["c"])
+
+
+def test_a_ledger_that_cannot_delete_says_so(tmp_path: Path, base_model: Path) -> None:
+    config = ServerConfig(
+        Home(tmp_path),
+        model=str(base_model),
+        engine="tests.support.letters_engine:make",
+        ledger="tests.support.other_ledger:open_lines",
+    )
+    http = TestClient(create_app(config, "key"), base_url="http://127.0.0.1", headers={"x-api-key": "key"})
+    answer = http.post("/api/rollouts/erase", json={"rollouts": ["ro"]})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "ledger_keeps")
+    assert "LinesLedger" in answer.json()["error"]["message"]

@@ -1,0 +1,28 @@
+"""Retention as `serve` was asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from tests.support.ledger_rows import row
+from trainer_server.server.config import ServerConfig
+from trainer_server.server.server import Server
+from trainer_server.wire import Home
+
+
+def test_completions_go_by_age_and_by_the_size_of_the_ledger(tmp_path: Path, base_model: Path) -> None:
+    engine = "tests.support.letters_engine:make"
+    for name, settings, left in (
+        ("age", {"keep_days": 10.0}, ["new", "9 days"]),
+        ("size", {"keep_days": 100.0, "keep_gib": 0.0}, []),
+        ("neither", {"keep_days": 100.0, "keep_gib": None}, ["new", "9 days", "11 days"]),
+    ):
+        config = ServerConfig(Home(tmp_path / name), model=str(base_model), engine=engine, **settings)
+        server, now = Server(config), time.time()
+        ages = {"new": 0, "9 days": 9, "11 days": 11}
+        asyncio.run(server.ledger.add(*(row(one, now - days * 86400) for one, days in ages.items())))
+        server._purge_completions()
+        assert sorted(server.ledger.read(list(ages))) == sorted(left), name
+        server.ledger.close()

@@ -1,0 +1,51 @@
+"""`art-langgraph backup | restore`: a copy of a server's home, made while it runs; and a home made of a copy."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from trainer_server.cli.local import HomeOption, audited, opened
+from trainer_server.server.backup import back_up, restore
+from trainer_server.wire import Home
+
+
+def backup_command(
+    directory: Annotated[Path, typer.Argument(help="Directory to make. It must not exist.", show_default=False)],
+    home: HomeOption = None,
+) -> None:
+    """Copy a server's home into a directory. The server may run, and go on answering and training.
+
+    The copy has policies, jobs, completions, rewards, runs, tokens, the server's key and the audit log; not logs, and
+    not files that were exported. Weights are hard links where the directory is on the same file system: they take no
+    space, and are lost with the disk. Copy the directory to another machine for a backup that survives this one.
+
+    Example: art-langgraph backup /backups/art-2026-11-23
+    """
+    paths = opened(home)
+    console = Console(stderr=True)
+    with audited(paths, "backup", str(directory)), console.status("copying") as status:
+        sizes = back_up(paths, directory, status.update)
+    print(f"{len(sizes)} files, {sum(sizes.values()) / 2**20:,.1f} MiB in {directory}")
+
+
+def restore_command(
+    directory: Annotated[Path, typer.Argument(help="Directory that `backup` made. It stays as it is.")],
+    home: Annotated[Path, typer.Option("--home", help="The new home. It must not exist, or be empty.")],
+) -> None:
+    """Make a home of a copy. Nothing is overwritten; the copy is checked first.
+
+    Do not let the old server and the restored one serve at once: both would give the same names to other weights.
+
+    Example: art-langgraph restore /backups/art-2026-11-23 --home ~/.art-langgraph
+    """
+    paths = Home.find(home)
+    console = Console(stderr=True)
+    with console.status("copying") as status:
+        sizes = restore(directory, paths, status.update)
+    with audited(paths, "restore", str(directory)):
+        print(f"{len(sizes)} files in {paths.root}: art-langgraph serve --home {shlex.quote(str(paths.root))}")

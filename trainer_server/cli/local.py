@@ -1,0 +1,68 @@
+"""What commands share that work on the files of a server's home, whether the server runs or not."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+from trainer_server.server.access.audit import AuditLog
+from trainer_server.wire import ARTError, ConfigError, Home
+
+HomeOption = Annotated[
+    Path | None, typer.Option("--home", help="State directory of the server (ART_HOME, ~/.art-langgraph).")
+]
+
+
+def opened(root: Path | None) -> Home:
+    """A home for a command: readable by its owner only, and made if it does not exist. Raises ConfigError."""
+    home = Home.find(root)
+    if told := home.make_private():
+        print(told, file=sys.stderr)
+    return home
+
+
+@contextmanager
+def audited(home: Home, action: str, target: str) -> Iterator[None]:
+    """Adds a line to the audit log when the block ends, whether it failed or not.
+
+    Raises:
+        ConfigError: The line could not be written.
+    """
+    who = f"cli:{_user()}"
+    try:
+        yield
+    except BaseException as error:
+        _add(home, who, action, target, failed=not isinstance(error, ARTError), refused=isinstance(error, ARTError))
+        raise
+    _add(home, who, action, target)
+
+
+def print_table(table: Table) -> None:
+    """Prints a table in which nothing is cut: one that is wider than the terminal is folded by it."""
+    console = Console()
+    needed = Measurement.get(console, console.options.update_width(10_000), table)
+    console.width = max(console.width, needed.minimum if console.is_terminal else needed.maximum)
+    console.print(table)
+
+
+def _add(home: Home, who: str, action: str, target: str, *, failed: bool = False, refused: bool = False) -> None:
+    try:
+        AuditLog(home).add(who, action, target, "failed" if failed else "refused" if refused else "ok")
+    except OSError as error:
+        raise ConfigError(f"{action} {target}: the audit log at {home.audit} could not be written: {error}") from None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name, as in a container
+        return "unknown"

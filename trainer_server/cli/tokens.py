@@ -1,0 +1,114 @@
+"""`art-langgraph tokens create | list | revoke`: named tokens of the server whose home is here."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from trainer_server.cli.local import HomeOption, audited, opened, print_table
+from trainer_server.server.access.tokens import Scope, Token, TokenBook
+from trainer_server.wire import Home
+from trainer_server.wire.text import duration
+
+app = typer.Typer(
+    help="Named tokens: who may ask this server for what. The server may run meanwhile.", no_args_is_help=True
+)
+
+_NameArgument = Annotated[str, typer.Argument(help="Of the user, a person or a program. The audit log has it.")]
+
+
+@app.command("create")
+def create_command(
+    name: _NameArgument,
+    scope: Annotated[
+        Scope,
+        typer.Option(
+            help="rollout: answers, and runs by their id. train: also policies, steps, exports, the dashboard with all "
+            "runs. admin: also promotion, deletion."
+        ),
+    ],
+    expires: Annotated[
+        str | None, typer.Option(help="How long it counts: 12h, 30d, 2w. Default: until it is revoked.")
+    ] = None,
+    requests_in_flight: Annotated[
+        int | None, typer.Option(help="Model requests at once; one more gets 429. Default: any number.", min=1)
+    ] = None,
+    tokens_per_minute: Annotated[
+        int | None,
+        typer.Option(help="Tokens of prompts and answers in a minute; then 429. Default: any number.", min=1),
+    ] = None,
+    home: HomeOption = None,
+) -> None:
+    """Create a token and print it. It is printed this once: the server keeps its hash only.
+
+    Example: art-langgraph tokens create alice --scope rollout --expires 30d --tokens-per-minute 100000
+    """
+    paths = opened(home)
+    seconds = None if expires is None else duration(expires, "--expires")
+    with audited(paths, "token.create", f"{name}, scope {scope}"):
+        secret = TokenBook(paths).create(
+            name,
+            scope,
+            seconds=seconds,
+            requests_in_flight=requests_in_flight,
+            tokens_per_minute=tokens_per_minute,
+        )
+    print(secret)
+    Console(stderr=True).print(
+        f"the token of {name}, scope {scope}: give it as ART_API_KEY, or as the API key of a client. It is not shown "
+        "again"
+    )
+
+
+@app.command("list")
+def list_command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False, home: HomeOption = None
+) -> None:
+    """List the named tokens: scope, creation, last use, expiry, limits. The last use is exact to half a minute."""
+    book = TokenBook(Home.find(home))
+    tokens, used = book.all(), book.last_used()
+    if as_json:
+        rows = [
+            {**token.model_dump(mode="json", exclude={"digest"}), "last_used": used.get(token.digest)}
+            for token in tokens
+        ]
+        print(json.dumps(rows, indent=2))
+        return
+    table = Table("name", "scope", "created", "last use", "expires", "requests in flight", "tokens a minute")
+    for token in tokens:
+        limits = (token.requests_in_flight, token.tokens_per_minute)
+        table.add_row(
+            escape(token.name),
+            token.scope,
+            _day(token.created),
+            _day(used[token.digest]) if token.digest in used else "never",
+            _expiry(token),
+            *("any" if limit is None else f"{limit:,}" for limit in limits),
+        )
+    print_table(table)
+
+
+@app.command("revoke")
+def revoke_command(name: _NameArgument, home: HomeOption = None) -> None:
+    """Revoke a token: a running server refuses it from the next request on. Logins by it end too."""
+    paths = opened(home)
+    with audited(paths, "token.revoke", name):
+        token = TokenBook(paths).revoke(name)
+    print(f"the token of {token.name}, scope {token.scope}, is revoked")
+
+
+def _day(moment: float) -> str:
+    return datetime.fromtimestamp(moment).strftime("%Y-%m-%d %H:%M")
+
+
+def _expiry(token: Token) -> str:
+    if token.expires is None:
+        return "never"
+    return f"{_day(token.expires)}{' (expired)' if token.expired(time.time()) else ''}"

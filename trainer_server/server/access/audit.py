@@ -1,0 +1,142 @@
+"""The audit log: who did what, to what, when, and how it ended. Lines are only ever added; nothing of a body is in it.
+
+`audit/audit.jsonl` in the home is written; `audit.1.jsonl` and so on are older, `audit.1.jsonl` the newest of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+
+from trainer_server.wire import ConfigError, Home
+from trainer_server.wire.home import create_private
+from trainer_server.wire.text import writable
+
+_MOST_BYTES = 16 * 2**20
+"""Size of a file after which another one is begun."""
+_KEPT = 10
+"""Files that are kept, the one that is written not counted."""
+_MOST_TEXT = 300
+"""Characters of a name or a target."""
+
+
+class AuditEntry(BaseModel):
+    """A line of the audit log."""
+
+    time: datetime
+    """In UTC."""
+    who: str
+    """Name of the token, `server-key`, or `cli:` and the user of the machine; `-`: somebody without a token."""
+    action: str
+    """What was asked for, such as `policy.promote`."""
+    target: str
+    """What it was done to, such as `agent@3`."""
+    result: Literal["ok", "refused", "failed"]
+    """refused: the request had no right to it, or could not be done as things are. failed: the server failed."""
+    status: int | None = None
+    """HTTP status; None: a command of this machine, or its client left before the answer."""
+    address: str | None = None
+    """Of the client; None: a command of this machine."""
+
+
+class AuditLog:
+    """The files of the log. Several processes may add to it.
+
+    Args:
+        home: Where the files are.
+        most_bytes: Size of a file after which another one is begun.
+        kept: Older files that are kept.
+    """
+
+    def __init__(self, home: Home, most_bytes: int = _MOST_BYTES, kept: int = _KEPT) -> None:
+        self.directory = home.audit
+        self._most_bytes, self._kept = most_bytes, kept
+
+    def add(
+        self,
+        who: str,
+        action: str,
+        target: str,
+        result: Literal["ok", "refused", "failed"],
+        *,
+        status: int | None = None,
+        address: str | None = None,
+    ) -> None:
+        """Adds a line. When this returns, it survives a crash.
+
+        Args:
+            who: As `AuditEntry` has it; so are the others.
+            action: What was asked for.
+            target: What it was done to.
+            result: How it ended.
+            status: HTTP status.
+            address: Of the client.
+
+        Raises:
+            OSError: The line could not be written.
+        """
+        entry = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "who": writable(who[:_MOST_TEXT]),
+            "action": action,
+            "target": writable(target[:_MOST_TEXT]),
+            "result": result,
+            "status": status,
+            "address": address,
+        }
+        line = json.dumps({name: value for name, value in entry.items() if value is not None}) + "\n"
+        lock = self.directory / "lock"
+        create_private(lock)
+        with lock.open("r+") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            self._rotate()
+            fd = os.open(self._file(0), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(fd, line.encode())
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def entries(self, since: float | None = None) -> Iterator[AuditEntry]:
+        """The lines, oldest first.
+
+        Args:
+            since: Leaves out those before this Unix time.
+
+        Raises:
+            ConfigError: A line cannot be read.
+        """
+        for number in range(self._kept, -1, -1):
+            try:
+                lines = self._file(number).read_text().splitlines()
+            except FileNotFoundError:
+                continue
+            for at, line in enumerate(lines, start=1):
+                try:
+                    entry = AuditEntry.model_validate_json(line)
+                except ValidationError as error:
+                    if number == 0 and at == len(lines):  # a line that a crash broke off, or that is being written
+                        continue
+                    raise ConfigError(
+                        f"{self._file(number)}, line {at} is no entry of the audit log: {error}"
+                    ) from None
+                if since is None or entry.time.timestamp() >= since:
+                    yield entry
+
+    def _rotate(self) -> None:
+        current = self._file(0)
+        if not current.exists() or current.stat().st_size < self._most_bytes:
+            return
+        for number in range(self._kept - 1, -1, -1):
+            if self._file(number).exists():
+                os.replace(self._file(number), self._file(number + 1))
+
+    def _file(self, number: int) -> Path:
+        return self.directory / (f"audit.{number}.jsonl" if number else "audit.jsonl")

@@ -1,0 +1,107 @@
+"""How much a token may ask of the engines: requests in flight, and tokens in a minute."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from trainer_server.gateway.errors import APIError
+from trainer_server.server.access.layer import Layer
+from trainer_server.server.access.scopes import token_of
+from trainer_server.server.access.tokens import Token
+from trainer_server.wire import Completion
+
+_asking: ContextVar[Token | None] = ContextVar("asking", default=None)
+"""Whose request is answered here. Tasks that the answer begins inherit it."""
+
+
+class Quotas:
+    """Counts what tokens with limits ask of the engines. Limits of tokens that were created anew count from zero.
+
+    The tokens of an answer are known when it ends. So a request is let through while the last minute has tokens left,
+    and what its answer takes beyond them is waited for by later requests.
+
+    Args:
+        clock: Gives the time, seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._in_flight: Counter[str] = Counter()
+        """By digest."""
+        self._left: dict[str, tuple[float, float]] = {}
+        """By digest: tokens that are left, and when that was so."""
+
+    @contextmanager
+    def admitted(self, token: Token) -> Iterator[None]:
+        """Counts one request while the context is open.
+
+        Raises:
+            APIError: 429, the token has no requests, or no tokens, left.
+        """
+        most = token.requests_in_flight
+        if most is not None and self._in_flight[token.digest] >= most:
+            message = (
+                f"the token {token.name!r} has {most} requests in flight, as many as it may have: ask again when one "
+                "of them has ended"
+            )
+            raise APIError(429, message, code="quota_requests", retry_after=1)
+        if token.tokens_per_minute is not None and (left := self._refilled(token, token.tokens_per_minute)) <= 0:
+            wait = math.ceil((1 - left) * 60 / token.tokens_per_minute)
+            message = (
+                f"the token {token.name!r} has used its {token.tokens_per_minute:,} tokens of the last minute (prompts "
+                f"and answers): ask again in {wait} s"
+            )
+            raise APIError(429, message, code="quota_tokens", retry_after=wait)
+        self._in_flight[token.digest] += 1
+        asking = _asking.set(token)
+        try:
+            yield
+        finally:
+            _asking.reset(asking)
+            self._in_flight[token.digest] -= 1
+
+    def recorded(self, completions: Sequence[Completion]) -> None:
+        """Counts the tokens of an answer: those of its prompt once, and those of all choices.
+
+        Args:
+            completions: The choices of one answer.
+        """
+        token = _asking.get()
+        if token is None or token.tokens_per_minute is None or not completions:
+            return
+        used = len(completions[0].prompt_token_ids) + sum(len(one.token_ids) for one in completions)
+        left = self._refilled(token, token.tokens_per_minute)
+        self._left[token.digest] = left - used, self._clock()
+
+    def _refilled(self, token: Token, most: int) -> float:
+        """The tokens that are left now, negative where an answer took more."""
+        left, then = self._left.get(token.digest, (float(most), self._clock()))
+        return min(float(most), left + (self._clock() - then) * most / 60)
+
+
+class Metered(Layer):
+    """Answers 429 to model requests, those below `/v1/` that are posted, beyond the limits of their token.
+
+    Args:
+        app: The application behind it.
+        quotas: The limits, and what was used of them.
+    """
+
+    def __init__(self, app: ASGIApp, quotas: Quotas) -> None:
+        super().__init__(app)
+        self._quotas = quotas
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        token = token_of(scope)
+        if token is None or scope["method"] != "POST" or not scope["path"].startswith("/v1/"):
+            await self.app(scope, receive, send)
+            return
+        with self._quotas.admitted(token):
+            await self.app(scope, receive, send)

@@ -1,0 +1,145 @@
+"""The scope that each route needs, and what the audit log calls it. A route that is not in the table answers nobody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.types import Scope as ASGIScope
+
+from trainer_server.gateway.errors import APIError
+from trainer_server.server.access.tokens import Scope, Token
+
+_HOLDER = "token"
+"""Key of a request's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who may use a route.
+
+    Args:
+        scope: What a token needs; None: the route needs no token.
+        action: What the audit log calls it; None: it is not in the log.
+    """
+
+    scope: Scope | None
+    action: str | None = None
+
+
+_OPEN, _ROLLOUT, _TRAIN, _ADMIN = (Rule(scope) for scope in (None, Scope.rollout, Scope.train, Scope.admin))
+
+RULES: dict[str, Rule] = {
+    # Answers, and the runs that ask for them.
+    "POST /v1/chat/completions": _ROLLOUT,
+    "POST /v1/responses": _ROLLOUT,
+    "POST /v1/messages": _ROLLOUT,
+    "POST /v1/messages/count_tokens": _ROLLOUT,
+    "POST /v1/completions": _ROLLOUT,
+    "GET /v1/models": _ROLLOUT,
+    "PUT /api/rollouts/{rollout}": _ROLLOUT,
+    "GET /api/rollouts/{rollout}": _ROLLOUT,
+    "POST /api/rollouts/{rollout}/reward": _ROLLOUT,
+    "PUT /api/rollouts/{rollout}/trace": _ROLLOUT,
+    "GET /api/rollouts/{rollout}/trace": _ROLLOUT,
+    "DELETE /api/rollouts/{rollout}": _ROLLOUT,
+    "POST /api/rollouts/release": _ROLLOUT,
+    "PUT /api/rollouts/{rollout}/records/{call}/{run}": _ROLLOUT,
+    "GET /api/rollouts/{rollout}/records/{call}": _ROLLOUT,
+    "GET /api/completions/{completion_id}": _ROLLOUT,
+    "POST /api/completions/find": _ROLLOUT,
+    "GET /api/policies": _ROLLOUT,
+    "GET /api/policies/{name}": _ROLLOUT,
+    "GET /api/policies/{name}/candidate": _ROLLOUT,
+    "GET /api/policies/{name}/versions": _ROLLOUT,
+    "GET /api/policies/{name}/versions/{number}": _ROLLOUT,
+    "GET /api/token": _ROLLOUT,
+    "GET /metrics": _ROLLOUT,
+    "GET /openapi.json": _ROLLOUT,
+    "HEAD /openapi.json": _ROLLOUT,
+    # What trains, and what shows the runs of everybody.
+    "POST /api/policies": Rule(Scope.train, "policy.create"),
+    "POST /api/policies/{name}/steps": Rule(Scope.train, "step"),
+    "POST /api/policies/{name}/sft": Rule(Scope.train, "sft"),
+    "GET /api/policies/{name}/steps": _TRAIN,
+    "PUT /api/policies/{name}/versions/{number}/score": Rule(Scope.train, "version.score"),
+    "GET /api/policies/{name}/versions/{number}/export": Rule(Scope.train, "version.export"),
+    "GET /api/jobs": _TRAIN,
+    "GET /api/jobs/{job_id}": _TRAIN,
+    "POST /api/jobs/{job_id}/cancel": Rule(Scope.train, "job.cancel"),
+    "GET /api/rollouts": _TRAIN,
+    "POST /api/completions": Rule(Scope.train, "completions.import"),
+    "GET /api/engines": _TRAIN,
+    "GET /api/status": _TRAIN,
+    "GET /api/policies/{name}/curves": _TRAIN,
+    "GET /": _TRAIN,
+    "GET /ui/now": _TRAIN,
+    "GET /ui/throughput.json": _TRAIN,
+    "GET /ui/policies/{name}": _TRAIN,
+    "GET /ui/jobs": _TRAIN,
+    "GET /ui/jobs/{job_id}": _TRAIN,
+    "GET /ui/events": _TRAIN,
+    "GET /ui/runs": _TRAIN,
+    "GET /ui/runs/rows": _TRAIN,
+    "GET /ui/runs/newer": _TRAIN,
+    "GET /ui/runs/{run_id}": _TRAIN,
+    "GET /ui/completions/{completion_id}": _TRAIN,
+    "GET /ui/groups": _TRAIN,
+    "GET /ui/scenarios": _TRAIN,
+    "GET /ui/diff": _TRAIN,
+    # What users of a policy get, and what is lost for ever.
+    "PUT /api/policies/{name}/promotion": Rule(Scope.admin, "policy.promote"),
+    "PUT /api/policies/{name}/candidate": Rule(Scope.admin, "candidate.begin"),
+    "DELETE /api/policies/{name}/candidate": Rule(Scope.admin, "candidate.end"),
+    "DELETE /api/policies/{name}/versions/{number}": Rule(Scope.admin, "version.delete"),
+    "DELETE /api/policies/{name}": Rule(Scope.admin, "policy.delete"),
+    "POST /api/rollouts/erase": Rule(Scope.admin, "rollout.delete"),
+    # What anybody may see: whether the server is ready, and the way in and out.
+    "GET /health": _OPEN,
+    "GET /ready": _OPEN,
+    "GET /ui/login": _OPEN,
+    "POST /ui/login": Rule(None, "login"),
+    "POST /ui/logout": _ROLLOUT,
+    "GET /ui/static/{name:path}": _OPEN,
+}
+"""By method and path of the route."""
+
+
+def rule_of(scope: ASGIScope) -> Rule | None:
+    """The rule of the route that a request was led to; None: it was led to none, or that has no rule."""
+    path = getattr(scope.get("route"), "path", None)
+    return RULES.get(f"{scope['method']} {path}")
+
+
+def give_token(scope: ASGIScope, token: Token | None) -> None:
+    """Notes whose request this is; None: of somebody without a token."""
+    scope.setdefault("state", {})[_HOLDER] = token
+
+
+def token_of(scope: ASGIScope) -> Token | None:
+    """The token that a request came with; None: it has none that counts."""
+    token: Token | None = scope.get("state", {}).get(_HOLDER)
+    return token
+
+
+async def check_scope(request: Request) -> None:
+    """Lets a request pass to its route, if its token has the scope. A dependency of all routes; async, because
+    FastAPI calls others on a thread.
+
+    Raises:
+        APIError: 403, the token has another scope, or the route has no rule.
+    """
+    scope, rule = request.scope, rule_of(request.scope)
+    if rule is None:
+        asked = f"{request.method} {getattr(scope.get('route'), 'path', scope['path'])}"
+        raise APIError(403, f"{asked} has no entry in RULES (server/access/scopes.py)", code="no_rule")
+    token = token_of(scope)
+    if rule.scope is None or (token is not None and token.scope.covers(rule.scope)):
+        return
+    held = "no token" if token is None else f"the token {token.name!r}, of scope {token.scope}"
+    raise APIError(
+        403,
+        f"{request.method} {scope['path']:.200} needs a token of scope {rule.scope}, and the request has {held}. "
+        f"Whoever runs the server can create one: art-langgraph tokens create NAME --scope {rule.scope}",
+        code="scope_missing",
+    )

@@ -1,0 +1,243 @@
+"""Named tokens: who may ask for what, how much, and until when. Only hashes of them are kept.
+
+A token has 256 random bits. Nobody can guess it from its SHA-256, so it needs no slow hash, as a password would.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from trainer_server.process.files import FileReader, write_atomic
+from trainer_server.wire import ConfigError, Home
+from trainer_server.wire.home import create_private
+
+SERVER_KEY = "server-key"
+"""The name of whoever has the server's own key."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+
+
+class Scope(StrEnum):
+    """What a token is for. Each scope has the rights of those before it."""
+
+    rollout = "rollout"
+    train = "train"
+    admin = "admin"
+
+    def covers(self, needed: Scope) -> bool:
+        """Whether this scope has the rights of another one."""
+        order = list(Scope)
+        return order.index(self) >= order.index(needed)
+
+
+class Token(BaseModel):
+    """What is kept of a token."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """Of its user, a person or a program."""
+    scope: Scope
+    digest: str
+    """SHA-256 of the token, hexadecimal."""
+    created: float
+    """Unix time, seconds."""
+    expires: float | None = None
+    """Unix time, seconds; None: never."""
+    requests_in_flight: int | None = Field(default=None, ge=1)
+    """Model requests at once; None: any number."""
+    tokens_per_minute: int | None = Field(default=None, ge=1)
+    """Tokens of prompts and answers in a minute; None: any number."""
+
+    def expired(self, now: float) -> bool:
+        """Whether the token does not count any more."""
+        return self.expires is not None and self.expires <= now
+
+
+def digest_of(secret: str) -> str:
+    """What is kept of a token instead of the token."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+_Tokens = TypeAdapter(list[Token])
+_Uses = TypeAdapter(dict[str, float])
+
+
+class TokenBook:
+    """The file of named tokens. A server and commands may use it at once: a change counts at the next request.
+
+    Args:
+        home: Where the file is.
+        clock: Gives the time, Unix seconds.
+    """
+
+    def __init__(self, home: Home, clock: Callable[[], float] = time.time) -> None:
+        self._path, self._clock = home.tokens, clock
+        self._uses = home.tokens.with_name("tokens-used.json")
+        self._files = FileReader()
+
+    def all(self) -> list[Token]:
+        """All tokens that are not revoked, expired ones too.
+
+        Raises:
+            ConfigError: The file is damaged.
+        """
+        try:
+            return list(self._files.read(self._path, _Tokens.validate_json))
+        except FileNotFoundError:
+            return []
+        except (ValueError, OSError) as error:
+            raise ConfigError(
+                f"{self._path} cannot be read, so no named token is accepted: {error}. Repair it, or delete it and "
+                "create the tokens again"
+            ) from None
+
+    def create(
+        self,
+        name: str,
+        scope: Scope,
+        *,
+        seconds: float | None = None,
+        requests_in_flight: int | None = None,
+        tokens_per_minute: int | None = None,
+    ) -> str:
+        """Creates a token.
+
+        Args:
+            name: Of its user.
+            scope: What it is for.
+            seconds: How long it counts; None: until it is revoked.
+            requests_in_flight: Model requests at once; None: any number.
+            tokens_per_minute: Tokens of prompts and answers in a minute; None: any number.
+
+        Returns:
+            The token. It is kept nowhere.
+
+        Raises:
+            ConfigError: The name cannot be used, or has a token.
+        """
+        if name == SERVER_KEY or not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"{name!r} cannot be the name of a token: use 1 to 64 letters, digits, `.`, `_`, `@` and `-`, the "
+                f"first one a letter or a digit, and not {SERVER_KEY!r}, which is the server's own key"
+            )
+        secret, now = f"art-{secrets.token_urlsafe(32)}", self._clock()
+        token = Token(
+            name=name,
+            scope=scope,
+            digest=digest_of(secret),
+            created=now,
+            expires=None if seconds is None else now + seconds,
+            requests_in_flight=requests_in_flight,
+            tokens_per_minute=tokens_per_minute,
+        )
+        with self._changing() as tokens:
+            if any(one.name == name for one in tokens):
+                raise ConfigError(f"there is a token {name!r}: revoke it first (`art-langgraph tokens revoke {name}`)")
+            tokens.append(token)
+        return secret
+
+    def revoke(self, name: str) -> Token:
+        """Deletes a token. A running server refuses it from its next request on.
+
+        Returns:
+            What it was.
+
+        Raises:
+            ConfigError: There is none with this name.
+        """
+        with self._changing() as tokens:
+            found = next((one for one in tokens if one.name == name), None)
+            if found is None:
+                known = ", ".join(one.name for one in tokens)
+                raise ConfigError(f"there is no token {name!r}; there are: {known or 'none'}")
+            tokens.remove(found)
+        return found
+
+    def last_used(self) -> dict[str, float]:
+        """When tokens were used last, as far as the server has written it down: Unix time by digest."""
+        try:
+            return dict(self._files.read(self._uses, _Uses.validate_json))
+        except (OSError, ValueError):  # a record of convenience: a damaged one is written anew
+            return {}
+
+    def note_uses(self, uses: dict[str, float]) -> None:
+        """Writes down when tokens were used last. Those that are revoked are forgotten. Only the server calls it.
+
+        Args:
+            uses: Unix time by digest.
+        """
+        known = {token.digest for token in self.all()}
+        kept = {digest: when for digest, when in (self.last_used() | uses).items() if digest in known}
+        write_atomic(self._uses, json.dumps(kept))
+
+    @contextmanager
+    def _changing(self) -> Iterator[list[Token]]:
+        """The tokens as a list, which is written when the block ends without an error. One process at a time."""
+        lock = self._path.with_name("tokens.lock")
+        create_private(lock)
+        with lock.open("r+") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            tokens = self.all()
+            yield tokens
+            write_atomic(self._path, _Tokens.dump_json(tokens, indent=1).decode())
+
+
+class Keyring:
+    """The server's own key, and the named tokens.
+
+    Args:
+        server_key: Its holder may do everything.
+        book: The named tokens; None: there are none.
+        clock: Gives the time, Unix seconds.
+    """
+
+    def __init__(self, server_key: str, book: TokenBook | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._own = Token(name=SERVER_KEY, scope=Scope.admin, digest=digest_of(server_key), created=0.0)
+        self._book, self._clock = book, clock
+        self._used: dict[str, float] = {}
+
+    @property
+    def own_digest(self) -> str:
+        """Digest of the server's own key."""
+        return self._own.digest
+
+    def find(self, secret: str) -> Token | None:
+        """The token that a request carries, also an expired one; None: there is no such token.
+
+        All digests are compared, each in constant time.
+
+        Raises:
+            ConfigError: The file of named tokens is damaged, and this is not the server's own key.
+        """
+        digest = digest_of(secret).encode()
+        found = self._own if hmac.compare_digest(digest, self._own.digest.encode()) else None
+        if found is None and self._book is not None:
+            for token in self._book.all():
+                if hmac.compare_digest(digest, token.digest.encode()):
+                    found = token
+        if found is not None and found is not self._own:
+            self._used[found.digest] = self._clock()
+        return found
+
+    def named(self, name: str) -> Token | None:
+        """The token with a name, also an expired one; None: there is none, or it was revoked."""
+        if name == SERVER_KEY:
+            return self._own
+        return next((token for token in self._book.all() if token.name == name), None) if self._book else None
+
+    def write_uses(self) -> None:
+        """Writes down when tokens were used since the last call. Slow: it waits for the disk."""
+        if self._used and self._book is not None:
+            uses, self._used = self._used, {}
+            self._book.note_uses(uses)

@@ -1,0 +1,223 @@
+"""Copies of a home, made while its server runs, and homes made of such copies.
+
+Each file is copied whole: databases as they are at one moment, by SQLite's own means; weights, which never change, by
+hard links where the file system allows it. The order makes the copy one that the server could have left behind when it
+was killed: jobs before the versions that they made, and before the completions that they use. A restored server goes on
+from there as after a crash.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+from trainer_server.process.files import fsync_directory, write_atomic
+from trainer_server.wire import ConfigError, Home
+
+MANIFEST = "backup.json"
+_LEFT_OUT = {"lock", "tokens.lock", "server.json", "trainer.json", "exports", "logs", MANIFEST}
+"""What a running server has for itself; and logs."""
+_LINKED = ".safetensors"
+_PAGES = 8192
+"""Pages of a database that are copied before progress is told."""
+
+Progress = Callable[[str], None]
+
+
+def back_up(home: Home, target: Path, progress: Progress = lambda _: None) -> dict[str, int]:
+    """Copies a home into a directory. The directory is there with all files, or not at all.
+
+    Args:
+        home: The home. Its server may run.
+        target: The directory, which must not exist.
+        progress: Gets a line for each part.
+
+    Returns:
+        Size in bytes by path.
+
+    Raises:
+        ConfigError: There is no home, or the directory exists or cannot be written.
+    """
+    if not home.root.is_dir():
+        raise ConfigError(f"{home.root} is no home of a server: name it with --home or ART_HOME")
+    _refuse_existing(target)
+    if target.absolute().is_relative_to(home.root):
+        raise ConfigError(f"{target} is inside of {home.root}: name a directory elsewhere, on another disk at best")
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir(mode=0o700)
+        for name in _in_order(home.root):
+            progress(f"copying {name}")
+            source, copy = home.root / name, partial / name
+            if name.endswith(".sqlite"):
+                _copy_database(source, copy, progress)
+            elif source.is_dir():
+                _copy_tree(source, copy)
+            else:
+                _copy_file(source, copy)
+        sizes = _sizes(partial)
+        manifest = {"format": 1, "created": time.time(), "home": str(home.root), "files": sizes}
+        write_atomic(partial / MANIFEST, json.dumps(manifest, indent=1))
+        partial.rename(target)
+        fsync_directory(target.parent)
+    except (OSError, sqlite3.Error) as error:
+        raise ConfigError(f"{home.root} could not be copied to {target}: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return sizes
+
+
+def restore(source: Path, home: Home, progress: Progress = lambda _: None) -> dict[str, int]:
+    """Makes a home of a copy. The home is there with all files, or not at all.
+
+    Args:
+        source: The directory that `back_up` made. It stays as it is.
+        home: The new home, which must not exist, or be empty.
+        progress: Gets a line for each part.
+
+    Returns:
+        Size in bytes by path.
+
+    Raises:
+        ConfigError: The copy is not whole, or the home exists or cannot be written.
+    """
+    sizes = _check(source, progress)
+    _refuse_existing(home.root)
+    partial = home.root.with_name(f".{home.root.name}.{os.getpid()}.partial")
+    try:
+        home.root.parent.mkdir(parents=True, exist_ok=True)
+        progress(f"copying {len(sizes)} files")
+        _copy_tree(source, partial)
+        (partial / MANIFEST).unlink()
+        if home.root.exists():
+            home.root.rmdir()
+        partial.rename(home.root)
+        fsync_directory(home.root.parent)
+    except OSError as error:
+        raise ConfigError(f"{source} could not be copied to {home.root}: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    home.make_private()
+    return sizes
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"{path} is there already, and is not overwritten: name another directory")
+
+
+def _in_order(root: Path) -> list[str]:
+    """Names in a home, in the order in which they are copied; see the top of this file."""
+    names = [path.name for path in root.iterdir() if path.name not in _LEFT_OUT and not _passing(path.name)]
+    last = {"policies": 1, "rollouts.sqlite": 2, "ledger.sqlite": 3}
+    return sorted(names, key=lambda name: (-1 if name == "jobs" else last.get(name, 0), name))
+
+
+def _passing(name: str) -> bool:
+    """Whether a file is being written or deleted, or belongs to an open database."""
+    return name.startswith(".") or name.endswith(("-wal", "-shm", "-journal")) or name == "staging"
+
+
+def _copy_database(source: Path, copy: Path, progress: Progress) -> None:
+    """Copies a database as it is now. Writers do not wait: what they write meanwhile is not in the copy."""
+
+    def told(_status: int, left: int, pages: int) -> None:
+        if left and pages > _PAGES:
+            progress(f"copying {source.name}: {1 - left / pages:.0%}")
+
+    os.close(os.open(copy, os.O_CREAT | os.O_EXCL, 0o600))
+    with closing(sqlite3.connect(source, timeout=60)) as db, closing(sqlite3.connect(copy)) as other:
+        db.execute("BEGIN")
+        db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # from now on it sees one state
+        db.backup(other, pages=_PAGES, progress=told)
+        other.execute("PRAGMA journal_mode=DELETE")  # one file, complete in itself; the server changes it back
+        _check_database(other, copy)
+    _flush(copy)
+
+
+def _check_database(db: sqlite3.Connection, path: Path) -> None:
+    (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise sqlite3.DatabaseError(f"{path.name} is damaged: {found}")
+
+
+def _copy_tree(source: Path, copy: Path) -> None:
+    """Copies a directory. What is deleted meanwhile is left out; a version of a policy then as a whole."""
+    copy.mkdir(mode=0o700)
+    for path in sorted(source.iterdir()):
+        if _passing(path.name) or path.is_symlink():
+            continue
+        try:
+            if path.is_dir():
+                _copy_tree(path, copy / path.name)
+            else:
+                _copy_file(path, copy / path.name)
+        except FileNotFoundError:
+            if path.exists():
+                raise
+    if not source.exists():
+        shutil.rmtree(copy)
+        raise FileNotFoundError(source)
+    fsync_directory(copy)
+
+
+def _copy_file(source: Path, copy: Path) -> None:
+    if source.suffix == _LINKED:
+        try:
+            os.link(source, copy)
+            return
+        except FileNotFoundError:
+            raise
+        except OSError:  # another file system, or one without hard links
+            pass
+    with source.open("rb") as given, open(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as made:
+        shutil.copyfileobj(given, made, 1 << 20)
+        made.flush()
+        os.fsync(made.fileno())
+    shutil.copystat(source, copy)  # retention goes by the time of change
+    copy.chmod(0o600)
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sizes(root: Path) -> dict[str, int]:
+    return {path.relative_to(root).as_posix(): path.stat().st_size for path in _files(root)}
+
+
+def _files(root: Path) -> Iterator[Path]:
+    return (path for path in sorted(root.rglob("*")) if path.is_file() and path.name != MANIFEST)
+
+
+def _check(source: Path, progress: Progress) -> dict[str, int]:
+    """The files that a copy should have. Raises ConfigError for a copy that is not whole."""
+    try:
+        manifest = json.loads((source / MANIFEST).read_text())
+        wanted = {str(path): int(size) for path, size in manifest["files"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{source} is no backup: its {MANIFEST} cannot be read ({error!r})") from None
+    found = _sizes(source)
+    if wrong := sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path)):
+        path = wrong[0]
+        raise ConfigError(
+            f"{source} is not as `backup` left it: {path} has {found.get(path, 'no')} bytes and should have "
+            f"{wanted.get(path, 'none')}, and {len(wrong) - 1} more files differ. Take another backup"
+        )
+    for path in wanted:
+        if path.endswith(".sqlite"):
+            progress(f"checking {path}")
+            try:
+                with closing(sqlite3.connect(f"{(source / path).absolute().as_uri()}?mode=ro", uri=True)) as db:
+                    _check_database(db, source / path)
+            except sqlite3.Error as error:
+                raise ConfigError(f"{source / path} cannot be restored: {error}. Take another backup") from None
+    return wanted

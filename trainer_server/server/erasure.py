@@ -1,0 +1,169 @@
+"""Deletes what users name, with all that is left of it: in the ledger, the list of runs, the jobs and the policies.
+
+The order makes a deletion that was broken off complete when it is asked for again: what tells where the rest is goes
+last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from trainer_server.engines.slots import Key, NoFreeSlot, Slots, adapter_name
+from trainer_server.gateway.errors import APIError
+from trainer_server.jobs.service import JobService
+from trainer_server.ledger.base import ErasesCompletions, Ledger
+from trainer_server.ledger.draws import Draws
+from trainer_server.ledger.rollouts import RolloutBook
+from trainer_server.ledger.run_book import RunBook
+from trainer_server.policies.leases import Leases
+from trainer_server.policies.names import PolicyNames
+from trainer_server.policies.store import AdapterStore
+from trainer_server.server.records import Records
+from trainer_server.wire import Conflict, EngineError, Erase, Erased, NotFound, NotStored
+
+_WAIT = "delete it when the job has ended, or cancel the job (`art-langgraph jobs cancel`)"
+_BEING_DELETED = "policy {!r} is being deleted"
+
+
+class Erasure:
+    """Deletes rollouts and policies, one request at a time.
+
+    Args:
+        ledger: Has the completions.
+        rollouts: What rollouts were registered with, and their rewards.
+        runs: The list of runs, and what clients told of them.
+        draws: Which rollouts a candidate answered.
+        jobs: The jobs.
+        store: The policies on disk.
+        names: What their names mean.
+        slots: The adapters on the engines.
+        leases: Which versions running rollouts hold.
+        records: What remote graphs told of running rollouts.
+        creating: By policy: one creation, promotion or deletion at a time.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        rollouts: RolloutBook,
+        runs: RunBook,
+        draws: Draws,
+        jobs: JobService,
+        store: AdapterStore,
+        names: PolicyNames,
+        slots: Slots,
+        leases: Leases,
+        records: Records,
+        creating: Mapping[str, asyncio.Lock],
+    ) -> None:
+        self._ledger, self._rollouts, self._runs, self._draws = ledger, rollouts, runs, draws
+        self._jobs, self._store, self._names, self._slots = jobs, store, names, slots
+        self._leases, self._records, self._creating = leases, records, creating
+        self._turn = asyncio.Lock()
+
+    async def runs(self, wanted: Erase) -> Erased:
+        """Deletes rollouts and completions.
+
+        Args:
+            wanted: Their ids; unknown ids are ignored.
+
+        Raises:
+            Conflict: An open job needs one of them, or the ledger cannot delete.
+            LedgerError: A file could not be changed.
+        """
+        ledger = self._erasing()
+        async with self._turn:
+            found = await asyncio.to_thread(ledger.matching, rollouts=wanted.rollouts, completions=wanted.completions)
+            self._refuse_needed(found)
+            self._leases.release(set(wanted.rollouts))
+            self._records.drop(set(wanted.rollouts))
+            return await asyncio.to_thread(self._erase, ledger, wanted.rollouts, list(found), None)
+
+    async def policy(self, name: str) -> Erased:
+        """Deletes a policy: its versions, its jobs, its completions, and the runs in which it answered.
+
+        Args:
+            name: Of the policy, also of one that cannot be served.
+
+        Raises:
+            NotFound: There is none.
+            Conflict: A job, a rollout or an export needs it, or the ledger cannot delete.
+            APIError: 503, an engine does not give an adapter up.
+            NotStored: Its files could not be deleted.
+            LedgerError: A file could not be changed.
+        """
+        ledger = self._erasing()
+        async with self._turn, self._creating[name]:
+            if name not in await asyncio.to_thread(self._store.names):
+                raise NotFound(f"there is no policy {name!r}", code="not_found")
+            versions = [(name, number) for number in await asyncio.to_thread(self._store.versions, name)]
+            self._refuse_used(name, versions)
+            known = self._names.known(name)
+            self._names.forget(name)
+            self._names.unserved[name] = _BEING_DELETED.format(name)  # so that no job and no request begins to use it
+            try:
+                for key in versions:
+                    await self._slots.forget(key)
+                self._refuse_used(name, versions)
+                return await asyncio.to_thread(self._erase_policy, ledger, name, len(versions))
+            except (NoFreeSlot, EngineError) as error:
+                if isinstance(error, NoFreeSlot):
+                    raise Conflict(str(error), code="policy_in_use", param="name") from None
+                raise APIError(503, str(error), code="engine_not_ready", retry_after=5) from None
+            except OSError as error:
+                raise NotStored(f"policy {name!r} could not be deleted: {error}. Ask again", code="disk") from None
+            finally:
+                if name in await asyncio.to_thread(self._store.names):  # it failed
+                    self._names.take_up(name, known)
+                else:
+                    self._names.unserved.pop(name, None)
+
+    def _erase_policy(self, ledger: ErasesCompletions, name: str, versions: int) -> Erased:
+        completions = ledger.matching(policy=name)
+        rollouts = {rollout for rollout in completions.values() if rollout is not None}
+        rollouts |= self._rollouts.of_policy(name) | self._runs.of_policy(name)
+        completions |= ledger.matching(rollouts=sorted(rollouts))
+        erased = self._erase(ledger, sorted(rollouts), list(completions), name)
+        self._store.delete_policy(name)
+        return erased.model_copy(update={"versions": versions})
+
+    def _erase(
+        self, ledger: ErasesCompletions, rollouts: Sequence[str], completions: Sequence[str], policy: str | None
+    ) -> Erased:
+        jobs = self._jobs.board.ended_jobs(policy, set(completions))
+        self._jobs.board.erase(jobs, policy)
+        self._runs.erase(rollouts, policy)
+        self._draws.erase(rollouts, policy)
+        self._rollouts.erase(rollouts)
+        rewritten = ledger.erase(completions)
+        self._runs.erase(rollouts, policy)  # the list may have read the ledger meanwhile
+        rewritten = self._runs.overwrite() and rewritten
+        return Erased(rollouts=len(rollouts), completions=len(completions), jobs=len(jobs), rewritten=rewritten)
+
+    def _erasing(self) -> ErasesCompletions:
+        if isinstance(self._ledger, ErasesCompletions):
+            return self._ledger
+        raise Conflict(
+            f"the ledger ({type(self._ledger).__name__}) cannot delete what a user names: it lacks `matching` and "
+            "`erase` (ErasesCompletions)",
+            code="ledger_keeps",
+        )
+
+    def _refuse_needed(self, completions: Mapping[str, str | None]) -> None:
+        for file in self._jobs.open.files():
+            if not completions.keys().isdisjoint(file.completions):
+                raise Conflict(f"{file.id} has not ended, and needs it: {_WAIT}", code="job_open")
+
+    def _refuse_used(self, name: str, versions: Sequence[Key]) -> None:
+        for file in self._jobs.open.files():
+            if file.policy == name or any(policy == name for policy, _ in file.versions):
+                raise Conflict(f"{file.id} has not ended, and needs {name!r}: {_WAIT}", code="policy_in_use")
+        for key in versions:
+            if self._slots.in_use(key):
+                message = f"{adapter_name(key)} is in use by a rollout: delete it when that has ended"
+                raise Conflict(message, code="policy_in_use")
+            if self._jobs.retention.reading(key):
+                message = f"{adapter_name(key)} is being exported: delete it when that has ended"
+                raise Conflict(message, code="policy_in_use")

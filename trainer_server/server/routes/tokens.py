@@ -1,0 +1,18 @@
+"""`/api/token`: what a token is for. Tokens are created by commands on the server's machine, never over HTTP."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+
+from trainer_server.server.access.scopes import token_of
+from trainer_server.wire import TokenInfo
+
+router = APIRouter(prefix="/api/token", tags=["tokens"])
+
+
+@router.get("")
+async def show_token(request: Request) -> TokenInfo:
+    """Name, scope and expiry of the token that asks."""
+    token = token_of(request.scope)
+    assert token is not None, "the route has a scope"
+    return TokenInfo(name=token.name, scope=token.scope, expires=token.expires)
