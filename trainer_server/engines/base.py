@@ -1,7 +1,7 @@
 """The protocol of an inference engine. vLLM implements it; another engine, such as SGLang, needs one more class.
 
 Gateway, jobs, pool and slots use `Engine` and the errors of this module only; they know no engine's HTTP API. See "A
-new engine" in docs/contributing.md.
+new engine" in docs/contributing/engine.md.
 """
 
 from __future__ import annotations
@@ -271,8 +271,8 @@ class Engine(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """The engine's state, as `GET /api/engines` shows it: `url`, `ready`, `resting`, `error`, `requests`,
-        `restarts`, `adapters`, `max_model_len`, `tool_parser`, `reasoning_parser`. A parser is None if there is none,
-        and `unknown` where the engine does not say."""
+        `restarts`, `adapters`, `max_model_len`, `tool_parser`, `reasoning_parser`, and `pid` of one that was started
+        here. A parser is None if there is none, and `unknown` where the engine does not say."""
         ...
 
 

@@ -50,6 +50,7 @@ class Child:
         with self.log.open("ab") as log:
             if kept := ", ".join(sorted(os.environ.keys() - self._env.keys())):
                 log.write(f"variables of the server's environment that this process does not get: {kept}\n".encode())
+                log.flush()  # before the process writes its first line
             self._begun = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *line, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True
@@ -88,7 +89,9 @@ class Child:
         if not self.log.exists():
             return ""
         with self.log.open("rb") as file:
-            file.seek(max(self._begun, self.log.stat().st_size - 20_000))
+            size = self.log.stat().st_size
+            begun = self._begun if self._begun <= size else 0  # the file began anew meanwhile
+            file.seek(max(begun, size - 20_000))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
 
     def _sweep(self) -> None:

@@ -27,7 +27,7 @@ INHERITED = (
     "HF_*", "HUGGINGFACE_*", "TRANSFORMERS_*", "TOKENIZERS_*", "SAFETENSORS_*",
     "ACCELERATE_*", "FSDP_*", "BNB_*",
     # our own, none of them secret
-    "ART_CPU_LORA", "ART_PRECISION", "ART_FAULT",
+    "ART_CPU_LORA", "ART_KERNELS", "ART_PRECISION", "ART_START", "ART_FAULT",
 )  # fmt: skip
 """Names that every child gets, as patterns of fnmatch."""
 SECRET = ("*_TOKEN", "*_KEY", "*_SECRET", "*_PASSWORD")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +49,24 @@ async def test_a_child_gets_what_it_needs_and_no_secret(tmp_path: Path, monkeypa
     kept_back = child.log.read_text().splitlines()[0]
     assert kept_back.startswith("variables of the server's environment that this process does not get: ")
     assert {"OPENAI_API_KEY", "ART_TOKEN"} <= set(kept_back.replace(",", "").split())
+
+
+async def test_what_a_child_does_not_get_is_logged_before_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = asyncio.create_subprocess_exec
+
+    async def started_and_ended(*line: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await start(*line, **options)
+        await process.wait()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", started_and_ended)
+    monkeypatch.setenv("ART_TOKEN", "")
+    child = Child("child", [sys.executable, "-c", "print('its own words')"], tmp_path, inherited())
+    await child.start()
+    assert child.tail() == "its own words"
+    assert len(child.log.read_text().splitlines()) == 2
 
 
 def test_a_variable_that_is_to_be_passed_on_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def command(
         *("--enable-lora", "--max-loras", str(max_loras), "--max-cpu-loras", str(max_loras)),
         *("--max-lora-rank", str(max_rank), "--lora-target-modules", *TARGETS),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
-        *("--uvicorn-log-level", "warning", "--middleware", "art_key.KeyOnly"),
+        *("--uvicorn-log-level", "warning", "--middleware", "art_key.KeyOnly", "--enable-prompt-tokens-details"),
         *("--allowed-media-domains", *(media_domains or (NO_DOMAIN,))),
         *(("--enable-sleep-mode",) if sleeps else ()),
         # vLLM's prefix cache keeps whole blocks only: on CPUs of 128 tokens by default, and 32 is the least it takes.

@@ -225,6 +225,7 @@ class VLLMEngine:
             "restarts": self.restarts,
             "adapters": sorted(self._held),
             "max_model_len": self.max_model_len,
+            "pid": self._child.pid if self._child else None,
             **self._parser_names(),
         }
 

@@ -16,7 +16,7 @@ class Family:
     """How models of one family write tool calls and thoughts.
 
     Args:
-        name: Names the family in messages and in docs/models.md.
+        name: Names the family in messages and in docs/models/parsers.md.
         writes: Texts that the chat template must have, all of them.
         models: Beginnings of `model_type` that belong to the family; empty: any model.
         rendered_by_vllm: Whether vLLM renders these models itself, so that no chat template is needed.

@@ -1,0 +1,183 @@
+"""Logs of the server: lines with the request and the rollout that they are about, as text or JSON, without secrets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any, Literal
+
+from trainer_server.wire import ConfigError
+from trainer_server.wire.home import create_private
+from trainer_server.wire.text import visible, writable
+
+LogFormat = Literal["text", "json"]
+
+_request: ContextVar[str | None] = ContextVar("art_request", default=None)
+_rollout: ContextVar[str | None] = ContextVar("art_log_rollout", default=None)
+context: list[Callable[[], dict[str, str]]] = []
+"""Functions that give further facts of every line, such as the ids of a trace."""
+
+_HIDDEN = "[secret]"
+_SECRETS = re.compile(
+    r"(?i)(\bbearer\s+|\bx-api-key['\"]?\s*[:=]\s*['\"]?|\bapi[_-]?key['\"]?\s*[:=]\s*['\"]?)[^\s'\",;)\]}]{6,}"
+    r"|\b(?:sk|hf|ghp|lsv2_pt)[-_][A-Za-z0-9_-]{16,}|\bart-[A-Za-z0-9_-]{32,}"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+)
+"""What looks like a key: after `Bearer` and the like, with the beginning of a well-known kind, or in an address."""
+_KNOWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """How a server logs.
+
+    Args:
+        format: Of each line.
+        file: Gets the lines besides the standard error output; None: no file.
+        max_mib: Size of the file, MiB, at which another one is begun.
+        files: Earlier files that are kept, as `FILE.1`, the newest, and so on.
+        requests: Whether each request is a line.
+    """
+
+    format: LogFormat = "text"
+    file: Path | None = None
+    max_mib: int = 50
+    files: int = 5
+    requests: bool = False
+
+
+class Secrets:
+    """Takes keys out of texts: those that it was told, and whatever looks like one."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._lock = threading.Lock()
+
+    def keep(self, *secrets: str | None) -> None:
+        """Tells it keys that must not be logged. None and what is too short to be one are left out."""
+        with self._lock:
+            self._known |= {secret for secret in secrets if secret and len(secret) >= 6}
+
+    def hidden(self, text: str) -> str:
+        """The text without keys."""
+        for secret in sorted(self._known, key=len, reverse=True):
+            text = text.replace(secret, _HIDDEN)
+        return _SECRETS.sub(lambda found: f"{found[1] or ''}{_HIDDEN}", text)
+
+
+secrets = Secrets()
+"""Those of this process."""
+
+
+@contextmanager
+def about(*, request: str | None = None, rollout: str | None = None) -> Iterator[None]:
+    """What is logged while the context is open, in this task and those that it starts, is about a request.
+
+    Args:
+        request: Id of the request.
+        rollout: Id of its rollout; None: it has none.
+    """
+    asked, run = _request.set(request), _rollout.set(rollout)
+    try:
+        yield
+    finally:
+        _request.reset(asked)
+        _rollout.reset(run)
+
+
+def configure(settings: LogSettings) -> None:
+    """Sends the log of this process where the settings say. Called again, it replaces what was set before.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    formatter = JSONLines() if settings.format == "json" else TextLines()
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    if settings.file is not None:
+        handlers.append(_file(settings.file, settings))
+    for handler in handlers:
+        handler.setFormatter(formatter)
+        handler.addFilter(_note)
+    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
+    logging.captureWarnings(True)
+    for name in ("httpx", "httpcore", "uvicorn"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _file(path: Path, settings: LogSettings) -> logging.Handler:
+    try:
+        create_private(path)
+        size = settings.max_mib << 20
+        return _PrivateFile(path, maxBytes=size, backupCount=settings.files, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--log-file {path} cannot be written: {error.strerror or error}") from None
+
+
+class _PrivateFile(RotatingFileHandler):
+    """Each file is readable by its owner only."""
+
+    def _open(self) -> Any:
+        create_private(Path(self.baseFilename))
+        return super()._open()
+
+
+def _note(record: logging.LogRecord) -> bool:
+    """Writes down what a line is about where it is logged: another thread may print it."""
+    facts = {"request_id": _request.get(), "rollout_id": _rollout.get()}
+    for more in context:
+        facts |= more()
+    for name, value in facts.items():
+        if value is not None and not hasattr(record, name):
+            setattr(record, name, value)
+    return True
+
+
+def _more(record: logging.LogRecord) -> dict[str, Any]:
+    """What a line has besides its message: request, rollout, and what `extra` gave."""
+    return {name: value for name, value in vars(record).items() if name not in _KNOWN_FIELDS}
+
+
+class TextLines(logging.Formatter):
+    """`2026-01-31 12:00:00,123 INFO message [request_id=req-… rollout_id=ro-…]`.
+
+    A line break in a message is marked, so that no text can look like another line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = visible(record.getMessage()).replace("\n", "\n  | ")
+        more = " ".join(f"{name}={visible(str(value))}" for name, value in _more(record).items())
+        when = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(record.created))},{record.msecs:03.0f}"
+        text = f"{when} {record.levelname} {message}" + (f" [{more}]" if more else "")
+        for trace in (self.formatException(record.exc_info) if record.exc_info else None, record.stack_info):
+            text += f"\n{trace}" if trace else ""
+        return writable(secrets.hidden(text))
+
+
+class JSONLines(logging.Formatter):
+    """A JSON object a line: `time` (UTC), `level`, `logger`, `message`, and where they are known `request_id`,
+    `rollout_id`, `exception`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_more(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        hidden = {name: secrets.hidden(value) if isinstance(value, str) else value for name, value in line.items()}
+        return writable(json.dumps(hidden, ensure_ascii=False, default=lambda value: secrets.hidden(str(value))))
