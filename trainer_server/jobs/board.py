@@ -31,7 +31,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,8 @@ class JobFile(BaseModel):
     created: float
     spec: PolicySpec | None = None
     request: StepRequest | SFTRequest | None = None
+    trace: str | None = None
+    """The value of `traceparent` of the request that made the job; None: it belongs to no trace."""
 
     @property
     def key(self) -> str | None:
@@ -194,6 +196,7 @@ class JobBoard:
         *,
         spec: PolicySpec | None = None,
         request: StepRequest | SFTRequest | None = None,
+        trace: str | None = None,
     ) -> JobFile:
         """Writes a job to disk. Once this returns, the job survives a crash.
 
@@ -205,6 +208,7 @@ class JobBoard:
             policy: Name of the policy.
             spec: For kind create, the policy to create.
             request: For kinds step and sft, the request.
+            trace: See `JobFile.trace`.
 
         Raises:
             ConfigError: The request holds a value that JSON cannot express.
@@ -217,6 +221,7 @@ class JobBoard:
             created=time.time(),
             spec=spec,
             request=request,
+            trace=trace,
         )
         try:
             text = file.model_dump_json()
@@ -505,18 +510,56 @@ class JobBoard:
             except OSError as error:
                 log.error("jobs/%s in the server's home is left there, it cannot be read: %s", job_id, error)
                 continue
-            with (self.root / _ENDED).open("a", encoding="utf-8") as ended:
-                ended.write(line)
-                ended.flush()
-                os.fsync(ended.fileno())
-            aside = self.root / f".deleted-{job_id}"
-            (self.root / job_id).rename(aside)
-            shutil.rmtree(aside, ignore_errors=True)
-            self._ended.pop(job_id, None)
-            self._needs.pop(job_id, None)
+            self._delete(job_id, line)
             deleted += 1
         self._prune_keys()
         return deleted
+
+    def ended_jobs(self, policy: str | None, completions: Set[str]) -> list[str]:
+        """Ids of the jobs that have ended and were of a policy, or used completions. Reads the file of each job.
+
+        Args:
+            policy: Name of the policy; None: of none.
+            completions: Ids of completions.
+        """
+        found, open_ids = [], set(self.open_ids())
+        for job_id in self.ids():
+            try:
+                file = self.file(job_id)
+            except TrainingError as error:
+                log.error("left there, it may have what is deleted elsewhere: %s", error)
+                continue
+            if job_id not in open_ids and (file.policy == policy or not completions.isdisjoint(file.completions)):
+                found.append(job_id)
+        return found
+
+    def erase(self, job_ids: Sequence[str], policy: str | None = None) -> None:
+        """Deletes the directories of jobs that have ended; their outcome stays, as after `prune`.
+
+        Args:
+            job_ids: Ids of the jobs.
+            policy: A policy whose lines in ended.jsonl are deleted too; None: of none.
+        """
+        for job_id in job_ids:
+            with suppress(FileNotFoundError):  # pruned meanwhile
+                self._delete(job_id, self._line(self.root / job_id / "done.json"))
+        ended = self.root / _ENDED
+        if policy is not None and ended.exists():
+            lines = ended.read_text(encoding="utf-8").splitlines(keepends=True)
+            write_atomic(ended, "".join(line for line in lines if json.loads(line).get("policy") != policy))
+        self._prune_keys()
+
+    def _delete(self, job_id: str, line: str) -> None:
+        """Deletes a job's directory, after its outcome was written down."""
+        with (self.root / _ENDED).open("a", encoding="utf-8") as ended:
+            ended.write(line)
+            ended.flush()
+            os.fsync(ended.fileno())
+        aside = self.root / f".deleted-{job_id}"
+        (self.root / job_id).rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+        self._ended.pop(job_id, None)
+        self._needs.pop(job_id, None)
 
     def _prune_keys(self) -> None:
         """Deletes the keys of jobs that are gone, or were never written. A key is written just before its job."""

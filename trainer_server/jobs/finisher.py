@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from trainer_server.engines.base import AdapterRefused
@@ -23,6 +23,8 @@ from trainer_server.process import faults
 from trainer_server.process.files import may_pass
 from trainer_server.process.tasks import Rounds
 from trainer_server.wire import EngineError, Job, JobStatus, TrainingError
+from trainer_server.wire.watching import tracing
+from trainer_server.wire.watching.gen_ai import record_job
 
 log = logging.getLogger("trainer_server")
 
@@ -53,6 +55,7 @@ class Finisher:
         share_gpu: Whether engines and trainer use the same GPUs by turns.
         engine_wait: Seconds to wait for an engine that is starting or restarting.
         time_limit: Seconds that the trainer may take for a job. Its request may ask for less.
+        ended: Told of each job that has ended, once this is written down. It must not raise or wait.
     """
 
     def __init__(
@@ -71,11 +74,12 @@ class Finisher:
         share_gpu: bool,
         engine_wait: float,
         time_limit: float,
+        ended: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self._board, self._open = board, open_jobs
         self._process, self._cancellation, self._preparation = process, cancellation, preparation
         self._store, self._names, self._slots, self._engines = store, names, slots, engines
-        self._retention = retention
+        self._retention, self._ended = retention, ended
         self._share_gpu, self._engine_wait, self._time_limit = share_gpu, engine_wait, time_limit
         self._task = Rounds("the end of jobs", self.end_next)
 
@@ -100,6 +104,7 @@ class Finisher:
             job = await self.outcome(job_id)
             if job:
                 await asyncio.to_thread(self._board.finish, job)
+                await asyncio.to_thread(self._record, job)
         except OSError as error:
             if may_pass(error):  # nothing is lost, and what is done stays done
                 log.error("%s cannot be ended now, and is tried again: %s", job_id, error)
@@ -111,6 +116,16 @@ class Finisher:
         await self._open.remove(job_id)
         if job:
             self._retention.later(job.policy)
+            self._ended(job)
+
+    def _record(self, job: Job) -> None:
+        """Records the spans of a job, while traces are on."""
+        if not tracing.on():
+            return
+        try:
+            record_job(job, parent=self._open.file(job.id).trace, started=self._board.started_at(job.id))
+        except Exception as error:  # a trace must not keep a job from its end
+            log.warning("%s is in no trace: %s", job.id, error)
 
     async def outcome(self, job_id: str) -> Job | None:
         """Brings a job to its end, and turns any error into a failed job, but for OSErrors that may pass.

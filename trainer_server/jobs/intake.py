@@ -19,6 +19,7 @@ from trainer_server.wire import (
     StepRequest,
     Unprocessable,
 )
+from trainer_server.wire.watching import tracing
 
 
 class Intake:
@@ -118,7 +119,8 @@ class Intake:
         request: StepRequest | SFTRequest | None = None,
     ) -> Job:
         try:
-            file = await asyncio.to_thread(self._board.accept, kind, policy, spec=spec, request=request)
+            trace = tracing.current()
+            file = await asyncio.to_thread(self._board.accept, kind, policy, spec=spec, request=request, trace=trace)
         except OSError as error:
             raise NotStored(f"the job could not be written down: {error}", code="disk") from None
         except ConfigError as error:

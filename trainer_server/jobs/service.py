@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Slots
@@ -21,6 +21,7 @@ from trainer_server.ledger.base import Ledger
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.retention import Retention
 from trainer_server.policies.store import AdapterStore
+from trainer_server.wire import Job
 
 log = logging.getLogger("trainer_server")
 
@@ -44,6 +45,7 @@ class JobService:
         time_limit: Seconds that the trainer may take for a job.
         teacher_urls: Addresses of other vLLM servers that steps may name as teachers.
         teacher_api_key: Key of the servers there.
+        ended: As that of `Finisher`.
 
     Attributes:
         open: The jobs that have not ended.
@@ -69,6 +71,7 @@ class JobService:
         time_limit: float = JOB_TIME_LIMIT,
         teacher_urls: Sequence[str] = (),
         teacher_api_key: str | None = None,
+        ended: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self.board, self._store, self._names = board, store, names
         board.end_turn()  # removes the turn that an earlier server gave: its engines are gone
@@ -96,6 +99,7 @@ class JobService:
             share_gpu=settings.share_gpu,
             engine_wait=engine_wait,
             time_limit=time_limit,
+            ended=ended,
         )
 
     @property

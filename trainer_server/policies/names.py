@@ -58,6 +58,29 @@ class PolicyNames:
         for meanings in (self.newest, self.promoted, self.candidates):
             meanings.pop(policy, None)
 
+    def known(self, policy: str) -> tuple[int | None, int | None, Candidate | None, str | None]:
+        """All that is known of a policy's name, for `take_up`."""
+        return (
+            self.newest.get(policy),
+            self.promoted.get(policy),
+            self.candidates.get(policy),
+            self.unserved.get(policy),
+        )
+
+    def take_up(self, policy: str, known: tuple[int | None, int | None, Candidate | None, str | None]) -> None:
+        """The policy's name means again what it meant when `known` was asked."""
+        newest, promoted, candidate, why = known
+        self.forget(policy)
+        self.unserved.pop(policy, None)
+        if newest is not None:
+            self.newest[policy] = newest
+        if promoted is not None:
+            self.promoted[policy] = promoted
+        if candidate is not None:
+            self.candidates[policy] = candidate
+        if why is not None:
+            self.unserved[policy] = why
+
     def try_candidate(self, policy: str, candidate: Candidate | None) -> None:
         """A version is tried beside the promoted one from now on; None: none is."""
         if candidate is None:

@@ -99,6 +99,10 @@ class Retention:
         finally:
             self._held[key] -= 1
 
+    def reading(self, key: Key) -> bool:
+        """Whether the files of a version are being read, as for an export."""
+        return self._held[key] > 0
+
     async def delete(self, policy: str, version: int) -> None:
         """Deletes a version that a client names.
 

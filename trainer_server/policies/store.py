@@ -29,6 +29,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -48,12 +49,16 @@ from trainer_server.wire import (
     Version,
     version_number,
 )
+from trainer_server.wire.schemas import RecordSchema
 
 log = logging.getLogger("trainer_server")
 
 T = TypeVar("T")
 
+VERSION_FILE = RecordSchema(lambda unnumbered: unnumbered)
+"""The form of version.json."""
 OPTIMIZER = "optimizer.safetensors"
+_DELETED = "deleted.json"
 
 
 class _PolicyFile(BaseModel):
@@ -178,7 +183,7 @@ class AdapterStore:
         if not self._usable(policy, version):
             return None
         directory = self.directory(policy, version)
-        record = self._read(directory / "version.json", Version.model_validate_json)
+        record = self._read(directory / "version.json", partial(_version_in, directory / "version.json"))
         if record is None:
             return None
         if (record.policy, record.version) != (policy, version):
@@ -271,7 +276,7 @@ class AdapterStore:
         """
         final = self.directory(record.policy, record.version)
         final.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(aside / "version.json", record.model_dump_json(indent=2))
+        write_atomic(aside / "version.json", VERSION_FILE.to_text(record))
         faults.point("staged")
         publish_directory(aside, final)
         faults.point("published")
@@ -301,10 +306,30 @@ class AdapterStore:
         """Deletes a version's optimizer state, two thirds of its bytes. The adapter stays."""
         (self.directory(policy, version) / OPTIMIZER).unlink(missing_ok=True)
 
+    def delete_policy(self, policy: str) -> None:
+        """Deletes a policy with all its versions. Its name stays taken: see `deleted`.
+
+        Raises:
+            OSError: Its files could not be deleted. The policy is gone if its policy.json is; `clean` deletes the rest.
+        """
+        directory = self.root / policy
+        write_atomic(directory / _DELETED, json.dumps({"time": time.time()}))
+        (directory / "policy.json").unlink(missing_ok=True)
+        fsync_directory(directory)
+        _empty(directory)
+
+    def deleted(self, policy: str) -> bool:
+        """Whether a policy of this name was deleted. Engines keep computed prompts by the names of adapters, so that a
+        policy of the same name could be answered from those of the deleted one."""
+        return (self.root / policy / _DELETED).exists()
+
     def clean(self) -> None:
         """Deletes what killed processes left unfinished. Call it only while no trainer runs."""
         for path in (*self.root.glob("*/staging/*"), *self.root.glob("*/versions/.deleted-*")):
             shutil.rmtree(path, ignore_errors=True)
+        for path in self.root.glob(f"*/{_DELETED}"):
+            with suppress(OSError):
+                _empty(path.parent)
 
     def score(self, policy: str, version: int, score: float) -> None:
         """Records how good a client says a version is: larger is better. It counts more than rewards of rollouts.
@@ -340,7 +365,7 @@ class AdapterStore:
 
     def problem(self, policy: str, version: int) -> str | None:
         """Why a version cannot be used, judged by its files; None if it can, or if they cannot be read now: see
-        `may_pass`."""
+        `may_pass`. Raises NewerSchema for a version that a newer release made: nothing is wrong with it."""
         directory = self.directory(policy, version)
         if (reason := self._reason(policy, version)) is not None:
             return reason
@@ -350,7 +375,7 @@ class AdapterStore:
             if not (directory / name).exists():
                 return f"{name} is missing"
         try:
-            record = Version.model_validate_json((directory / "version.json").read_text())
+            record = _version_in(directory / "version.json", (directory / "version.json").read_text())
             if (record.policy, record.version) != (policy, version):
                 return f"its version.json is that of {record.policy}@{record.version}"
             json.loads((directory / "adapter_config.json").read_text())
@@ -492,6 +517,19 @@ class AdapterStore:
         if message not in self._said:
             self._said.add(message)
             log.warning("%s", message)
+
+
+def _empty(directory: Path) -> None:
+    """Deletes all in the directory of a deleted policy but the note that it was deleted."""
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != _DELETED:
+            path.unlink(missing_ok=True)
+
+
+def _version_in(path: Path, text: str) -> Version:
+    return Version.model_validate(VERSION_FILE.from_text(text, path))
 
 
 def _reason_in(text: str) -> str:

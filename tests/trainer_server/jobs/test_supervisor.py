@@ -105,7 +105,7 @@ def test_accelerate_starts_it_too(tmp_path: Path, base_model: Path, kind: str) -
 
 
 def test_two_machines_make_one_trainer(tmp_path: Path, base_model: Path) -> None:
-    """Both are this one: two launchers that meet at a port, as docs/scaling.md has it for several machines."""
+    """Both are this one: two launchers that meet at a port, as docs/scaling/trainer.md has it for several machines."""
     port = free_port()
     first, second = (accelerate_config(tmp_path / f"{at}.yaml", "MULTI_GPU", at, 2, port) for at in range(2))
     with trainer_server_on(tmp_path / "home", base_model, accelerate_config=first) as server:

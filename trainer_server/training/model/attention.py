@@ -2,8 +2,9 @@
 
 Runs are cut into tiles; tiles of about the same size are computed together, padded to one another. Query heads that
 share a key head are folded into the query length, so that keys and values are never repeated for them. The backward
-pass computes the probabilities again. Three matrix products and a softmax are several times faster on CPUs than torch's
-fused kernel, which is made for lengths at which scores do not fit the cache.
+pass computes the probabilities again, but for those of the first buckets, which are kept. Three matrix products and a
+softmax are several times faster on CPUs than torch's fused kernel, which is made for lengths at which scores do not fit
+the cache.
 
 Registered with transformers as `art_tree`; the layout travels as the keyword argument `tree` of the model's forward.
 Shapes: H query heads, K key heads, G = H/K, T tokens, D head size, B tiles of a bucket, N tokens of a tile, L length of
@@ -34,6 +35,9 @@ _WASTE = 1.15
 """A bucket may compute this many times what its tiles need …"""
 _CALL = 1 << 13
 """… and this many scores more: about what one call costs."""
+_KEPT = 1 << 24
+"""Probabilities of a layer that are kept for the backward pass at most: 32 MiB in bf16, 1 GiB for 30 layers. To compute
+them again takes a fifth of the time of attention."""
 _KNOWN = {"position_ids", "use_cache", "cache_position", "output_attentions", "is_causal", "position_embeddings"}
 """Arguments that change nothing about attention over a row."""
 
@@ -171,29 +175,35 @@ class _TreeAttention(torch.autograd.Function):
     ) -> torch.Tensor:
         heads = k_TKD.shape[1]
         out_THD = q_THD.new_empty(*q_THD.shape[:2], v_TKD.shape[2])
+        kept: list[torch.Tensor] = []
+        room = _KEPT if any(ctx.needs_input_grad) else 0
         for bucket in tree.buckets:
             q, k, v = bucket.fold(q_THD, heads), bucket.paths(k_TKD), bucket.paths(v_TKD)
-            out = bucket.unfold(bucket.probabilities(q, k, heads, window, scale, sinks_H) @ v, heads)
+            p = bucket.probabilities(q, k, heads, window, scale, sinks_H)
+            out = bucket.unfold(p @ v, heads)
             out_THD.index_copy_(0, bucket.query_M.index_select(0, bucket.valid_P), out)
-        ctx.save_for_backward(q_THD, k_TKD, v_TKD)
+            room -= p.numel()
+            if room >= 0:
+                kept.append(p)
+        ctx.save_for_backward(q_THD, k_TKD, v_TKD, *kept)
         ctx.given = tree, window, scale, sinks_H
         return out_THD
 
     @staticmethod
     def backward(ctx: Any, grad_THD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        q_THD, k_TKD, v_TKD = ctx.saved_tensors
+        q_THD, k_TKD, v_TKD, *kept = ctx.saved_tensors
         tree, window, scale, sinks_H = ctx.given
         heads = k_TKD.shape[1]
         dq_THD = torch.empty_like(q_THD)
         dk_TKD, dv_TKD = (torch.zeros_like(x_TKD, dtype=torch.float32) for x_TKD in (k_TKD, v_TKD))
-        for bucket in tree.buckets:
+        for at, bucket in enumerate(tree.buckets):
             q, k, v = bucket.fold(q_THD, heads), bucket.paths(k_TKD), bucket.paths(v_TKD)
             grad = bucket.fold(grad_THD, heads)
             real = grad.new_zeros(bucket.query_M.shape).index_fill_(0, bucket.valid_P, 1.0)
             grad.view(bucket.size, -1, bucket.depth_BN.shape[1], grad.shape[-1]).mul_(
                 real.view(bucket.size, 1, -1, 1)
             )  # padding repeats a query: its gradient must not be counted twice
-            p = bucket.probabilities(q, k, heads, window, scale, sinks_H)
+            p = kept[at] if at < len(kept) else bucket.probabilities(q, k, heads, window, scale, sinks_H)
             dp = grad @ v.transpose(1, 2)
             ds = torch._softmax_backward_data(dp, p, -1, p.dtype)
             dq = bucket.unfold(ds @ k, heads).mul_(scale)
