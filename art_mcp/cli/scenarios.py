@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from art_langgraph.cli.options import make_llm
+from art_langgraph.cli.options import JsonOption, make_llm
+from art_langgraph.cli.printing.lists import print_json
 from art_mcp.cli.options import (
     DestructiveOption,
     DifficultyOption,
@@ -62,6 +64,7 @@ def scenarios_command(
     world: WorldOption = None,
     reset: ResetOption = None,
     seed: SeedOption = 0,
+    as_json: JsonOption = False,
 ) -> None:
     """Generate tasks for an MCP server, do each of them twice, and write those that work as JSONL, to read and edit.
 
@@ -107,7 +110,13 @@ def scenarios_command(
             print(f"interrupted: {written} scenarios are in {output}", file=sys.stderr)
         raise
     scenarios.save(output)
-    print(scenarios.report())
-    print(f"written to {output}")
+    if as_json:
+        held_out = {name: len(found) for name, found in scenarios.held_out.items()}
+        dropped = Counter(one.kind for one in scenarios.dropped)
+        numbers = {"scenarios": len(scenarios), "train": len(scenarios.train), "held_out": held_out}
+        print_json({"file": str(output), **numbers, "dropped": dropped, "notes": scenarios.notes})
+    else:
+        print(scenarios.report())
+        print(f"written to {output}")
     if not len(scenarios):
         raise typer.Exit(1)

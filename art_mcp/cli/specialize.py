@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from art_langgraph.cli.options import AggregationOption, load_object, make_llm
+from art_langgraph.cli.options import AggregationOption, JsonOption, load_object, make_llm
+from art_langgraph.cli.printing.lists import print_json
 from art_mcp.cli.options import (
     DestructiveOption,
     DifficultyOption,
@@ -92,7 +93,7 @@ def specialize_command(
     measure: Annotated[
         int, typer.Option(help="Runs of each scenario to measure its difficulty first; 0: steps find out.", min=0)
     ] = 0,
-    lr: Annotated[float, typer.Option(help="Learning rate of the first GRPO step; it falls.", min=0.0)] = 5e-4,
+    lr: Annotated[float, typer.Option(help="Learning rate of the first GRPO step; it falls.", min=0.0)] = 3e-4,
     loss_aggregation: AggregationOption = "trajectory",
     evaluate_every: Annotated[
         int | None,
@@ -111,6 +112,7 @@ def specialize_command(
         typer.Option(help="Maximum tokens of each answer. Default: as the longest reference.", min=1),
     ] = None,
     seed: SeedOption = 0,
+    as_json: JsonOption = False,
 ) -> None:
     """Specialize a model to an MCP server: generate tasks, check that they can be done, train, show the difference.
 
@@ -123,7 +125,7 @@ def specialize_command(
         raise ConfigError(f"--minutes {minutes:g} must be above 0, or 0 for no limit")
     headers, variables = headers_of(header), variables_of(env)
     chosen = _number_or_file(scenarios) if scenarios is not None else None
-    tell = _stage_printer()
+    tell = _stage_printer(stderr=as_json)
 
     async def run() -> Specialization:
         from art_mcp.client.connect import connect
@@ -181,6 +183,10 @@ def specialize_command(
         if (output / "progress.jsonl").exists():
             print(f"what was done until now is in {output}; the same command with --resume goes on", file=sys.stderr)
         raise
+    if as_json:
+        dead = made.dead_groups.summary() if made.groups else None
+        print_json({**made.summary(), "dead_groups": dead, "report": str(output / "report.html")})
+        return
     if made.groups:
         print(made.dead_groups)
     for stage, measured in made.measurements.items():
@@ -205,11 +211,11 @@ def _warm_start(given: str, lr: float | None, epochs: int | None, seed: int, *, 
     return WarmStart(conversations=None if given in ("auto", "reference") else given, config=config)
 
 
-def _stage_printer() -> Callable[[str], None]:
+def _stage_printer(*, stderr: bool) -> Callable[[str], None]:
     """Returns a function that prints a line with the seconds since the start of the command."""
     from rich.console import Console
 
-    console, started = Console(), time.monotonic()
+    console, started = Console(stderr=stderr), time.monotonic()
 
     def tell(text: str) -> None:
         console.print(f"[dim]{time.monotonic() - started:6.0f} s[/dim]  ", end="")

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 
 WEIGHTS = {
-    "scenarios": 8.0,
+    "scenarios": 6.0,
     "before": 3.0,
     "prompted": 4.0,
-    "warm start": 36.0,
+    "warm start": 46.0,
     "after_sft": 6.0,
     "difficulty": 6.0,
-    "rl": 34.0,
-    "selection": 3.0,
+    "rl": 22.0,
+    "selection": 4.0,
     "after": 6.0,
 }
 """The stages in their order, and their shares of the time. A stage gets its share of what is left when it begins,

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from art_langgraph.costs.tokens import Tokens
 from art_mcp.specialization.budget import Budget
-from art_mcp.specialization.measuring.tokens import Tokens
 from art_mcp.specialization.output.directory import RunDirectory
 
 

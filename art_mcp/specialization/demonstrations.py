@@ -13,7 +13,8 @@ from art_mcp.canonical import canonical
 from art_mcp.scenarios.execute import StepFailed, resolved
 from art_mcp.scenarios.mentions import mentions
 from art_mcp.scenarios.observe import leaves, parsed, picked
-from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.scenarios.phrasing.answers import DONE, VALUE
+from art_mcp.scenarios.plan import MCPScenario, Observation, Step
 from art_mcp.specialization.agent import SYSTEM
 from trainer_server.wire import ConfigError, Conversation
 
@@ -46,8 +47,8 @@ def demonstrations(
 def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
     """Converts a reference to messages in OpenAI's format.
 
-    The messages are those of the scenario, a tool call and its observed result for each step, and an answer: that of
-    the plan, or else a sentence with all facts.
+    The messages are those of the scenario, the tool calls with their observed results, and an answer: that of the plan,
+    or else a sentence with all facts. Calls that only read, and need nothing of one another, are made by one message.
 
     Args:
         scenario: A scenario whose reference was executed.
@@ -59,15 +60,36 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
     if len(plan.observations) != len(plan.reference):
         raise ConfigError(f"scenario {scenario.id} was not executed: there are no results to show")
     messages: list[dict[str, Any]] = [*scenario.messages]
-    for index, (step, seen) in enumerate(zip(plan.reference, plan.observations, strict=True)):
+    for turn in _turns(plan.reference):
         try:
-            arguments = json.dumps(resolved(step, plan.observations[:index]), ensure_ascii=False)
+            calls = [_call(index, plan.reference[index], plan.observations[:index]) for index in turn]
         except StepFailed as failed:  # the scenario was edited
             raise ConfigError(f"scenario {scenario.id} cannot be shown: {failed}") from None
-        call = {"id": f"call_{index}", "type": "function", "function": {"name": step.tool, "arguments": arguments}}
-        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
-        messages.append({"role": "tool", "tool_call_id": f"call_{index}", "content": seen.text})
+        messages.append({"role": "assistant", "content": "", "tool_calls": calls})
+        messages += [
+            {"role": "tool", "tool_call_id": call["id"], "content": plan.observations[index].text}
+            for index, call in zip(turn, calls, strict=True)
+        ]
     return [*messages, {"role": "assistant", "content": _answer(scenario)}]
+
+
+def _turns(steps: Sequence[Step]) -> list[list[int]]:
+    """The indexes of the steps, by the message that makes the calls. Calls that only read, and need nothing of one
+    another, are made by one message."""
+    turns: list[list[int]] = []
+    for index, step in enumerate(steps):
+        together = turns and step.reads and all(steps[other].reads for other in turns[-1])
+        if together and not set(step.needs) & set(turns[-1]):
+            turns[-1].append(index)
+        else:
+            turns.append([index])
+    return turns
+
+
+def _call(index: int, step: Step, earlier: Sequence[Observation]) -> dict[str, Any]:
+    """The call of a step in OpenAI's format. earlier: the results of the steps before it."""
+    arguments = json.dumps(resolved(step, earlier), ensure_ascii=False)
+    return {"id": f"call_{index}", "type": "function", "function": {"name": step.tool, "arguments": arguments}}
 
 
 def _answer(scenario: MCPScenario) -> str:
@@ -90,4 +112,4 @@ def _answer(scenario: MCPScenario) -> str:
         values = [leaf for _, leaf in leaves(parsed(last.text, last.structured)) if not isinstance(leaf, bool)]
         texts = [value if isinstance(value, str) else canonical(value) for value in values]
         told = [text for text in texts if 1 < len(text) <= _TELLING and not mentions(scenario.task, text)][:1]
-    return f"The answer is {', '.join(told)}." if told else "It is done."
+    return VALUE.format(value=", ".join(told)) if told else DONE

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from art_langgraph.client.client import TrainerClient
+from art_langgraph.costs.tokens import Tokens
 from art_langgraph.judge.ruler import Ruler
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.failures import RolloutsFailed, check_rewards, runs_of
@@ -17,7 +18,6 @@ from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.calls import schemas_of
 from art_mcp.specialization.course import Course, Stage
 from art_mcp.specialization.measure import rated
-from art_mcp.specialization.measuring.tokens import Tokens
 from art_mcp.specialization.settings import RunSettings, TrainingSettings, WarmStart
 from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.stages.measured import MeasuredStages

@@ -73,7 +73,7 @@ class TrainingSettings:
         loss_aggregation: How tokens are averaged (`GRPOConfig`). By default each run weighs the same: a run that tries
             tool after tool is longer than one that is right at once, and must not decide the step.
         config: Settings of all steps in place of `lr` and `loss_aggregation`, or a function from the number of a step
-            to its settings. None: the defaults of GRPOConfig otherwise.
+            to its settings. None: the defaults of GRPOConfig otherwise, but rewards are not scaled by their deviation.
         dynamic_sampling: How often a step runs further scenarios in place of those whose runs all got the same reward.
         explore: Runs such scenarios again at a higher temperature. None: never.
         hints: Whether scenarios that no run solves are run once more with a hint: what the server's errors say, or what
@@ -85,15 +85,14 @@ class TrainingSettings:
         judge_weight: Weight of the judge's score, which is added to the reward of `verify`.
         evaluate_every: Steps between two measurements on the selection scenarios. None: only those of `keep_best`.
         patience: Ends the training after so many of these measurements without a gain beyond chance. None: never.
-        keep_best: Whether versions are compared on the selection scenarios, and one that was better than the last
-            version beyond chance is taken instead. Selection scenarios are put aside from the training scenarios; no
-            held-out set takes part.
+        keep_best: Whether versions are compared on the selection scenarios, and the best one is taken in place of the
+            last one. Selection scenarios are put aside from the training scenarios; no held-out set takes part.
     """
 
     steps: int | None = None
     groups_per_step: int = 6
     n: int = 8
-    lr: float = 5e-4
+    lr: float = 3e-4
     loss_aggregation: Literal["loss_type", "trajectory"] = "trajectory"
     config: GRPOConfig | Callable[[int], GRPOConfig] | None = None
     dynamic_sampling: int = 1

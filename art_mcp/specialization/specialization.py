@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from art_langgraph.costs import Cost, GPUPrice, RunCost, Tokens
 from art_langgraph.llm.llm import Usage, total_cost
 from art_langgraph.loop.sampling.dead_groups import DeadGroups, dead_groups
 from art_langgraph.trajectory import TrajectoryGroup
@@ -13,7 +14,6 @@ from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.calls import Schema
 from art_mcp.specialization.measuring.measurement import Measurement
 from art_mcp.specialization.measuring.paired import PairedGain
-from art_mcp.specialization.measuring.tokens import Tokens
 from art_mcp.specialization.verify import solved
 
 MEASURED = {
@@ -47,6 +47,7 @@ class Specialization:
         seconds: Wall time in seconds by the name of the stage.
         tokens: Tokens by the name of the stage.
         usage: Usage of the language models that wrote scenarios (`scenarios`) or judged runs (`judge`).
+        price: What the GPUs of the trainer server cost.
         notes: Remarks for readers of the report.
         adapter: Directory of the LoRA in PEFT's format. None: it was not exported.
     """
@@ -66,6 +67,7 @@ class Specialization:
     seconds: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, Tokens] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
+    price: GPUPrice = field(default_factory=GPUPrice)
     notes: list[str] = field(default_factory=list)
     adapter: Path | None = None
 
@@ -108,6 +110,20 @@ class Specialization:
         """USD for language models. None: the price of an answer is unknown."""
         return total_cost(self.usage.values())
 
+    @property
+    def spent(self) -> RunCost:
+        """What all stages together cost, and what the headline gained."""
+        seconds = sum(self.seconds.values())
+        total = Cost(
+            tokens=sum(self.tokens.values(), Tokens()),
+            seconds=seconds,
+            gpu_hours=self.price.hours(seconds),
+            gpu_usd=self.price.usd(seconds),
+            judge_usd=self.cost,
+        )
+        before, after = (one.headline if one else None for one in (self.before, self.after))
+        return RunCost(total, gain=None if before is None or after is None else after - before)
+
     def summary(self) -> dict[str, Any]:
         """The numbers as JSON."""
         return {
@@ -126,6 +142,7 @@ class Specialization:
             "rewards": self.rewards,
             "seconds": self.seconds,
             "tokens": {name: tokens.summary() for name, tokens in self.tokens.items()},
+            "cost": self.spent.summary(),
             "usage": {name: str(usage) for name, usage in self.usage.items()},
             "notes": self.notes,
         }

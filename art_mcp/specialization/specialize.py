@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from art_langgraph.client.client import TrainerClient
+from art_langgraph.costs import GPUPrice
 from art_langgraph.judge.ruler import Ruler
 from art_langgraph.llm.llm import LLM
 from art_mcp.client.connect import Server, connect
@@ -155,6 +156,7 @@ async def specialize(
             base_model=adapted.base_model,
             scenarios=divided,
             version=adapted.latest,
+            price=GPUPrice.of(await trainer.health()),
             usage=({"scenarios": writer.usage} if writer else {}) | ({"judge": ruler.usage} if ruler else {}),
         )
         if box.left_out and not any(note.startswith(box.left_out) for note in divided.notes):

@@ -46,3 +46,7 @@ def test_the_program_explains_itself_and_what_is_missing(binaries: Path, tmp_pat
         assert without.returncode != 0
         assert "art-langgraph[server" in without.stderr + without.stdout, without.stderr
         assert "Traceback" not in without.stderr + without.stdout
+    examined = run("doctor")
+    assert examined.returncode == 1
+    assert "failed  trainer: not installed: fastapi" in examined.stdout
+    assert "Traceback" not in examined.stderr + examined.stdout

@@ -56,6 +56,12 @@ def test_the_token_is_private(real: Real) -> None:
     assert httpx.get(f"{real.connection.url}/v1/models").status_code == 401
 
 
+def test_the_engine_is_forked_off_the_front_end(real: Real) -> None:
+    commands = [" ".join(process.cmdline()) for process in real.engine().children(recursive=True)]
+    assert any("EngineCore" in command for command in commands), commands
+    assert not any("multiprocessing" in command for command in commands), commands
+
+
 async def test_vllm_answers_nobody_without_its_key(real: Real) -> None:
     async with real.http() as http:
         (engine,) = (await http.get("/api/engines")).json()["engines"]
@@ -119,8 +125,10 @@ async def test_vllm_says_of_a_new_version_what_the_trainer_computes(real: Real) 
             return [first["id"], *([f"{first['id']}.1"] if "n" in kind else [])]
 
         gaps = []
+        answered: list[str] = []
         for version in (1, 2, 3):
             found = [one for ids in await asyncio.gather(*(ask(number) for number in range(20))) for one in ids]
+            answered += found
             refs = [{"id": one, "reward": at % 2, "completions": [one]} for at, one in enumerate(found)]
             body = {"groups": [{"scenario_id": "s", "trajectories": refs}], "config": {"lr": 1e-3}}
             job = (await http.post("/api/policies/exact/steps", json=body)).raise_for_status().json()
@@ -134,7 +142,7 @@ async def test_vllm_says_of_a_new_version_what_the_trainer_computes(real: Real) 
             print(f"\nlogp_gap of exact@{version - 1}: {gaps[-1]:.4f}")
             assert result["metrics"]["sampler_ratio_mean"] == pytest.approx(1.0, abs=0.02), (version, result["metrics"])
         assert max(gaps) <= 0.03, gaps
-        ends = [(await trainer.completion(one)).finish_reason for one in found]
+        ends = [(await trainer.completion(one)).finish_reason for one in answered]
     assert {"stop", "length", "tool_calls"} <= set(ends)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,9 @@ from art_mcp.scenarios.phrasing.questions import identifying
 from art_mcp.scenarios.phrasing.wish import wish
 from art_mcp.scenarios.plan import Step
 from art_mcp.scenarios.schemas import plain, properties_of
+
+DRAWN = 4
+"""Links of which the one with the shortest result is taken."""
 
 _WORD = re.compile(r"[A-Za-z]{4,}")
 _ABOUT = (
@@ -56,6 +59,11 @@ class Link:
     second: CatalogTool
     parameter: str
 
+    @property
+    def length(self) -> int:
+        """Characters of the first result, which an agent has to read."""
+        return len(str(self.result))
+
 
 class Chains:
     """Drafts chains.
@@ -67,8 +75,28 @@ class Chains:
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
         self._links: dict[tuple[str, str], list[Link]] = defaultdict(list)
-        for link in self._found():
-            self._links[link.first.name, link.second.name].append(link)
+        for name, observed in drafter.values.known.observed.items():
+            for arguments, result in observed:
+                self.learn(name, arguments, result)
+
+    def learn(self, name: str, arguments: Mapping[str, Any], result: Any) -> None:
+        """Keeps the links that the result of a call allows, if the value can be described.
+
+        A value that the first call got as an argument makes no link, because the first call would not be needed.
+
+        Args:
+            name: Name of the tool.
+            arguments: Arguments of the call.
+            result: What it gave, as `parsed` returns it.
+        """
+        if (first := self._drafter.tools.get(name)) is None:
+            return
+        given = {canonical(argument) for argument in arguments.values()}
+        for second in self._drafter.tools.values():
+            for parameter, path, value in self._fitting(first, second, result) if second is not first else ():
+                link = Link(first, dict(arguments), result, path, value, second, parameter)
+                if canonical(value) not in given and any(self._described(link)):
+                    self._links[first.name, second.name].append(link)
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -76,12 +104,11 @@ class Chains:
         return list(self._links)
 
     def draft(self, pair: tuple[str, str]) -> Draft | None:
-        """A task with a chain of two tools. None: the value cannot be described, or an argument is not known."""
+        """A task with a chain of two tools. None: an argument is not known."""
         rng = self._drafter.rng
-        link = rng.choice(self._links[pair])
-        described = list(descriptions(link.result, link.path, self._item(link), rng))
-        if not described:
-            return None
+        links = self._links[pair]
+        link = min(rng.sample(links, min(DRAWN, len(links))), key=lambda link: link.length)
+        described = list(self._described(link))
         # Arguments of the same name, such as a repository, are those of the first call, and are said once.
         shared = {
             name: value
@@ -111,6 +138,9 @@ class Chains:
             held=held,
         )
 
+    def _described(self, link: Link) -> Iterator[tuple[str, bool]]:
+        return descriptions(link.result, link.path, self._item(link), self._drafter.rng)
+
     def _item(self, link: Link) -> str:
         """The noun of the entries of the first result."""
         sense = self._drafter.senses[link.first.name]
@@ -122,20 +152,6 @@ class Chains:
         elif keys:
             return one_of(" ".join(meanings(keys[-1])))
         return one_of(sense.noun) if sense.noun and sense.many else (sense.noun or "entry")
-
-    def _found(self) -> Iterator[Link]:
-        """All links that the observed results allow.
-
-        A value that the first call got as an argument makes no link, because the first call would not be needed.
-        """
-        tools, known = self._drafter.tools, self._drafter.values.known
-        for first in tools.values():
-            for arguments, result in known.observed.get(first.name, ()):
-                given = {canonical(argument) for argument in arguments.values()}
-                for second in tools.values():
-                    for name, path, value in self._fitting(first, second, result) if second is not first else ():
-                        if canonical(value) not in given:
-                            yield Link(first, arguments, result, path, value, second, name)
 
     def _fitting(self, first: CatalogTool, second: CatalogTool, result: Any) -> Iterator[tuple[str, Path, Any]]:
         known = self._drafter.values.known

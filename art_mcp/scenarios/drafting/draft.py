@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from art_mcp.scenarios.execute import Execution, Trial, resolved
 from art_mcp.scenarios.observe import parsed
 from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.wish import Wish
-from art_mcp.scenarios.plan import Kind, Step
+from art_mcp.scenarios.plan import Kind, Split, Step
 
 Tell = Callable[[random.Random], Wish]
 Ask = Callable[[Any, Any, random.Random], list[Question]]
@@ -58,13 +59,13 @@ class Tried:
         draft: The draft.
         trial: Its executions.
         questions: What can be asked about the result of its last call.
-        told: How many tasks were made of it.
+        told: How many tasks of each set were made of it.
     """
 
     draft: Draft
     trial: Trial
     questions: list[Question] = field(default_factory=list)
-    told: int = 0
+    told: Counter[Split] = field(default_factory=Counter)
 
     @property
     def acts(self) -> bool:

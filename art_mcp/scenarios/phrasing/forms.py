@@ -258,14 +258,3 @@ CLOSERS = (
     "Much appreciated.",
 )
 """What may follow a request."""
-
-ANSWERS = ("It is {value}.", "The answer is {value}.")
-"""Answers to a question for a value. Of all answers there are few forms, and they are short: requests come in many, as
-people write them, and a policy that has to learn many answers too needs more demonstrations for the same success."""
-
-COUNTS = ("There are {value} {items}.",)
-
-DONE = ("Done.", "It is done.")
-
-YES = ("Yes, {item} is among them.",)
-NO = ("No, {item} is not among them.",)

@@ -104,11 +104,13 @@ def questions(
 
 
 def _fit(value: str, stated: set[str], asked: Asked) -> bool:
-    """Whether a value can be a fact."""
+    """Whether a value can be a fact. A heading, as of a list that is empty, is none."""
     if asked in ("count", "contains"):
         return True
     bare = value.strip()
-    return 0 < len(bare) <= SHORT and "\n" not in bare and not any(bare.casefold() in text for text in stated)
+    if not 0 < len(bare) <= SHORT or "\n" in bare or bare.endswith(":"):
+        return False
+    return not any(bare.casefold() in text for text in stated)
 
 
 class _Finder:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from art_mcp.scenarios.phrasing import forms
 from art_mcp.scenarios.phrasing.english import article, listed
 
 
@@ -47,9 +46,9 @@ ERRANDS = (
     Errand("measure how warm it is in the office", ("warm", "temperature", "measure"), "temperature sensor device"),
 )
 
-CANNOT = ("I cannot {do}: none of my tools can do that.", "Sorry, I have no tool to {do}.")
+CANNOT = "Sorry, I have no tool to {do}."
 
-MISSING = ("There is no {noun} {value}.", "I could not find {value}.")
+MISSING = "There is no {noun} {value}."
 
 THANKS = (
     "Thanks, that's all for now.",
@@ -126,28 +125,22 @@ def errands(described: str) -> list[Errand]:
     return [errand for errand in ERRANDS if not known & set(errand.needs.split())]
 
 
-def cannot(errand: Errand, rng: random.Random) -> str:
+def cannot(errand: Errand) -> str:
     """The right answer to an errand."""
-    return rng.choice(CANNOT).format(do=errand.do.replace(" my ", " your ").replace(" me ", " you "))
+    return CANNOT.format(do=errand.do.replace(" my ", " your ").replace(" me ", " you "))
 
 
-def missing(noun: str, value: str, rng: random.Random) -> str:
+def missing(noun: str, value: str) -> str:
     """The right answer where a value does not exist.
 
     Args:
         noun: What it would be the name of.
         value: The value.
-        rng: Chooses the form.
     """
-    return rng.choice(MISSING).format(noun=noun, value=value)
+    return MISSING.format(noun=noun, value=value)
 
 
 def able(nouns: Sequence[str], rng: random.Random) -> str:
     """The right answer to what can be done. nouns: what the tools are for, some of which are named."""
     chosen = rng.sample(list(nouns), min(3, len(nouns)))
     return rng.choice(ABLE).format(things=listed([noun if noun.endswith("s") else article(noun) for noun in chosen]))
-
-
-def done(rng: random.Random) -> str:
-    """The right answer when something was done."""
-    return rng.choice(forms.DONE)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from art_mcp.scenarios.catalog import CatalogTool
-from art_mcp.scenarios.phrasing import forms
 from art_mcp.scenarios.phrasing.arguments import told
 from art_mcp.scenarios.phrasing.english import gerund, is_plural, one_of
 from art_mcp.scenarios.phrasing.questions import Question
@@ -135,17 +134,3 @@ def _count(question: Question, call: Wish, whole: bool) -> Asking:
     return Asking(
         f"how many {items} are there{tail}?", f"how many {items} there are{tail}", f"the number of {items}{tail}"
     )
-
-
-def answer(question: Question, rng: random.Random) -> str:
-    """A right answer in words.
-
-    Args:
-        question: The question.
-        rng: Chooses the form.
-    """
-    if question.asked == "count":
-        return rng.choice(forms.COUNTS).format(value=question.value, items=question.items)
-    if question.asked == "contains":
-        return rng.choice(forms.YES if question.value == "yes" else forms.NO).format(item=question.item)
-    return rng.choice(forms.ANSWERS).format(value=question.value)

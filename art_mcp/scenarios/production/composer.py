@@ -10,10 +10,10 @@ from art_mcp.scenarios.drafting.draft import Draft, Tried
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.mentions import mentions
 from art_mcp.scenarios.phrasing import talk
+from art_mcp.scenarios.phrasing.answers import DONE, answer, both
 from art_mcp.scenarios.phrasing.phraser import Phraser, Text
 from art_mcp.scenarios.phrasing.questions import WEIGHTS, Question
 from art_mcp.scenarios.phrasing.values import spelled
-from art_mcp.scenarios.phrasing.wish import answer
 from art_mcp.scenarios.plan import MCPScenario, Plan, Reading, Split, Step, is_reference
 
 TRIES = 6
@@ -101,7 +101,7 @@ class Composer:
         second = next(question for question in done.questions if question.key == key)
         call = earlier.draft.tell(self._rng)
         asked = self._phraser.request(call, first, held=False, dressed=False)
-        history = (asked.text, answer(first, self._rng))
+        history = (asked.text, answer(first))
         text = self._phraser.again(done.draft.topic, held=split == "phrasings")
         if not self._says_all(f"{asked.text} {text.text}", done.trial.steps) or not self._keeps(text.text, second):
             return None
@@ -122,7 +122,7 @@ class Composer:
         text = self._phraser.request(call, question, held=split == "phrasings")
         if not self._says_all(text.text, done.trial.steps) or " of the " in (question.head if question else ""):
             return None
-        said = talk.missing(noun, value, self._rng)
+        said = talk.missing(noun, value)
         scenario = self._scenario(text, [done], [None], split)
         about = [value, *([value.rpartition("/")[2]] if "/" in value else [])]
         return scenario.with_plan(kind="impossible", reply="refusal", about=about, answer=said, facts=[], readings=[])
@@ -133,7 +133,7 @@ class Composer:
             return None
         errand = self._rng.choice(self.errands)
         text = self._phraser.errand(errand.do, held=split == "phrasings")
-        return self._without_calls(text, "impossible", list(errand.about), talk.cannot(errand, self._rng), split)
+        return self._without_calls(text, "impossible", list(errand.about), talk.cannot(errand), split)
 
     def small_talk(self, split: Split, before: MCPScenario | None) -> MCPScenario:
         """A message that needs no tool. before: a task that was done before the thanks."""
@@ -201,11 +201,11 @@ class Composer:
             at += len(each.trial.steps)
             if question is not None:
                 facts += question.facts
-                said.append(answer(question, self._rng))
+                said.append(answer(question))
                 if question.path is not None:
                     readings.append(Reading(step=at - 1, path=list(question.path)))
             elif each.acts:
-                said.append(talk.done(self._rng))
+                said.append(DONE)
         changes = [each.trial.changes for each in done]
         plan = Plan(
             server=self._catalog.name,
@@ -215,7 +215,7 @@ class Composer:
             observations=[seen for each in done for seen in each.trial.observations()],
             facts=list(dict.fromkeys(facts)),
             readings=readings,
-            answer=said[0] if len(said) == 1 else " ".join(part if part[-1:] in ".?!" else f"{part}." for part in said),
+            answer=both(said[0], said[1]) if len(said) == 2 else "".join(said),
             changes=None if None in changes else [change for each in changes for change in each or ()],
             split=split,
             phrasing=text.form,

@@ -12,10 +12,10 @@ from art_mcp.scenarios.production.pool import Pool
 from art_mcp.scenarios.production.quotas import Kept
 
 TOLD = 6
-"""Tasks that are made of the same calls, at most, where a tool has many."""
+"""Tasks of a set that are made of the same calls, at most."""
 
 TOLD_BARE = 40
-"""Tasks that are made of the same calls, at most, where a tool has few."""
+"""The same for training, where a tool has few calls."""
 
 LONG = 800
 """Characters of results that are long to read: a small model gets lost in them, and they cost training most."""
@@ -94,18 +94,16 @@ class Emitter:
         shuffled = self._rng.sample(list(keys), len(keys))
         return sorted(shuffled, key=lambda tools: self._kept.used(split, kind, tuple(sorted(set(tools)))))
 
-    def _least_told(self, listed: Sequence[Tried], few: bool) -> Tried | None:
-        """The draft of which the fewest tasks were made, most of the time one with short results.
-
-        few: there are few, so that each is told more often.
-        """
-        able: Sequence[Tried] = [done for done in listed if done.told < (TOLD_BARE if few else TOLD)]
+    def _least_told(self, listed: Sequence[Tried], split: Split) -> Tried | None:
+        """The draft of which the fewest tasks of a set were made, most of the time one with short results."""
+        most = TOLD_BARE if split == "train" and len(listed) < TOLD else TOLD
+        able: Sequence[Tried] = [done for done in listed if done.told[split] < most]
         if not able:
             return None
         able = self._shortest(able)
-        least = min(done.told for done in able)
-        chosen = self._rng.choice([done for done in able if done.told == least])
-        chosen.told += 1
+        least = min(done.told[split] for done in able)
+        chosen = self._rng.choice([done for done in able if done.told[split] == least])
+        chosen.told[split] += 1
         return chosen
 
     def _shortest(self, listed: Sequence[Tried]) -> Sequence[Tried]:
@@ -115,8 +113,7 @@ class Emitter:
 
     def _task(self, executed: Sequence[Tried], split: Split) -> MCPScenario | None:
         """A task of one of several executed drafts of the same tools."""
-        listed = self._fitting(executed, split)
-        done = self._least_told(listed, few=len(listed) < TOLD)
+        done = self._least_told(self._fitting(executed, split), split)
         return None if done is None else self._composer.task(done, split)
 
     def _single(self, split: Split) -> MCPScenario | None:

@@ -20,8 +20,14 @@ from art_mcp.scenarios.production.pool import Pool
 from art_mcp.scenarios.production.quotas import Kept
 from art_mcp.scenarios.scenario_set import Dropped
 
+FIRST = 3
+"""Calls of a tool that are executed first, at most."""
+
 WAVE = 48
-"""Drafts that are executed together."""
+"""Drafts that are executed together, at most. Few scenarios need fewer."""
+
+READING_WAVES = 3
+"""Waves of calls that only read, for each wave of calls that act. One server answers them all, in little time."""
 
 ACTING_WAVE = 8
 """The same for calls that act. In a world each has a server of its own, which takes time to start."""
@@ -71,6 +77,7 @@ class Producer:
         self._names = list(drafter.tools)
         self._pool = Pool(seed, kept.earlier)
         self._emitter = Emitter(self._pool, composer, kept, drafter.rng)
+        self._chains = Chains(drafter)
         self._drafted: set[str] = set()
         self._drawn: Counter[str] = Counter()
         self._held: Counter[str] = Counter()
@@ -88,23 +95,25 @@ class Producer:
             time_left: Tells the share of the time that is left.
             on_wave: Called after each wave of executions, and at the end.
         """
-        await self._wave(trials, [draft for name in self._open(acting=False) for draft in self._singles(name, 3)])
+        begin = min(FIRST, self._enough())
+        await self._wave(trials, [draft for name in self._open(acting=False) for draft in self._singles(name, begin)])
         await self._wave(trials, [draft for name in self._open(acting=True) for draft in self._singles(name, 1)])
         self._emitter.singles(part=0.2)
-        chains = Chains(self._drafter)
         for number in range(WAVES):
             await on_wave()
-            drafts = [*self._more_singles(acting=False), *self._more_chains(chains)]
-            absent = self._more_missing()
-            if not (drafts or absent or self._open(acting=True)) or time_left() < SPARE or self._emitter.full:
+            if time_left() < SPARE or self._emitter.full:
                 break
-            await self._wave(trials, drafts)
-            await self._wave(trials, absent, fail=True)
-            await self._wave(trials, self._more_singles(acting=True))
-            await self._wave(trials, self._more_pairs())
+            drafted = False
+            for _ in range(READING_WAVES):
+                drafted |= await self._wave(trials, [*self._more_singles(acting=False), *self._more_chains()])
+            drafted |= await self._wave(trials, self._more_missing(), fail=True)
+            drafted |= await self._wave(trials, self._more_singles(acting=True))
+            drafted |= await self._wave(trials, self._more_pairs())
             if number == 0:
                 self._pool.hold(self._kept.held > 0)
             self._emitter.all(part=max(0.3, min(0.9, self._share_tried())))
+            if not drafted:
+                break
         self._pool.hold(self._kept.held > 0)
         self._emitter.all(part=1.0)
         await on_wave()
@@ -128,10 +137,8 @@ class Producer:
         missing = [name for name in HELD_OUT if self._kept.held and not self._kept.size(name)]
         return [f"no held-out {name}: {why[name]}" for name in missing]
 
-    async def _wave(self, trials: Trials, drafts: Sequence[Draft], fail: bool = False) -> None:
-        """Executes drafts, and keeps those that worked."""
-        if not drafts:
-            return
+    async def _wave(self, trials: Trials, drafts: Sequence[Draft], fail: bool = False) -> bool:
+        """Executes drafts, and keeps those that worked. Returns whether there were any."""
         outcomes = await trials.run([draft.steps for draft in drafts], fail=fail)
         for draft, outcome in zip(drafts, outcomes, strict=True):
             last = draft.steps[-1].tool
@@ -146,6 +153,8 @@ class Producer:
                 wrong = self._useless(done)
                 if wrong is None:
                     self._pool.add(done)
+                    if draft.kind == "single" and not done.acts:
+                        self._chains.learn(last, draft.steps[0].arguments, done.results[0])
                     continue
             if wrong[0] != "surplus":
                 self._failed[last] += not fail
@@ -154,6 +163,7 @@ class Producer:
                 self.dropped.append(
                     Dropped.model_validate({"task": calls, "tools": tools, "kind": wrong[0], "reason": wrong[1]})
                 )
+        return bool(drafts)
 
     def _useless(self, done: Tried) -> tuple[str, str] | None:
         """Why no task can be made of executed calls. None: one can."""
@@ -207,7 +217,7 @@ class Producer:
 
     def _more_singles(self, acting: bool) -> list[Draft]:
         """Drafts of the tools that have the fewest executed calls."""
-        names, size = self._open(acting), ACTING_WAVE if acting else WAVE
+        names, size = self._open(acting), ACTING_WAVE if acting else self._size()
         drafts: list[Draft] = []
         for name in sorted(names, key=lambda name: len(self._pool.singles[name])):
             if len(drafts) >= size:
@@ -220,7 +230,12 @@ class Producer:
 
     def _enough(self) -> int:
         """Executed calls of a tool that are enough for the number of scenarios."""
-        return min(TRIED, 4 + self._kept.total // (4 * max(len(self._names), 1)))
+        total, tools = self._kept.total, max(len(self._names), 1)
+        return min(TRIED, min(4, 1 + total // tools) + total // (4 * tools))
+
+    def _size(self) -> int:
+        """Drafts of a wave, for the number of scenarios."""
+        return min(WAVE, max(ACTING_WAVE, 2 * self._kept.total))
 
     def _wanted(self, name: str) -> int:
         """Executed calls that are wanted of a tool. Those that act take longer, as each has a server of its own."""
@@ -234,14 +249,16 @@ class Producer:
         have = sum(size if name in self._idle else len(self._pool.singles[name]) for name, size in wanted.items())
         return have / max(1, sum(wanted.values()))
 
-    def _more_chains(self, chains: Chains) -> list[Draft]:
-        pairs = [pair for pair in chains.pairs if len(self._pool.chains[pair]) < self._enough()]
+    def _more_chains(self) -> list[Draft]:
+        pairs = [pair for pair in self._chains.pairs if len(self._pool.chains[pair]) < self._enough()]
         self._rng.shuffle(pairs)
         drafts = []
-        for pair in (pairs * 3)[: WAVE // 2]:
-            draft = chains.draft(pair)
+        for pair in pairs * DRAWS:
+            draft = self._chains.draft(pair)
             if draft is not None and self._is_new(draft):
                 drafts.append(draft)
+            if len(drafts) >= self._size() // 2:
+                break
         return drafts
 
     def _more_pairs(self) -> list[Draft]:

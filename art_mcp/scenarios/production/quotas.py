@@ -23,7 +23,18 @@ SHARES: dict[Kind, float] = {
     "impossible": 0.06,
     "talk": 0.04,
 }
-"""Share of each kind of task in training, as far as they can be made."""
+"""Share of each kind of task in a held-out set, as far as they can be made."""
+
+TAUGHT: dict[Kind, float] = {
+    "single": 0.46,
+    "pair": 0.24,
+    "chain": 0.14,
+    "follow_up": 0.07,
+    "impossible": 0.05,
+    "talk": 0.04,
+}
+"""Share of each kind of task in training. There are more pairs than in the held-out sets: a pair teaches as much of the
+tools as two single calls, and to do both is learned last."""
 
 STRICT = 3
 """A held-out set may have one scenario for so many in training, and a few more, so that training is never too small."""
@@ -103,7 +114,7 @@ class Kept:
         Args:
             split: The set.
             kind: The kind.
-            share: Its share of the set. None: that of SHARES.
+            share: Its share of the set. None: that of SHARES, in training that of TAUGHT.
             part: How much of it is wanted by now.
         """
         if split == "train":
@@ -112,7 +123,8 @@ class Kept:
         else:
             whole = self.held
             room = min(whole, 4 + self.size("train") // STRICT) - self.size(split)
-        own = SHARES[kind] if share is None else share
+        usual = TAUGHT if split == "train" else SHARES
+        own = usual[kind] if share is None else share
         return max(0, min(room, max(round(own * whole * part), 1) - self.made(split, kind)))
 
     def add(self, scenario: MCPScenario | None) -> bool:

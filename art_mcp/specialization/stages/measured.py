@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from art_langgraph.costs.tokens import Tokens
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.loop.rollout import Graph
@@ -13,7 +14,6 @@ from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.specialization.course import Course
 from art_mcp.specialization.measuring.measure import Measurer, interleaved
 from art_mcp.specialization.measuring.measurement import Measurement
-from art_mcp.specialization.measuring.tokens import Tokens
 from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.verify import solved
 

@@ -26,8 +26,9 @@ from art_mcp.specialization.stages.hints import schema_hints
 from art_mcp.specialization.verify import solved, verify
 from trainer_server.wire import GRPOConfig
 
-TEMPERATURE = 1.0
-"""Sampling temperature of the runs that are trained on, and of those that measure difficulty."""
+TEMPERATURE = 0.7
+"""Sampling temperature of the runs that are trained on, and of those that measure difficulty. At 1 a policy that was
+warmed up fails by slips that it does not make at temperature 0, at which it is measured."""
 LOWEST = 0.1
 """To which share of the first one the learning rate falls."""
 _MOST = 10_000
@@ -90,7 +91,9 @@ def falling(training: TrainingSettings, clock: TrainingTime) -> Callable[[int], 
     if config is not None:
         return config if callable(config) else lambda step: config
     return lambda step: GRPOConfig(
-        lr=training.lr * max(LOWEST, 1 - clock.share(step)), loss_aggregation=training.loss_aggregation
+        lr=training.lr * max(LOWEST, 1 - clock.share(step)),
+        loss_aggregation=training.loss_aggregation,
+        scale_rewards="none",  # groups that differ by a part of the reward alone must not count as much as others
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -15,6 +14,7 @@ from langchain_core.tools import BaseTool
 
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.client.demonstrations import load_conversations
+from art_mcp.canonical import canonical
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.specialization.demonstrations import demonstrations
 from art_mcp.specialization.settings import WarmStart
@@ -32,14 +32,12 @@ PATIENCE = 3
 """Measurements of the held-out loss without a new least one, after which a warm start ends."""
 SPEED = 300.0
 """Unique tokens per second that a warm start is expected to compute: what two cores do with 135 M parameters."""
-_FEW = 16
-"""Demonstrations that are too few to leave any out."""
 _CHARACTERS = 4.0
 """Characters of a token, about."""
 _SIZES = (4, 8, 16)
 """Demonstrations of an update. What they have in common, the tools and the system prompt, is computed once in each: the
 size is the least at which that is less than two thirds of the work. In the same time 52 updates of 4
-taught more than 20 of 16, though they saw a third fewer demonstrations (docs/benchmarks.md)."""
+taught more than 20 of 16, though they saw a third fewer demonstrations (docs/benchmarks/specialize.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Imitation:
     """What a warm start imitates.
 
     Args:
-        conversations: The demonstrations.
+        conversations: The demonstrations, those first that teach most.
         validation: Demonstrations of which the loss is measured. Empty: none is.
         config: Settings of the SFT.
     """
@@ -57,25 +55,13 @@ class Imitation:
     config: SFTConfig
 
     def imitated_in(self, seconds: float | None) -> list[Conversation]:
-        """The demonstrations to imitate: where there is no time for two passes, not the longest quarter of those that
-        have as many calls. These have most of the tokens, nearly all of them results of tools, and teach no more.
+        """The demonstrations to imitate: where there is no time for all, as many as there is time for.
 
         Args:
             seconds: The time of the warm start. None: there is no limit.
         """
-        if len(self.conversations) < _FEW or self._passes(seconds) >= 2:
-            return self.conversations
-        sizes = [(len(one.messages), len(json.dumps(one.messages))) for one in self.conversations]
-        alike: defaultdict[int, list[int]] = defaultdict(list)
-        for messages, length in sizes:
-            alike[messages].append(length)
-        limits = {
-            messages: statistics.quantiles(lengths, n=4)[2] if len(lengths) >= _FEW else max(lengths)
-            for messages, lengths in alike.items()
-        }
-        return [
-            one for one, (messages, length) in zip(self.conversations, sizes, strict=True) if length <= limits[messages]
-        ]
+        passes = self._passes(seconds)
+        return self.conversations if passes >= 1 else self.conversations[: math.ceil(passes * len(self.conversations))]
 
     def measured_in(self, seconds: float | None) -> list[Conversation]:
         """The demonstrations to measure on, if there is time for a second pass. In the first one each update meets
@@ -115,7 +101,7 @@ class Imitation:
             seed: Seed of the order, unless the settings have their own.
         """
         if settings.conversations is None:
-            imitated = [_answers_alone(one) for one in demonstrations(training, tools, system)]
+            imitated = [_answers_alone(one) for one in demonstrations(varied(training), tools, system)]
             measured = [_answers_alone(one) for one in demonstrations(selection, tools, system)]
         else:
             imitated, measured = load_conversations(settings.conversations), []
@@ -132,6 +118,27 @@ def _answers_alone(demonstration: Conversation) -> Conversation:
         for at, message in enumerate(messages)
     ]
     return demonstration.model_copy(update={"messages": marked})
+
+
+def varied(training: Sequence[MCPScenario]) -> list[MCPScenario]:
+    """Orders scenarios so that the first ones teach most: however many are taken, each kind has its share, and of a
+    kind all different calls come once before any comes twice.
+
+    Args:
+        training: The scenarios.
+    """
+    told: Counter[str] = Counter()
+    kinds: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for index, scenario in enumerate(training):
+        calls = canonical([[step.tool, step.arguments] for step in scenario.plan.reference])
+        kinds[scenario.plan.kind].append((told[calls], index))
+        told[calls] += 1
+    places = [
+        ((place + 0.5) / len(listed), index)
+        for listed in kinds.values()
+        for place, (_, index) in enumerate(sorted(listed))
+    ]
+    return [training[index] for _, index in sorted(places)]
 
 
 def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:

@@ -91,7 +91,7 @@ async def test_scenarios_are_generated_with_paths_of_the_world_and_the_original_
         (notes / name).write_text(f"about {name}")
     before = digest(notes)
     async with connect([*NOTES, "{world}"], worlds=notes) as server:
-        found = await generate_scenarios(server, 48, progress=False)
+        found = await generate_scenarios(server, 24, progress=False)
         acting = [one for one in found.scenarios if one.plan.changes]
         for one in [*acting[:4], *found.validation[:6]]:
             if not one.plan.readings:

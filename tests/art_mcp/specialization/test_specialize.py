@@ -280,6 +280,6 @@ async def test_demonstrations_are_what_the_agent_would_send(connected: TrainerSe
     assert [message["role"] for message in one.messages] == ["system", "user", "assistant", "tool", "assistant"]
     assert one.messages[2]["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 1, "b": 2}'}
     assert one.messages[3]["content"] == "3"
-    assert one.messages[4]["content"] == "The answer is 3."
+    assert one.messages[4]["content"] == "It is 3."
     assert one.tools is not None
     assert "add" in [tool["function"]["name"] for tool in one.tools]

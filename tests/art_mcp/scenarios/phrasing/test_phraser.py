@@ -51,13 +51,11 @@ def test_what_comes_first_is_said_first() -> None:
 
 
 def test_refusals_are_told_from_answers() -> None:
-    rng = random.Random(0)
     for errand in talk.ERRANDS:
-        for _ in range(10):
-            said = talk.cannot(errand, rng)
-            assert talk.refuses(said)
-            assert any(name.casefold() in said.casefold() for name in errand.about), said
-    assert talk.refuses(talk.missing("branch", "lantern", rng))
+        said = talk.cannot(errand)
+        assert talk.refuses(said)
+        assert any(name.casefold() in said.casefold() for name in errand.about), said
+    assert talk.refuses(talk.missing("branch", "lantern"))
     assert talk.refuses("I couldn't find it.")
     assert not talk.refuses("The price is 20.")
     assert not talk.refuses("It is noted in the notebook.")

@@ -31,15 +31,21 @@ def test_selection_scenarios_are_not_trained_on() -> None:
     assert put_aside(every[:30], seed=0) == (every[:30], [])
 
 
-def test_the_last_version_is_taken_unless_another_is_better_beyond_chance() -> None:
-    kept = selected({1: evaluation(1, "yyyyynnnnn"), 5: evaluation(5, "nyyyynnnnn")}, last=5)
-    assert kept[0] == 5
-    assert "no other version was better" in kept[1]
-    version, why = selected({1: evaluation(1, "yyyyynnnnn"), 5: evaluation(5, "nnnyynnnnn")}, last=5)
+def test_the_best_version_is_taken() -> None:
+    version, why = selected({1: evaluation(1, "yyyyynnnnn"), 5: evaluation(5, "nyyyynnnnn")}, last=5)
     assert version == 1
-    assert why == "version 1 solved 3 more of 10 selection scenarios than the last version, 5"
+    assert why == "version 1 solved 1 more of 10 selection scenarios than the last version, 5"
     best, _ = selected(
         {1: evaluation(1, "yyyyynnnnn"), 3: evaluation(3, "yyyyyyyynn"), 5: evaluation(5, "nnnnnnnnnn")}, last=5
     )
     assert best == 3
+
+
+def test_of_equals_the_one_with_more_reward_is_taken_and_then_the_last() -> None:
+    assert selected({1: evaluation(1, "yyyyy"), 5: evaluation(5, "yyyyy")}, last=5)[0] == 5
+    richer = evaluation(1, "yyynn")
+    richer.trajectories[-1].reward = 0.5
+    version, why = selected({1: richer, 5: evaluation(5, "yyynn")}, last=5)
+    assert version == 1
+    assert "as many" in why
     assert selected({1: evaluation(1, "yyyyy")}, last=5)[0] == 5

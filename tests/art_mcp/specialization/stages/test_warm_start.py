@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from art_mcp import MCPScenario, WarmStart
-from art_mcp.scenarios.plan import Observation, Plan, Step
-from art_mcp.specialization.stages.warm_start import EPOCHS, Imitation, planned
+from art_mcp.scenarios.plan import Kind, Observation, Plan, Step
+from art_mcp.specialization.stages.warm_start import EPOCHS, Imitation, planned, varied
 from trainer_server.wire import Conversation
 
 
@@ -40,14 +40,25 @@ def test_few_demonstrations_are_imitated_more_often() -> None:
     assert planned(conversations(2_000, 6_000, 1_000), 0).num_train_epochs == 2
 
 
-def test_without_time_for_two_passes_the_longest_demonstrations_are_left_out() -> None:
-    long = conversations(10, 500, 8_000)
-    imitation = Imitation([*conversations(30, 500, 400), *long], [], planned(long, 0))
-    assert imitation.imitated_in(None) == imitation.conversations
-    assert imitation.imitated_in(3_600) == imitation.conversations
-    assert imitation.imitated_in(60) == imitation.conversations[:30]
-    pairs = [one.model_copy(update={"messages": one.messages * 2}) for one in long]
-    both = Imitation([*conversations(30, 500, 400), *pairs], [], planned(long, 0))
-    assert both.imitated_in(60) == both.conversations, "they are long because they have more calls"
-    few = Imitation(long, [], planned(long, 0))
-    assert few.imitated_in(1) == long
+def test_without_time_for_all_the_first_demonstrations_are_imitated() -> None:
+    imitation = Imitation(conversations(40, 500, 8_000), [], planned(conversations(40, 500, 8_000), 0))
+    assert len(imitation.imitated_in(None)) == len(imitation.imitated_in(3_600)) == 40
+    assert 10 < len(imitation.imitated_in(120)) < 30
+
+
+def test_demonstrations_with_other_calls_come_before_the_same_ones_in_other_words() -> None:
+    def scenario(task: str, kind: Kind, *tools: str) -> MCPScenario:
+        return MCPScenario.make(task, Plan(reference=[Step(tool=tool) for tool in tools], kind=kind))
+
+    looks = [scenario(f"Look, {number}.", "single", "look") for number in range(6)]
+    others = [scenario("List.", "single", "list"), scenario("Find.", "single", "find")]
+    both = [scenario(f"Look and list, {number}.", "pair", "look", "list") for number in range(4)]
+    ordered = varied([*looks, *others, *both])
+    assert len(ordered) == 12
+    assert [one.tools for one in ordered if one.plan.kind == "single"][:4] == [
+        ("look",),
+        ("list",),
+        ("find",),
+        ("look",),
+    ]
+    assert [one.plan.kind for one in ordered[:6]].count("pair") == 2
