@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from art_langgraph.middleware import ARTMiddleware
     from art_langgraph.programs.run import Run, current_run
     from art_langgraph.programs.session import session
+    from art_langgraph.project.graph import load_graph
     from art_langgraph.rewards import NodeRewards, group_sum, weighted, when_undecided
     from art_langgraph.store import TrajectoryStore
     from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
@@ -75,6 +76,7 @@ _MODULES = {
     "art_langgraph.middleware": ("ARTMiddleware",),
     "art_langgraph.programs.run": ("Run", "current_run"),
     "art_langgraph.programs.session": ("session",),
+    "art_langgraph.project.graph": ("load_graph",),
     "art_langgraph.rewards": ("NodeRewards", "group_sum", "weighted", "when_undecided"),
     "art_langgraph.store": ("TrajectoryStore",),
     "art_langgraph.trajectory": ("Scenario", "Trajectory", "TrajectoryGroup"),
@@ -149,6 +151,7 @@ __all__ = [
     "hint_tools",
     "install",
     "load_conversations",
+    "load_graph",
     "load_scenarios",
     "rollout",
     "ruler_score_group",

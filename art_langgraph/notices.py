@@ -7,7 +7,7 @@ import threading
 
 log = logging.getLogger("art_langgraph")
 
-HELP = 'docs/capture.md, section "When nothing was captured"'
+HELP = "docs/capture/nothing-captured.md"
 
 _said: set[tuple[str, str]] = set()
 _lock = threading.Lock()

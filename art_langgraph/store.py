@@ -21,15 +21,17 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from art_langgraph.notices import warn_once
+from art_langgraph.redaction import redacted
 from art_langgraph.trajectory import CompletionCall, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError, Home
-from trainer_server.wire.home import create_private
+from trainer_server.wire.home import create_private, overwrite_deleted
 from trainer_server.wire.jsonl import from_json, to_json
+from trainer_server.wire.schemas import DatabaseSchema, script
 from trainer_server.wire.text import writable
 
 log = logging.getLogger("art_langgraph")
 
-_SCHEMA = """
+_FIRST_TABLES = """
 CREATE TABLE IF NOT EXISTS trajectories (
     id TEXT PRIMARY KEY,
     started REAL NOT NULL,
@@ -58,7 +60,11 @@ CREATE TABLE IF NOT EXISTS steps (
 CREATE TABLE IF NOT EXISTS evaluations (
     key TEXT NOT NULL, version INTEGER NOT NULL, trajectories TEXT NOT NULL, PRIMARY KEY (key, version)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS autopilots (policy TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS autopilot_history (policy TEXT NOT NULL, record TEXT NOT NULL) STRICT;
 """
+SCHEMA = DatabaseSchema(script(_FIRST_TABLES))
+"""The file's tables, those of the autopilot's memory (`auto_pilot/state_store.py`) included."""
 
 _PATIENCE = 30.0
 """Seconds for which a connection waits while another process writes."""
@@ -160,7 +166,7 @@ class TrajectoryStore:
         path: The file, created if it is missing, for its owner only; None: `trajectories.sqlite` under ART_HOME.
 
     Raises:
-        ConfigError: The file cannot be made or opened.
+        ConfigError: The file cannot be made or opened, or a newer release wrote it (NewerSchema).
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -171,8 +177,7 @@ class TrajectoryStore:
                 log.warning("%s", told)
             create_private(self.path)
             with closing(self._open()) as db:
-                db.execute("PRAGMA journal_mode=WAL")
-                db.executescript(_SCHEMA)
+                SCHEMA.bring_up(db, self.path)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(
                 f"the trajectory store {self.path} cannot be opened: {error}. Name another file, or another directory "
@@ -369,6 +374,82 @@ class TrajectoryStore:
                 found[run.id] = run.reward
         return found
 
+    def parts(self, trajectory_id: str) -> Sequence[Trajectory]:
+        """The records of a run and of all runs that are read with it, because they resumed it; unfinished ones too.
+
+        Args:
+            trajectory_id: Id of any of them.
+        """
+        with self._connected() as db:
+            found = []
+            for one in _parts(db, [trajectory_id]):
+                if row := db.execute("SELECT record FROM trajectories WHERE id = ?", (one,)).fetchone():
+                    found.append(from_json(Trajectory, row[0]))
+                elif row := db.execute("SELECT record FROM begun WHERE id = ?", (one,)).fetchone():
+                    found.append(_unfinished(db, row[0]))
+        return found
+
+    def delete(self, trajectory_ids: Sequence[str]) -> int:
+        """Deletes runs with their scores and steps, the runs that are read with them, and evaluations that they are in.
+
+        When this returns, nothing of their text is in the store's files. A store above 1 GiB is not written anew: the
+        text is overwritten where it stood.
+
+        Args:
+            trajectory_ids: Ids of runs, finished or not; unknown ids are ignored.
+
+        Returns:
+            How many records were deleted.
+
+        Raises:
+            ConfigError: The store cannot be used, or another process reads it for too long.
+        """
+        with self._connected() as db:
+            db.execute("PRAGMA secure_delete=ON")
+            with db:
+                ids = json.dumps(_parts(db, trajectory_ids))
+                named = "IN (SELECT value FROM json_each(:ids))"
+                deleted = 0
+                for table in ("trajectories", "begun"):
+                    deleted += db.execute(f"DELETE FROM {table} WHERE id {named}", {"ids": ids}).rowcount
+                for table in ("completions", "resumed", "scores", "steps"):
+                    db.execute(f"DELETE FROM {table} WHERE trajectory {named}", {"ids": ids})
+                has_one = f"EXISTS (SELECT 1 FROM json_each(trajectories) AS one WHERE one.value {named})"
+                db.execute(f"DELETE FROM evaluations WHERE {has_one}", {"ids": ids})
+            overwrite_deleted(db)
+        return deleted
+
+    def prune(self, *, days: float | None = None, most_bytes: int | None = None) -> int:
+        """Deletes the oldest runs, as `delete` does.
+
+        Args:
+            days: Runs that began longer ago are deleted; None: none for their age.
+            most_bytes: Size of the store above which the oldest runs are deleted, about; None: none for its size.
+
+        Returns:
+            How many records were deleted.
+        """
+        deleted = 0
+        if days is not None:
+            query = (
+                "SELECT id FROM trajectories WHERE started < :before UNION SELECT id FROM begun WHERE started < :before"
+            )
+            with self._connected() as db:
+                rows = db.execute(query, {"before": time.time() - days * 86400}).fetchall()
+            deleted += self.delete([one for (one,) in rows]) if rows else 0
+        while most_bytes is not None and self.path.stat().st_size > most_bytes:
+            with self._connected() as db:
+                rows = db.execute("SELECT id, length(record) FROM trajectories ORDER BY started LIMIT 1000").fetchall()
+            if not rows:
+                break
+            excess, chosen = self.path.stat().st_size - most_bytes, list[str]()
+            for one, size in rows:
+                chosen.append(one)
+                if (excess := excess - size) <= 0:
+                    break
+            deleted += self.delete(chosen)
+        return deleted
+
     def find(self, run_id: str) -> Trajectory | None:
         """The newest run with an id: the trajectory's, or that of LangGraph's run. None where no run has this id."""
         if trajectory := self.get(run_id):
@@ -476,12 +557,12 @@ class Batch:
 
     def begin(self, trajectory: Trajectory) -> None:
         """Stores a run that has begun, so that its scenario and metadata survive a kill of the process."""
-        row = (trajectory.id, trajectory.started, to_json(trajectory))
+        row = (trajectory.id, trajectory.started, to_json(redacted(trajectory)))
         self._db.execute("INSERT OR IGNORE INTO begun VALUES (?, ?, ?)", row)
 
     def completion(self, trajectory_id: str, call: CompletionCall) -> None:
         """Stores a model's answer in a run that has begun."""
-        self._db.execute("INSERT INTO completions VALUES (?, ?)", (trajectory_id, to_json(call)))
+        self._db.execute("INSERT INTO completions VALUES (?, ?)", (trajectory_id, to_json(redacted(call))))
 
     def add(self, trajectory: Trajectory) -> None:
         """Stores a run that has ended. Its record replaces what `begin` and `completion` stored.
@@ -492,6 +573,7 @@ class Batch:
         before = self._before(trajectory) if trajectory.resumes else None
         if before is not None:
             trajectory = trajectory.model_copy(update={"scenario": before.scenario})
+        trajectory = redacted(trajectory)
         row = (
             trajectory.id,
             trajectory.started,
@@ -535,6 +617,17 @@ def concerns_all(error: Exception) -> bool:
 def _text(text: str | None) -> str | None:
     """A text as a column of the store can hold it. The record keeps every character."""
     return None if text is None else writable(text)
+
+
+def _parts(db: sqlite3.Connection, trajectory_ids: Sequence[str]) -> list[str]:
+    """Ids of runs, and of those that are read with them."""
+    query = """
+        WITH firsts AS (
+            SELECT coalesce((SELECT first FROM resumed WHERE trajectory = value), value) AS id FROM json_each(?)
+        )
+        SELECT id FROM firsts UNION SELECT trajectory FROM resumed WHERE first IN (SELECT id FROM firsts)
+    """
+    return [one for (one,) in db.execute(query, (json.dumps(list(trajectory_ids)),))]
 
 
 def _trained(db: sqlite3.Connection, policy: str) -> set[str]:
@@ -582,7 +675,7 @@ def _add_score(db: sqlite3.Connection, trajectory_id: str, score: _Score) -> Non
             "that records it",
             example=trajectory_id,
         )
-    db.execute("INSERT INTO scores VALUES (?, ?, ?)", (trajectory_id, time.time(), to_json(score)))
+    db.execute("INSERT INTO scores VALUES (?, ?, ?)", (trajectory_id, time.time(), to_json(redacted(score))))
 
 
 def _unfinished(db: sqlite3.Connection, record: str) -> Trajectory:

@@ -125,6 +125,13 @@ class CompletionCall(Place):
     """Why the node, or what encloses the call otherwise, ran again. A superseded call does not count."""
     cached: bool = False
     """The answer came from LangChain's cache. It is trained in the run that sampled it, not here."""
+    prompt_tokens: int | None = None
+    """Tokens of the prompt, as the answer says; None: it does not say. Of several answers to one request, the first has
+    the tokens of all."""
+    cached_tokens: int | None = None
+    """Those of them that the engine had in its cache; None: the answer does not say."""
+    sampled_tokens: int | None = None
+    """Tokens of the answer; as `prompt_tokens`."""
     reward: float | None = None
     """Reward of this completion alone, set by a reward function; None: it has its node's or the trajectory's reward."""
     started: float
@@ -320,6 +327,8 @@ class Trajectory(BaseModel):
     """The user's data: the `metadata` of `rollout`, or under `install` the metadata of the run's config."""
     started: float = Field(default_factory=time.time)
     seconds: float = 0.0
+    traceparent: str | None = Field(default=None, exclude=True)
+    """The span of the rollout, while traces are on and the run is of this process. It is not stored."""
 
     @field_validator("output", mode="before")
     @classmethod
@@ -451,3 +460,12 @@ class TrajectoryGroup(BaseModel):
         A training step compares rewards of one judgement, and rewards that stand for themselves, but never both.
         """
         return {run.judgement for run in self.trajectories if run.scored and not run.untrained}
+
+
+_MOST_LINKS = 128
+"""Links that a span may have, by OpenTelemetry's limits."""
+
+
+def traces_of(runs: Iterable[Trajectory]) -> list[str]:
+    """The spans of rollouts that have one; as many as a span may be linked with."""
+    return [run.traceparent for run in runs if run.traceparent is not None][:_MOST_LINKS]

@@ -134,8 +134,12 @@ class Autopilot:
         with self.state_store.alone():
             for entry in self.resume() if resume else ():
                 yield entry
+            checked = False
             while True:
                 try:
+                    if not checked:
+                        await self.client.require_admin("the autopilot promotes versions")
+                        checked = True
                     entries = await self.advance()
                 except (ServerUnreachable, ServerError) as error:
                     if isinstance(error, ServerError) and not _passes(error):

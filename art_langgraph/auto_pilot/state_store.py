@@ -15,13 +15,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from art_langgraph.auto_pilot.state import Entry, Phase, State
+from art_langgraph.store import SCHEMA
 from trainer_server.wire import NAME_PATTERN, ConfigError
 from trainer_server.wire.jsonl import from_json, to_json
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS autopilots (policy TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS autopilot_history (policy TEXT NOT NULL, record TEXT NOT NULL) STRICT;
-"""
 
 
 class StateStore:
@@ -40,7 +36,7 @@ class StateStore:
             raise ConfigError(f"{policy!r} is no name of a policy: letters, digits, `.`, `_` and `-`")
         self._path, self._policy = path, policy
         with self._opened() as db:
-            db.executescript(_SCHEMA)
+            SCHEMA.bring_up(db, path)
 
     def state(self) -> State | None:
         """The state; None: the policy has had no autopilot."""

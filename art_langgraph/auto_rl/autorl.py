@@ -73,6 +73,7 @@ class AutoRLReport:
             f"- {learnt} of {len(self.steps)} steps learnt something",
             *(f"- {role}: {usage}" for role, usage in self.usage.items()),
             f"- seconds: {', '.join(f'{stage} {took:.0f}' for stage, took in self.seconds.items())}",
+            *([f"- training: {self.steps[-1].spent}"] if self.steps and self.steps[-1].spent else []),
             *(f"- {note}" for note in self.notes),
             "",
             "| step | version | mean score | unscored runs |",

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import BaseMessage, ToolMessage, convert_to_openai_messages
+from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.types import Command
 
 from trainer_server.wire.completions import CHAT, ledger_id
+from trainer_server.wire.watching import gen_ai
 
 
 def completion_id(message: BaseMessage) -> str | None:
@@ -22,6 +24,22 @@ def completion_id(message: BaseMessage) -> str | None:
     given = (str(message.response_metadata.get("id")), str(message.id))
     others = (ledger_id(one) for one in given if not one.startswith(CHAT))
     return next(filter(None, others), None)
+
+
+def answer_of(response: LLMResult) -> dict[str, Any]:
+    """The attributes of a model call's span, from its answer."""
+    messages = [one.message for one in response.generations[0] if isinstance(one, ChatGeneration)]
+    if not messages:
+        return {}
+    first = messages[0]
+    usage: Any = getattr(first, "usage_metadata", None) or {}
+    return gen_ai.answered(
+        id=completion_id(first) or first.response_metadata.get("id"),
+        model=first.response_metadata.get("model_name") or (response.llm_output or {}).get("model_name"),
+        prompt=usage.get("input_tokens"),
+        sampled=usage.get("output_tokens"),
+        reasons=[message.response_metadata.get("finish_reason") for message in messages],
+    )
 
 
 def gateway_id(fingerprint: object) -> str | None:
@@ -39,6 +57,25 @@ def from_cache(message: BaseMessage) -> bool:
     """Whether LangChain's cache answered: it marks its answers by a cost of nothing."""
     usage: Any = getattr(message, "usage_metadata", None) or {}
     return bool(usage.get("total_cost") == 0)
+
+
+def token_counts(message: BaseMessage, *, first: bool = True) -> tuple[int | None, int | None, int | None]:
+    """Tokens of the prompt, those of them that came from the engine's cache, and tokens that were sampled.
+
+    Args:
+        message: An answer.
+        first: Whether it is the first answer to its request. Each says the tokens of all, so the others count none.
+
+    Returns:
+        The numbers; None for each that the answer does not say.
+    """
+    usage: Any = getattr(message, "usage_metadata", None)
+    if not usage:
+        return None, None, None
+    if not first:
+        return 0, None, 0
+    read = (usage.get("input_token_details") or {}).get("cache_read")
+    return usage.get("input_tokens"), read, usage.get("output_tokens")
 
 
 def to_openai(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:

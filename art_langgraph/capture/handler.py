@@ -17,6 +17,7 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 
 from art_langgraph.capture.answer import (
+    answer_of,
     completion_id,
     from_cache,
     gateway_id,
@@ -25,6 +26,7 @@ from art_langgraph.capture.answer import (
     served_version,
     structured_content,
     to_openai,
+    token_counts,
     tool_answer,
     tool_messages,
 )
@@ -37,6 +39,7 @@ from art_langgraph.capture.scope import Scope, enclosing_run
 from art_langgraph.notices import warn_once
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.trajectory import CompletionCall, NodeRun, Place, Scenario, ToolCall, Trajectory
+from trainer_server.wire.watching import gen_ai, tracing
 
 _HIDDEN = "langsmith:hidden"
 """Tag of LangGraph's own bookkeeping nodes."""
@@ -78,6 +81,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
         """Tools that raised, by the node's attempt and the model's tool call."""
         self._asking: set[UUID] = set()
         """Runs of the node in which an agent asks its model."""
+        self._spans: dict[UUID, tracing.Span] = {}
+        """Spans of model and tool calls under way; empty while traces are off."""
         self._lock = threading.Lock()
 
     @property
@@ -135,6 +140,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
             call.seconds = time.time() - call.started
             call.error = "the run ended before the answer came"
             self._end(caller, call)
+        for run_id in list(self._spans):
+            self._end_span(run_id, error="cut_off: the run ended before")
 
     def on_chain_start(
         self,
@@ -242,12 +249,18 @@ class ARTCallbackHandler(BaseCallbackHandler):
         )
         with self._lock:
             self._models[run_id] = parent_run_id, call
+        if tracing.on():
+            name, about = gen_ai.chat(call.model, rollout=self.scope.rollout_id, node=call.node)
+            self._spans[run_id] = made = tracing.begin(name, about, kind="client")
+            tracing.calling(made)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
             caller, started = self._models.pop(run_id, (None, None))
         if started is None:
             return
+        if run_id in self._spans:
+            self._end_span(run_id, answer_of(response))
         seconds = time.time() - started.started
         output = response.llm_output or {}  # with n > 1 the messages lack what is said here
         whole, served = gateway_id(output.get("system_fingerprint")), output.get("model_name")
@@ -257,6 +270,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
             call = started.model_copy(update={"seconds": seconds})
             answer_id = completion_id(generation.message) or whole
             call.cached = from_cache(generation.message)
+            counts = token_counts(generation.message, first=index == 0)
+            call.prompt_tokens, call.cached_tokens, call.sampled_tokens = counts
             call.id = answer_id if answer_id is None or index == 0 else f"{answer_id}.{index}"
             if call.id:
                 call.version = served_version(generation.message.response_metadata.get("model_name") or served)
@@ -275,10 +290,21 @@ class ARTCallbackHandler(BaseCallbackHandler):
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
             caller, call = self._models.pop(run_id, (None, None))
+        self._end_span(run_id, error=error)
         if call:
             call.seconds = time.time() - call.started
             call.error = error_text(error)
             self._end(caller, call)
+
+    def _end_span(
+        self, run_id: UUID, attributes: tracing.Attributes | None = None, error: BaseException | str | None = None
+    ) -> None:
+        """Ends the span of a call, if it has one."""
+        if (made := self._spans.pop(run_id, None)) is not None:
+            made.set(attributes or {})
+            if error is not None:
+                made.fail(error)
+            made.end()
 
     def _end(self, caller: UUID | None, call: CompletionCall) -> None:
         if self._runs.repeated(caller):
@@ -313,10 +339,15 @@ class ARTCallbackHandler(BaseCallbackHandler):
             self._runs.again(raised)  # as ToolRetryMiddleware does
             self._drop_repeated()
         self.recorder.tool_started(call, run_id)
+        if tracing.on():
+            server, _ = mcp_server(metadata or {})
+            name, about = gen_ai.tool(call.tool, call=call.tool_call_id, server=server)
+            self._spans[run_id] = tracing.begin(name, {**about, "art.rollout.id": self.scope.rollout_id})
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
             call, server = self._tools.pop(run_id, (None, (None, None)))
+        self._end_span(run_id)
         if call is None:
             return
         call.seconds = time.time() - call.started
@@ -334,6 +365,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
             call, server = self._tools.pop(run_id, (None, (None, None)))
+        self._end_span(run_id, error=None if isinstance(error, GraphBubbleUp) else error)
         if call:
             _name_server(call, server)
             call.seconds = time.time() - call.started

@@ -18,6 +18,7 @@ from art_langgraph.capture.release import Server, release
 from art_langgraph.trajectory import Place, Trajectory, parent_namespace
 from trainer_server.wire import VersionRef
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
+from trainer_server.wire.watching import tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class Scope:
             headers[TEMPERATURE] = str(self.temperature)
         if self.version is not None:
             headers[VERSION] = version_text(self.version)
-        return headers
+        return headers | tracing.headers()
 
 
 @runtime_checkable

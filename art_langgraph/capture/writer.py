@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from art_langgraph.capture.background import Background
+from art_langgraph.redaction import redacted
 from art_langgraph.store import Batch, Session, TrajectoryStore, concerns_all
 from art_langgraph.trajectory import CompletionCall, Trajectory
 from trainer_server.wire import ARTError
@@ -152,7 +153,7 @@ class Writer:
             for directory in (self.store.path.parent, Path(tempfile.gettempdir())):
                 file = directory / f"{self.store.path.stem}.not-stored-{os.getpid()}.jsonl"
                 try:
-                    append_jsonl(file, ended)
+                    append_jsonl(file, map(redacted, ended))
                 except OSError as error:
                     wrong = f"{file}: {error.strerror}"
                 else:

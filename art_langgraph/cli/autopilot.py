@@ -203,7 +203,11 @@ async def _stop(pilot: Autopilot, as_json: bool) -> None:
     with pilot.state_store.alone():
         if not pilot.stop():
             state = pilot.state_store.state()
-            print(_NO_CANDIDATE.get(state.phase if state else None, "there is no candidate"))
+            why = _NO_CANDIDATE.get(state.phase if state else None, "there is no candidate")
+            if as_json:
+                print_json({"stopped": False, "why": why})
+            else:
+                print(why)
             return
         _tell(await pilot.advance(), as_json)
 

@@ -11,6 +11,7 @@ import typer
 
 from art_langgraph.cli.options import (
     AggregationOption,
+    JsonOption,
     RubricOption,
     UrlOption,
     VotesOption,
@@ -18,6 +19,7 @@ from art_langgraph.cli.options import (
     make_llm,
     rubric_text,
 )
+from art_langgraph.cli.printing.lists import only_json
 from trainer_server.wire import ConfigError, GRPOConfig
 from trainer_server.wire.home import write_private
 
@@ -47,6 +49,7 @@ def autorl_command(
     loss_aggregation: AggregationOption = "loss_type",
     seed: Annotated[int, typer.Option(help="Seed of the scenarios, their split and their order.")] = 0,
     output: Annotated[Path, typer.Option(help="Directory for report.md and the scenarios as JSONL.")] = Path("autorl"),
+    as_json: JsonOption = False,
 ) -> None:
     """Train a policy from a description of its task: invent scenarios, judge runs, train, compare versions.
 
@@ -81,17 +84,30 @@ def autorl_command(
                 config=GRPOConfig(lr=lr, loss_aggregation=loss_aggregation),
                 seed=seed,
                 progress=sys.stderr.isatty(),
-                on_stage=print,
+                on_stage=lambda stage: print(stage),  # the `print` of the moment: with --json, to the standard error
             )
 
-    report = asyncio.run(run())
-    output.mkdir(parents=True, exist_ok=True)
-    save_scenarios(output / "training.jsonl", report.training)
-    save_scenarios(output / "validation.jsonl", report.validation)
-    write_private(output / "report.md", report.markdown())
-    print(report.dead_groups)
-    print(report.comparison)
-    print(f"use {report.model}; the report is {output / 'report.md'}")
+    with only_json(as_json) as tell:
+        report = asyncio.run(run())
+        output.mkdir(parents=True, exist_ok=True)
+        save_scenarios(output / "training.jsonl", report.training)
+        save_scenarios(output / "validation.jsonl", report.validation)
+        write_private(output / "report.md", report.markdown())
+        print(report.dead_groups)
+        print(report.comparison)
+        print(f"use {report.model}; the report is {output / 'report.md'}")
+        tell(
+            {
+                "model": report.model,
+                "comparison": str(report.comparison),
+                "steps": [record.summary() for record in report.steps],
+                "dead_groups": report.dead_groups.summary(),
+                "seconds": report.seconds,
+                "cost": report.cost,
+                "notes": report.notes,
+                "report": str(output / "report.md"),
+            }
+        )
 
 
 def register(root: typer.Typer) -> None:

@@ -51,6 +51,7 @@ def cancel_command(
     job: Annotated[
         str, typer.Argument(metavar="JOB", help="Id of a job. The first characters suffice if they are unique.")
     ],
+    as_json: JsonOption = False,
 ) -> None:
     """Cancel a queued or running step or warm start. The policy stays as it is.
 
@@ -66,7 +67,10 @@ def cancel_command(
             return await trainer.cancel(await _find_job(trainer, job))
 
     cancelled = asyncio.run(cancel())
-    print(f"{cancelled.id} on policy {cancelled.policy} is {cancelled.status}")
+    if as_json:
+        print_json(cancelled.model_dump(mode="json"))
+    else:
+        print(f"{cancelled.id} on policy {cancelled.policy} is {cancelled.status}")
 
 
 async def _find_job(trainer: TrainerClient, prefix: str) -> str:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from art_langgraph.cli.options import load_object
-from trainer_server.wire import ConfigError, GRPOConfig
+from art_langgraph.cli.printing.lists import only_json
+from trainer_server.wire import ConfigError, GRPOConfig, Home
 
 if TYPE_CHECKING:
     from art_langgraph.judge.ruler import Ruler
+    from art_langgraph.loop.watch.record import StepRecord
     from art_langgraph.loop.watch.stopping import StopRule
     from art_langgraph.store import TrajectoryStore
     from art_langgraph.trajectory import TrajectoryGroup
@@ -38,7 +42,8 @@ class LoopOptions:
         minutes: Ends the run after this time.
         keep_best: Whether the best version is promoted.
         run: Name of the training run; with one, a run that was interrupted is continued.
-        metrics: JSONL file that gets a row for each step; None: none.
+        metrics: JSONL file that gets a row for each step; None: one in the home directory.
+        trackers: Names of trackers; None: those in `ART_TRACKERS`.
     """
 
     scenarios: Path
@@ -57,6 +62,14 @@ class LoopOptions:
     keep_best: bool
     run: str
     metrics: Path | None
+    trackers: list[str] | None
+
+    def progress(self, policy: str) -> Path:
+        """The file that gets a row for each step."""
+        if self.metrics is not None:
+            return self.metrics
+        name = re.sub(r"[^\w.-]", "-", self.run) or time.strftime("%Y%m%d-%H%M%S")
+        return Home.find().root / "progress" / f"{policy}-{name}.jsonl"
 
     def rules(self) -> list[StopRule]:
         """What ends the run early."""
@@ -80,6 +93,7 @@ def run_loop(
     nodes: list[str] | None,
     ruler: Ruler | None,
     store: TrajectoryStore,
+    as_json: bool = False,
 ) -> None:
     """Trains a policy, and prints a line for each step, and in the end the scenarios that taught nothing.
 
@@ -92,6 +106,7 @@ def run_loop(
         nodes: The nodes to train; None: all.
         ruler: Compares the runs of a scenario; None: the reward function alone scores.
         store: Where runs and evaluations are kept.
+        as_json: Whether the standard output gets a line of JSON for each step, and the rest the standard error.
 
     Raises:
         ConfigError: As `train`; or a file or an object cannot be read.
@@ -101,13 +116,16 @@ def run_loop(
     from art_langgraph.loop.sampling.dead_groups import dead_groups
     from art_langgraph.loop.sampling.exploration import Exploration
     from art_langgraph.loop.train import train
-    from trainer_server.wire.jsonl import append_jsonl
+    from trainer_server.wire.trackers import JSONLTracker, Tracker, named_by
 
     if options.reward is None and ruler is None:
         raise ConfigError("--scenarios needs --reward module:function, or --judge: something has to score the runs")
     graph = load_object(options.graph)
     reward = load_object(options.reward) if options.reward else None
     scenarios = load_scenarios(options.scenarios)
+    rows = options.progress(policy)
+    named = named_by() if options.trackers is None else options.trackers
+    trackers: list[str | Tracker] = [JSONLTracker(rows), *(name for name in named if name != "jsonl")]
 
     async def loop() -> None:
         async with TrainerClient() as trainer:
@@ -133,19 +151,24 @@ def run_loop(
                 evaluate_every=options.evaluate_every,
                 stop_when=options.rules(),
                 keep_best=options.keep_best,
+                trackers=trackers,
                 progress=sys.stderr.isatty(),
             )
             groups: list[TrajectoryGroup] = []
-            first = True
+            last: StepRecord | None = None
             async for record in steps:
-                if first and record.baseline is not None:
+                if last is None and record.baseline is not None:
                     print(f"before: {record.baseline}")
-                first = False
+                last = record
                 print(record, flush=True)
+                tell(record.summary())
                 groups += record.groups
-                if options.metrics is not None:
-                    append_jsonl(options.metrics, [record.summary()])
             if (report := dead_groups(groups)).dead:
                 print(report)
+            if last is not None and last.spent is not None:
+                print(last.spent)
+            if options.metrics is None:
+                print(f"rows of the steps: {rows}")
 
-    asyncio.run(loop())
+    with only_json(as_json) as tell:
+        asyncio.run(loop())

@@ -14,15 +14,23 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from art_langgraph.cli import autopilot, autorl, jobs, policies, scoring, traces, training, trajectories
+from art_langgraph.cli import autopilot, autorl, deletion, jobs, policies, scoring, traces, training, trajectories
+from art_langgraph.cli.options import JsonOption
+from art_langgraph.cli.printing.lists import print_json
+from art_langgraph.cli.watching import commands as watching
+from art_langgraph.project import command as project
 from trainer_server.wire import ARTError
 
 GROUP = "art_langgraph.commands"
 
 
-def version_command() -> None:
+def version_command(as_json: JsonOption = False) -> None:
     """Print the version of art-langgraph."""
-    print(version("art-langgraph"))
+    installed = version("art-langgraph")
+    if as_json:
+        print_json({"version": installed})
+    else:
+        print(installed)
 
 
 def build() -> typer.Typer:
@@ -33,7 +41,19 @@ def build() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_show_locals=False,
     )
-    for commands in (trajectories, traces, scoring, training, autopilot, policies, jobs, autorl):
+    for commands in (
+        project,
+        watching,
+        trajectories,
+        traces,
+        scoring,
+        training,
+        autopilot,
+        policies,
+        jobs,
+        autorl,
+        deletion,
+    ):
         commands.register(app)
     app.command("version")(version_command)
     for entry in entry_points(group=GROUP):

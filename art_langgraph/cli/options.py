@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from trainer_server.wire import ConfigError
+from trainer_server.wire.text import moment
 
 if TYPE_CHECKING:
     from art_langgraph.judge.ruler import Ruler
@@ -97,17 +97,6 @@ def filters(
     }
 
 
-def moment(text: str) -> float:
-    """The Unix time of `30m`, `2h` or `7d` ago, or of an ISO date. Raises ConfigError for other texts."""
-    units = {"m": "minutes", "h": "hours", "d": "days"}
-    try:
-        if text[-1:] in units:
-            return (datetime.now() - timedelta(**{units[text[-1]]: float(text[:-1])})).timestamp()
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        raise ConfigError(f"--since {text}: expected 30m, 2h, 7d, or a date such as 2026-01-31") from None
-
-
 def load_object(name: str) -> Any:
     """Imports the object that `module:attribute` names; searches the current directory too. Raises ConfigError."""
     module, colon, attribute = name.partition(":")
@@ -130,13 +119,19 @@ def find_trajectory(store: TrajectoryStore, run: str) -> Trajectory:
     Raises:
         ConfigError: No run has such an id, or several have.
     """
+    if trajectory := search_trajectory(store, run):
+        return trajectory
+    raise ConfigError(f"{store.path} has no run {run!r}; `art-langgraph trajectories list` shows what it has")
+
+
+def search_trajectory(store: TrajectoryStore, run: str) -> Trajectory | None:
+    """The same, or None where no run has such an id. Raises ConfigError where several have."""
     if trajectory := store.find(run):
         return trajectory
     ids = store.ids_with_prefix(run)
-    if len(ids) == 1 and (trajectory := store.find(ids[0])):
-        return trajectory
-    remedy = f"{store.path} has no run {run!r}; `art-langgraph trajectories list` shows what it has"
-    raise ConfigError(several(run, ids) if ids else remedy)
+    if len(ids) > 1:
+        raise ConfigError(several(run, ids))
+    return store.find(ids[0]) if ids else None
 
 
 def several(prefix: str, ids: list[str]) -> str:

@@ -35,8 +35,14 @@ async def _find_version(trainer: TrainerClient, version: str) -> tuple[str, int]
     return policy, (await trainer.policy(policy)).served
 
 
-def policies_command(as_json: JsonOption = False) -> None:
-    """List the policies of the trainer server, with their newest versions."""
+app = typer.Typer(invoke_without_command=True)
+
+
+@app.callback()
+def policies_command(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List the policies of the trainer server, with their newest versions. `policies delete NAME` deletes one."""
+    if context.invoked_subcommand is not None:
+        return
 
     async def show() -> None:
         from art_langgraph.client.client import TrainerClient
@@ -82,6 +88,7 @@ def export_command(
         typer.Option(help="peft: the adapter. merged: adapter and base in one model. gguf: that model for llama.cpp."),
     ] = "peft",
     force: Annotated[bool, typer.Option("--force", help="Write into a directory that has files already.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a version into a directory, with a model card: for PEFT and vLLM, for transformers, or for llama.cpp.
 
@@ -94,7 +101,11 @@ def export_command(
         async with TrainerClient(retry_for=short_patience()) as trainer:
             policy, number = await _find_version(trainer, version)
             where = output or Path(f"{policy}-{number}-{format}")
-            print(await trainer.export(policy, number, where, format, force=force, progress=True))
+            written = await trainer.export(policy, number, where, format, force=force, progress=True)
+        if as_json:
+            print_json({"policy": policy, "version": number, "format": format, "directory": str(written)})
+        else:
+            print(written)
 
     asyncio.run(run())
 
@@ -105,6 +116,7 @@ def fork_command(
     optimizer: Annotated[
         bool, typer.Option(help="Continue with that version's optimizer, or with a new one (--no-optimizer).")
     ] = True,
+    as_json: JsonOption = False,
 ) -> None:
     """Create a policy from a version of another policy. From then on, each is trained and served on its own.
 
@@ -117,12 +129,19 @@ def fork_command(
         async with TrainerClient(retry_for=short_patience()) as trainer:
             policy, number = await _find_version(trainer, version)
             made = await trainer.fork(policy, number, name, optimizer=optimizer)
-        print(f"{made.name}@0 is {policy}@{number}; {made.name} is at version {made.latest}")
+        if as_json:
+            print_json(made.model_dump(mode="json"))
+        else:
+            print(f"{made.name}@0 is {policy}@{number}; {made.name} is at version {made.latest}")
 
     asyncio.run(run())
 
 
-def score_command(version: _VersionArgument, score: Annotated[float, typer.Argument(help="Larger is better.")]) -> None:
+def score_command(
+    version: _VersionArgument,
+    score: Annotated[float, typer.Argument(help="Larger is better.")],
+    as_json: JsonOption = False,
+) -> None:
     """Record how good a version is. A server with --keep-versions never deletes the best version.
 
     Example: art-langgraph score-version agent@3 0.82
@@ -134,7 +153,10 @@ def score_command(version: _VersionArgument, score: Annotated[float, typer.Argum
         async with TrainerClient(retry_for=short_patience()) as trainer:
             policy, number = await _find_version(trainer, version)
             await trainer.score_version(policy, number, score)
-        print(f"{policy}@{number}: {score:g}")
+        if as_json:
+            print_json({"policy": policy, "version": number, "score": score})
+        else:
+            print(f"{policy}@{number}: {score:g}")
 
     asyncio.run(run())
 
@@ -144,6 +166,7 @@ def promote_command(
     undo: Annotated[
         bool, typer.Option("--undo", help="The name means the newest version again, and each that comes.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Promote a version: the policy's name means it from now on, and POLICY@latest the newest.
 
@@ -160,6 +183,9 @@ def promote_command(
         async with TrainerClient(retry_for=short_patience()) as trainer:
             policy, number = (version, None) if undo else await _find_version(trainer, version)
             made = await trainer.promote(policy, number)
+        if as_json:
+            print_json(made.model_dump(mode="json"))
+            return
         newest = f"{made.name}@latest is {made.name}@{made.latest}"
         print(f"{made.name} is {made.name}@{made.served}, {'as long as none is newer' if undo else newest}")
 
@@ -168,7 +194,7 @@ def promote_command(
 
 def register(root: typer.Typer) -> None:
     """Adds these commands to `art-langgraph`."""
-    root.command("policies")(policies_command)
+    root.add_typer(app, name="policies")
     root.command("export")(export_command)
     root.command("fork")(fork_command)
     root.command("score-version")(score_command)

@@ -12,6 +12,7 @@ import typer
 from art_langgraph.cli.options import (
     ErrorOption,
     GraphOption,
+    JsonOption,
     JudgeOption,
     RubricOption,
     RunArgument,
@@ -25,6 +26,7 @@ from art_langgraph.cli.options import (
     load_object,
     make_ruler,
 )
+from art_langgraph.cli.printing.lists import only_json, print_json
 from trainer_server.wire import ConfigError
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 def feedback_command(
     run: RunArgument,
     value: Annotated[float, typer.Option("--score", help="The reward; larger is better.")],
+    as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
     """Give a recorded run a reward, in place of all rewards that it had.
@@ -53,7 +56,10 @@ def feedback_command(
         raise ConfigError(
             f"{trajectory.id} has not ended, or was cut off: only a run that has ended takes a reward; give it then"
         ) from None
-    print(f"{trajectory.id}: reward {value:g}")
+    if as_json:
+        print_json({"id": trajectory.id, "reward": value})
+    else:
+        print(f"{trajectory.id}: reward {value:g}")
 
 
 def score_command(
@@ -63,6 +69,7 @@ def score_command(
     rubric: RubricOption = None,
     votes: VotesOption = 1,
     again: Annotated[bool, typer.Option("--again", help="Also runs that have a reward.")] = False,
+    as_json: JsonOption = False,
     store: StoreOption = None,
     graph: GraphOption = None,
     thread: ThreadOption = None,
@@ -84,16 +91,19 @@ def score_command(
     everything = target.list(**filters(graph, thread, since, error=error))
     ended = [trajectory for trajectory in everything if not trajectory.waiting]
     runs = [trajectory for trajectory in ended if again or not trajectory.scored]
-    if judge is not None:
-        runs = asyncio.run(judge_runs(target, runs, make_ruler(judge, judge_url, rubric, votes), judge))
-    elif reward is not None:
-        asyncio.run(_score_runs(target, runs, load_object(reward), reward))
-    scored = sum(trajectory.scored for trajectory in runs)
-    print(f"{scored} scored, {len(runs) - scored} failed")
-    if kept := len(ended) - len(runs):
-        print(f"{kept} runs had a reward already; --again scores them anew")
-    if waiting := len(everything) - len(ended):
-        print(f"{waiting} runs are left out: they wait for the answer to an interrupt")
+    with only_json(as_json) as tell:
+        if judge is not None:
+            runs = asyncio.run(judge_runs(target, runs, make_ruler(judge, judge_url, rubric, votes), judge))
+        elif reward is not None:
+            asyncio.run(_score_runs(target, runs, load_object(reward), reward))
+        scored = sum(trajectory.scored for trajectory in runs)
+        kept, waiting = len(ended) - len(runs), len(everything) - len(ended)
+        tell({"scored": scored, "failed": len(runs) - scored, "had_a_reward": kept, "waiting": waiting})
+        print(f"{scored} scored, {len(runs) - scored} failed")
+        if kept:
+            print(f"{kept} runs had a reward already; --again scores them anew")
+        if waiting:
+            print(f"{waiting} runs are left out: they wait for the answer to an interrupt")
 
 
 async def _score_runs(store: TrajectoryStore, runs: Sequence[Trajectory], reward: RewardFunction, source: str) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from art_langgraph.cli.options import JsonOption, SinceOption, moment
+from art_langgraph.cli.options import JsonOption, SinceOption
 from art_langgraph.cli.printing.lists import print_json
 from trainer_server.wire import ConfigError
+from trainer_server.wire.text import moment
 
 if TYPE_CHECKING:
     from art_langgraph.traces import Imported

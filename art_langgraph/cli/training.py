@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ from art_langgraph.cli.options import (
     AggregationOption,
     ErrorOption,
     GraphOption,
+    JsonOption,
     JudgeOption,
     RubricOption,
     SinceOption,
@@ -25,9 +26,10 @@ from art_langgraph.cli.options import (
     filters,
     load_object,
     make_ruler,
-    moment,
 )
+from art_langgraph.cli.printing.lists import only_json
 from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
+from trainer_server.wire.text import moment
 
 if TYPE_CHECKING:
     from art_langgraph.client.client import TrainerClient
@@ -126,7 +128,19 @@ def train_command(
     ] = "",
     metrics: Annotated[
         Path | None,
-        typer.Option("--metrics", help="Add a row for each step to this JSONL file.", rich_help_panel=_LOOP),
+        typer.Option(
+            "--metrics",
+            help="JSONL file that gets a row for each step. Default: a file in `progress` of ART_HOME.",
+            rich_help_panel=_LOOP,
+        ),
+    ] = None,
+    tracker: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Show the run there: wandb, tensorboard, mlflow, trackio, langfuse, langsmith, or module:Class of "
+            "yours; repeatable. Default: ART_TRACKERS.",
+            rich_help_panel=_LOOP,
+        ),
     ] = None,
     lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = 1e-4,
     loss_aggregation: AggregationOption = "loss_type",
@@ -144,6 +158,9 @@ def train_command(
     votes: VotesOption = 1,
     again: Annotated[
         bool, typer.Option("--again", help="Use runs again that an earlier step of this policy was given.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a line of JSON for each step; all else goes to the standard error.")
     ] = False,
     store: StoreOption = None,
     graph: GraphOption = None,
@@ -190,6 +207,7 @@ def train_command(
         "--keep-best": keep_best,
         "--run": run,
         "--metrics": metrics,
+        "--tracker": tracker,
     }
     if scenarios is None:
         _refuse(of_the_loop, "cannot be used without --scenarios: a single step has no loop to watch")
@@ -224,11 +242,13 @@ def train_command(
                 keep_best=keep_best,
                 run=run,
                 metrics=metrics,
+                trackers=tracker,
             ),
             config=GRPOConfig(lr=lr, loss_aggregation=loss_aggregation),
             nodes=node,
             ruler=None if judge is None else make_ruler(judge, judge_url, rubric, votes),
             store=TrajectoryStore(store),
+            as_json=as_json,
         )
         return
     if from_ledger:
@@ -240,16 +260,18 @@ def train_command(
             "--error": error is not None,
         }
         _refuse(given, "cannot be combined with --from-ledger: it is for --from-store")
-        asyncio.run(
-            _from_ledger(
-                policy,
-                TrajectoryStore(store),
-                None if since is None else moment(since),
-                GRPOConfig(lr=lr, loss_aggregation=loss_aggregation),
-                node,
-                again=again,
+        with only_json(as_json) as tell:
+            asyncio.run(
+                _from_ledger(
+                    policy,
+                    TrajectoryStore(store),
+                    None if since is None else moment(since),
+                    GRPOConfig(lr=lr, loss_aggregation=loss_aggregation),
+                    node,
+                    again=again,
+                    tell=tell,
+                )
             )
-        )
         return
     if replay and (not graph_object or not (reward or judge)):
         raise ConfigError("--replay needs --graph-object module:graph, and --reward module:function or --judge")
@@ -268,9 +290,10 @@ def train_command(
             elif ruler:
                 runs = await _judge(target, runs, ruler)
             config = GRPOConfig(lr=lr, loss_aggregation=loss_aggregation)
-            await _train(trainer, policy, target, runs, recorded, config, node, again)
+            await _train(trainer, policy, target, runs, recorded, config, node, again, tell)
 
-    asyncio.run(step())
+    with only_json(as_json) as tell:
+        asyncio.run(step())
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
@@ -287,6 +310,7 @@ async def _from_ledger(
     nodes: list[str] | None,
     *,
     again: bool,
+    tell: Callable[[Any], None],
 ) -> None:
     """A step from the rollouts of the trainer server that have a reward and were not trained on."""
     from art_langgraph.client.client import TrainerClient
@@ -319,7 +343,7 @@ async def _from_ledger(
 
         runs = await asyncio.gather(*(read(one.id) for one in listed if one.id in fresh))
         earlier = [header for header in headers if header.id not in fresh]
-        await _train(trainer, policy, store, runs, [*runs, *earlier], config, nodes, again)
+        await _train(trainer, policy, store, runs, [*runs, *earlier], config, nodes, again, tell)
 
 
 async def _unused(
@@ -390,6 +414,7 @@ async def _train(
     config: GRPOConfig,
     nodes: list[str] | None,
     again: bool,
+    tell: Callable[[Any], None],
 ) -> None:
     """Compares runs, takes a training step on them, and records that they were used."""
     from art_langgraph.client.step_marks import StepMarks
@@ -413,6 +438,7 @@ async def _train(
         print(f"{job.id} is accepted: a training step of {policy}")
         marks.result = result = await trainer.result(job)
     metrics = result.metrics
+    tell({"policy": policy, **result.model_dump(mode="json", exclude={"trajectories"})})
     several = [group for group in TrajectoryGroup.by_scenario(comparison.trained) if len(group.trajectories) > 1]
     if several and (report := dead_groups(several)).scenarios:
         print(report)
@@ -467,6 +493,7 @@ def sft_command(
     train_on: Annotated[
         Literal["all", "last"], typer.Option(help="Imitate all answers of a conversation, or the last one.")
     ] = _SFT.train_on,
+    as_json: JsonOption = False,
 ) -> None:
     """Start a policy warm: its next version imitates conversations, in OpenAI's fine-tuning format.
 
@@ -495,6 +522,7 @@ def sft_command(
                 policy, file, config, validation=None if validation is None else _validation(validation)
             )
         metrics = result.metrics
+        tell({"policy": policy, **result.model_dump(mode="json", exclude={"trajectories"})})
         skipped = {**metrics["turns_skipped"], **metrics["conversations_skipped"]}
         left_out = ", ".join(f"{count} {reason}" for reason, count in skipped.items()) or "nothing"
         if reason := metrics.get("skipped"):
@@ -505,7 +533,8 @@ def sft_command(
             f"loss {metrics['loss_first']:.3f} → {metrics['loss_last']:.3f}{_held_out(metrics)}; left out: {left_out}"
         )
 
-    asyncio.run(start())
+    with only_json(as_json) as tell:
+        asyncio.run(start())
 
 
 def _validation(given: str) -> Path | float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 import sys
 from collections import Counter
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import track
 
 from art_langgraph.cli.options import (
@@ -23,15 +21,14 @@ from art_langgraph.cli.options import (
     JsonOption,
     MaxOption,
     MinOption,
-    RunArgument,
     SinceOption,
     StoreOption,
     ThreadOption,
     filters,
-    find_trajectory,
     short_patience,
 )
 from art_langgraph.cli.printing.lists import print_json, print_table, shortened
+from art_langgraph.cli.watching.show import show_command
 from art_langgraph.exports.names import TrainerFormat
 from trainer_server.wire import ConfigError
 from trainer_server.wire.text import writable
@@ -59,16 +56,17 @@ def list_command(
 
     Example: art-langgraph trajectories list --graph agent --since 2h --no-error
     """
+    from art_langgraph.cli.printing.tree import facts
     from art_langgraph.store import TrajectoryStore
 
     chosen = filters(graph, thread, since, min_reward, max_reward, error)
     runs = TrajectoryStore(store).list(limit=limit, **chosen)
     if as_json:
-        print_json([_facts(trajectory) for trajectory in runs])
+        print_json([facts(trajectory) for trajectory in runs])
         return
     rows = [
         {
-            **_facts(trajectory),
+            **facts(trajectory),
             "time": datetime.fromtimestamp(trajectory.started).strftime("%m-%d %H:%M:%S"),
             "calls": f"{len(trajectory.completions)}+{len(trajectory.tool_calls)}",
         }
@@ -80,71 +78,7 @@ def list_command(
     print("calls: answers of models + calls of tools. `trajectories show ID` shows one run.")
 
 
-def _facts(trajectory: Trajectory) -> dict[str, Any]:
-    """The facts of a run that `list` prints."""
-    from art_langgraph.cli.printing.tree import answered_by, question
-
-    return {
-        "id": trajectory.id,
-        "started": trajectory.started,
-        "seconds": trajectory.seconds,
-        "graph": trajectory.graph_id,
-        "thread": trajectory.thread_id,
-        "run": trajectory.run_id,
-        "scenario": trajectory.scenario.id,
-        "versions": answered_by(trajectory),
-        "question": question(trajectory.scenario),
-        "nodes": len(trajectory.nodes),
-        "completions": len(trajectory.completions),
-        "tool_calls": len(trajectory.tool_calls),
-        "reward": trajectory.reward,
-        "error": trajectory.error,
-    }
-
-
-@app.command("show")
-def show_command(run: RunArgument, store: StoreOption = None) -> None:
-    """Show a run as a tree: question, policy versions, nodes, messages, tools, rewards.
-
-    For a run of several turns it asks the server, which has their tokens, for the prefix drift: how much of what was
-    sampled the next prompts do not have.
-
-    Example: art-langgraph trajectories show tr-4f2a
-    """
-    from art_langgraph.cli.printing.tree import tree
-    from art_langgraph.store import TrajectoryStore
-
-    trajectory = find_trajectory(TrajectoryStore(store), run)
-    Console().print(tree(trajectory, drift=asyncio.run(_drift(trajectory))))
-
-
-async def _drift(trajectory: Trajectory) -> str | None:
-    """The prefix drift of a run, in words; None for a run of less than two completions of ours."""
-    from art_langgraph.client.client import TrainerClient
-    from trainer_server.wire import ServerError, ServerUnreachable, prefix_drift
-
-    ids = [call.id for call in trajectory.completions if call.id]
-    if len(ids) < 2:
-        return None
-    completions: list[Completion] = []
-    try:
-        async with TrainerClient(retry_for=0.0) as trainer:
-            for id_ in ids:
-                try:
-                    completions.append(await trainer.completion(id_))
-                except ServerError as error:
-                    if error.status != 404:
-                        raise
-    except (ConfigError, ServerError, ServerUnreachable) as error:
-        return f"not known, the server has the tokens: {error}"
-    if not completions:
-        return "not known, the server's ledger has no completion of this run"
-    drift = prefix_drift(completions)
-    if drift.share is None:
-        return "none, no completion continues another one"
-    ways = Counter(str(completion.continuation) for completion in completions if completion.continuation)
-    prompts = ", ".join(f"{count} {way}" for way, count in ways.items())
-    return f"{drift.share:.1%}, {drift.missing} of {drift.sampled} sampled tokens; next prompts: {prompts}"
+app.command("show")(show_command)
 
 
 @app.command("export")
@@ -166,6 +100,7 @@ def export_command(
             "episodes for verifiers and prime-rl (name the file traces.jsonl).",
         ),
     ] = None,
+    as_json: JsonOption = False,
     store: StoreOption = None,
     graph: GraphOption = None,
     thread: ThreadOption = None,
@@ -197,14 +132,19 @@ def export_command(
     if file.suffix == ".parquet":
         _write_parquet(file, runs)
     elif with_tokens or format:
-        _write_with_rows(file, shown, with_tokens, format)
+        _write_with_rows(file, shown, with_tokens, format, as_json=as_json)
         return
     else:
         write_jsonl(file, shown)
-    print(f"{len(runs)} trajectories in {file}")
+    if as_json:
+        print_json({"file": str(file), "trajectories": len(runs)})
+    else:
+        print(f"{len(runs)} trajectories in {file}")
 
 
-def _write_with_rows(file: Path, runs: Iterable[Trajectory], with_tokens: bool, format: TrainerFormat | None) -> None:
+def _write_with_rows(
+    file: Path, runs: Iterable[Trajectory], with_tokens: bool, format: TrainerFormat | None, *, as_json: bool
+) -> None:
     """Writes runs with what the trainer server knows of their answers."""
     from art_langgraph.exports.export import Export
 
@@ -212,7 +152,10 @@ def _write_with_rows(file: Path, runs: Iterable[Trajectory], with_tokens: bool, 
     export.write(file, runs)
     for note in export.notes:
         print(note, file=sys.stderr)
-    print(f"{export.summary} in {file}")
+    if as_json:
+        print_json({"file": str(file), "summary": str(export.summary), "notes": list(export.notes)})
+    else:
+        print(f"{export.summary} in {file}")
 
 
 @app.command("import")
@@ -226,6 +169,7 @@ def import_command(
             help="Bring the tokens in the file to the trainer server (ART_BASE_URL). A file without tokens needs none.",
         ),
     ] = True,
+    as_json: JsonOption = False,
 ) -> None:
     """Read runs from a file into the store. A run that is in the store already is left alone.
 
@@ -256,6 +200,10 @@ def import_command(
                 added += 1
             else:
                 known += 1
+        if as_json:
+            tokens_of = {"server": server and server.url, "added": new_rows, "known": known_rows}
+            print_json({"added": added, "known": known, "tokens": tokens_of})
+            return
         print(f"{added} added, {known} were there already")
         if server is not None:
             print(f"tokens of {new_rows} completions brought to {server.url}, of {known_rows} were there already")

@@ -10,8 +10,10 @@ import httpx
 from art_langgraph.client.outages import explain, retry_seconds
 from art_langgraph.client.servers import meet
 from art_langgraph.client.transport import PatientAsyncClient
-from trainer_server.wire import Connection, ServerError, ServerUnreachable
+from trainer_server.wire import ConfigError, Connection, ServerError, ServerUnreachable, TokenInfo
+from trainer_server.wire.headers import REQUEST
 from trainer_server.wire.text import beginning
+from trainer_server.wire.watching import tracing
 
 
 class ServerAPI:
@@ -38,8 +40,29 @@ class ServerAPI:
     ) -> None:
         await self._http.aclose()
 
+    async def token(self) -> TokenInfo:
+        """Name, scope and expiry of the token that this client has."""
+        return TokenInfo.model_validate_json((await self._ask("GET", "/api/token")).content)
+
+    async def require_admin(self, what: str) -> None:
+        """Checks that the token has the scope admin, before work that would be lost without it.
+
+        Args:
+            what: What needs it, for the message: "keep_best=True promotes versions".
+
+        Raises:
+            ConfigError: It has another scope.
+        """
+        if (token := await self.token()).scope != "admin":
+            raise ConfigError(
+                f"{what}, which needs a token of scope admin: the token {token.name!r} for {self.connection.url} has "
+                f"the scope {token.scope}. Whoever runs the server can create one (art-langgraph tokens create)"
+            )
+
     async def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Sends a request. Raises ServerError and ServerUnreachable, as the class says."""
+        if method != "GET" and (traced := tracing.headers()):
+            options["headers"] = {**(options.get("headers") or {}), **traced}
         try:
             answer = await self._http.request(method, path, **options)
         except httpx.TransportError as error:
@@ -59,4 +82,5 @@ def refused(answer: httpx.Response) -> ServerError:
         message, code = str(problem["message"]), problem.get("code")
     except (ValueError, KeyError, TypeError):
         message, code = beginning(answer.text, 500), None
-    return ServerError(f"{message} (HTTP {answer.status_code})", status=answer.status_code, code=code)
+    asked = f", request {answer.headers[REQUEST]}" if answer.status_code >= 500 and REQUEST in answer.headers else ""
+    return ServerError(f"{message} (HTTP {answer.status_code}{asked})", status=answer.status_code, code=code)

@@ -10,6 +10,7 @@ from art_langgraph.client.policies import PolicyAPI
 from art_langgraph.client.rollouts import RolloutAPI
 from trainer_server.wire import Added, Completion, Completions
 from trainer_server.wire.jsonl import from_json, to_json
+from trainer_server.wire.watching.status import ServerStatus
 
 _FOUND = 100
 """Completions that one request asks for."""
@@ -36,10 +37,15 @@ class TrainerClient(PolicyAPI, JobAPI, RolloutAPI):
     """
 
     async def health(self) -> dict[str, Any]:
-        """`{"ready", "engines", "trainer", "error"}`: whether completions can be answered now, and by which engines;
-        whether the trainer runs; what has failed."""
+        """`{"ready", "engines", "trainer", "gpus", "gpu_hour_price", "error"}`: whether completions can be answered
+        now, and by which engines; whether the trainer runs; what is paid for; what has failed."""
         health: dict[str, Any] = (await self._ask("GET", "/health")).json()
         return health
+
+    async def status(self) -> ServerStatus:
+        """What the server works on now: engines, the line, open jobs by phase, policies with their last results, tokens
+        per second, memory, and problems with their remedies."""
+        return from_json(ServerStatus, (await self._ask("GET", "/api/status")).text)
 
     async def completion(self, completion_id: str) -> Completion:
         """The ledger's record of a completion: exact tokens, log-probabilities, version."""

@@ -13,7 +13,7 @@ from art_langgraph.client.api import ServerAPI
 from art_langgraph.client.demonstrations import Demonstrations, sft_request
 from art_langgraph.credit import RetryCredit, group_refs, repeated
 from art_langgraph.progress import losses, progress_bar
-from art_langgraph.trajectory import TrajectoryGroup
+from art_langgraph.trajectory import TrajectoryGroup, traces_of
 from trainer_server.wire import (
     ConfigError,
     GroupRef,
@@ -28,6 +28,7 @@ from trainer_server.wire import (
     StepResult,
 )
 from trainer_server.wire.jsonl import to_json
+from trainer_server.wire.watching import tracing
 
 log = logging.getLogger("art_langgraph")
 
@@ -78,9 +79,11 @@ class JobAPI(ServerAPI):
             idempotency_key=idempotency_key or uuid.uuid4().hex,
             time_limit=time_limit,
         )
-        return Job.model_validate_json(
-            (await self._ask("POST", f"/api/policies/{policy}/steps", content=to_json(request), headers=_JSON)).content
-        )
+        runs = [run for group in groups if isinstance(group, TrajectoryGroup) for run in group.trajectories]
+        with tracing.span(f"submit step {policy}", {"art.policy": policy}, kind="producer", links=traces_of(runs)):
+            path = f"/api/policies/{policy}/steps"
+            answer = await self._ask("POST", path, content=to_json(request), headers=_JSON)
+        return Job.model_validate_json(answer.content)
 
     async def find_step(self, policy: str, idempotency_key: str) -> Job | None:
         """The job of a step that the server has accepted: after a crash, tells whether the step must be sent again.

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from art_langgraph.client.api import ServerAPI, refused
 from art_langgraph.client.download import fetch
-from trainer_server.wire import CanaryCounts, ConfigError, ExportFormat, Fork, Policy, PolicySpec, Version
+from trainer_server.wire import CanaryCounts, ConfigError, Erased, ExportFormat, Fork, Policy, PolicySpec, Version
 from trainer_server.wire.jsonl import explain
+from trainer_server.wire.watching.status import Curve
 
 
 class PolicyAPI(ServerAPI):
@@ -89,6 +90,21 @@ class PolicyAPI(ServerAPI):
         """Versions of a policy, oldest first. Raises ServerError 404 where there is no such policy."""
         records = (await self._ask("GET", f"/api/policies/{policy}/versions")).json()["versions"]
         return [Version.model_validate(record) for record in records]
+
+    async def curves(self, policy: str) -> dict[str, Curve]:
+        """The learning curves of a policy, by name: `held-out success`, `reward of runs`, `success of runs`, `score`,
+        and each metric of its steps. Raises ServerError 404 where there is no such policy."""
+        answer = (await self._ask("GET", f"/api/policies/{policy}/curves")).json()
+        return {name: Curve.model_validate(curve) for name, curve in answer.items()}
+
+    async def delete_policy(self, name: str) -> Erased:
+        """Deletes a policy: its versions, its jobs, and all runs in which it answered. Its name cannot be used again.
+        The token needs the scope admin.
+
+        Raises:
+            ServerError: 404, there is none; 409, a job, a rollout or an export needs it.
+        """
+        return Erased.model_validate_json((await self._ask("DELETE", f"/api/policies/{name}", timeout=600)).content)
 
     async def delete_version(self, policy: str, version: int) -> None:
         """Deletes a version. Raises ServerError 409 for the newest version and for a version in use."""

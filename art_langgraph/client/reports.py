@@ -22,6 +22,7 @@ import httpx
 from art_langgraph.capture.background import Background, at_exit
 from art_langgraph.capture.release import Server, token_of
 from art_langgraph.notices import warn_once
+from art_langgraph.redaction import redacted
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import Connection, RunTrace
 from trainer_server.wire.jsonl import to_json
@@ -153,7 +154,7 @@ def _opened() -> Iterator[Callable[[list[_Report]], int]]:
 def _sent(http: httpx.Client, one: _Report) -> bool:
     """Whether the servers have a run, or never will: then the log says why."""
     try:
-        body = to_json(trace_of(one.run))
+        body = to_json(trace_of(redacted(one.run)))
     except Exception as error:  # what a graph puts into a run is the user's
         _not_sent(one.run, f"it cannot be written as JSON: {type(error).__name__}: {beginning(str(error), 200)}")
         return True

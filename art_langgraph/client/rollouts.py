@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from art_langgraph.client.api import ServerAPI
+from art_langgraph.redaction import redacted
 from art_langgraph.trajectory import Trajectory
-from trainer_server.wire import Reward, RolloutList, RolloutListed, RolloutSpec
-from trainer_server.wire.jsonl import to_json
+from trainer_server.wire import Erase, Erased, Reward, RolloutList, RolloutListed, RolloutSpec, RunTrace
+from trainer_server.wire.jsonl import from_json, to_json
 
 _JSON = {"Content-Type": "application/json"}
 _PAGE = 500
+_ERASED = 1000
+"""Rollouts that one request deletes."""
 
 
 class RolloutAPI(ServerAPI):
@@ -26,11 +29,22 @@ class RolloutAPI(ServerAPI):
                 `<server>/rollouts/<id>/v1`.
             spec: Its scenario, version and temperature.
         """
-        await self._ask("PUT", _path(rollout_id), content=to_json(spec), headers=_JSON)
+        await self._ask("PUT", _path(rollout_id), content=to_json(redacted(spec)), headers=_JSON)
 
     async def rollout(self, rollout_id: str) -> Trajectory:
         """What a rollout did, by the ledger: its completions, its tool calls and their results, its reward."""
         return Trajectory.model_validate_json((await self._ask("GET", _path(rollout_id))).content)
+
+    async def trace(self, rollout_id: str) -> RunTrace:
+        """What a client told the server of a run that has ended: its nodes, calls and rewards.
+
+        Args:
+            rollout_id: Id of the rollout, or of its trajectory.
+
+        Raises:
+            ServerError: 404 where no client told it.
+        """
+        return from_json(RunTrace, (await self._ask("GET", f"{_path(rollout_id)}/trace")).text)
 
     async def reward_rollout(
         self, rollout_id: str, reward: float, metrics: Mapping[str, float] | None = None, **more: Any
@@ -52,6 +66,30 @@ class RolloutAPI(ServerAPI):
         body = to_json(Reward(reward=reward, metrics=dict(metrics or {}), **more))
         answer = await self._ask("POST", f"{_path(rollout_id)}/reward", content=body, headers=_JSON)
         return Trajectory.model_validate_json(answer.content)
+
+    async def erase(self, rollout_ids: Sequence[str], completion_ids: Sequence[str] = ()) -> Erased:
+        """Deletes rollouts with all that the server has of them: requests, answers, tokens, rewards, traces, and files
+        of ended jobs that used them. The token needs the scope admin.
+
+        Args:
+            rollout_ids: Ids of rollouts; unknown ids are ignored.
+            completion_ids: Ids of completions, those that belong to no rollout, for example.
+
+        Raises:
+            ServerError: 409, an open job needs one of them.
+        """
+        rest, total = list(completion_ids), Erased()
+        for start in range(0, max(len(rollout_ids), 1), _ERASED):
+            body = Erase(rollouts=list(rollout_ids[start : start + _ERASED]), completions=rest)
+            answer = await self._ask("POST", "/api/rollouts/erase", content=to_json(body), headers=_JSON, timeout=600)
+            erased, rest = Erased.model_validate_json(answer.content), []
+            total = Erased(
+                rollouts=total.rollouts + erased.rollouts,
+                completions=total.completions + erased.completions,
+                jobs=total.jobs + erased.jobs,
+                rewritten=total.rewritten and erased.rewritten,
+            )
+        return total
 
     async def rollouts(
         self, *, policy: str | None = None, rewarded: bool | None = None

@@ -25,6 +25,7 @@ from art_langgraph.llm.cache import AnswerCache, question
 from art_langgraph.llm.chat_models import ChatModel
 from art_langgraph.llm.faults import REMEDY, Fault, fault_of
 from art_langgraph.llm.modes import MODES, Message, Mode, T, parse
+from art_langgraph.llm.spent import add_price
 from art_langgraph.llm.target import Reply, Target, check_litellm, find_target
 from trainer_server.wire import ConfigError, LLMError
 from trainer_server.wire.text import beginning, writable
@@ -274,6 +275,7 @@ class _Dialogue(Generic[T]):
         except Exception as error:  # clients of foreign hosts raise errors of many classes
             raise fault_of(error) from error
         self.usage.add(reply)
+        add_price(reply.price)
         return reply.check()
 
     def _after_malformed(self, correction: list[Message]) -> None:

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 
-from art_langgraph.loop.intervals import mean_interval, wilson
+from art_langgraph.loop.intervals import mean_interval
 from art_langgraph.loop.rollout import Graph, Resume, ScenarioLike, gather
 from art_langgraph.rewards import GroupReward, score_group
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import TrajectoryGroup
+from trainer_server.wire.watching.intervals import wilson
 
 
 class Pair(NamedTuple):

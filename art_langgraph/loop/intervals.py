@@ -6,22 +6,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from trainer_server.wire.watching.intervals import wilson
+
 _Z95 = 1.959963984540054
-
-
-def wilson(successes: float, n: float) -> tuple[float, float]:
-    """95 % interval of a success rate (Wilson 1927): right for small n and for rates near 0 and 1.
-
-    Args:
-        successes: How many of n independent trials succeeded.
-        n: How many trials there are; for `rate_interval` not a whole number.
-    """
-    if n == 0:
-        return 0.0, 1.0
-    rate, z2 = successes / n, _Z95**2
-    centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z95 * math.sqrt(rate * (1 - rate) / n + z2 / (4 * n * n)) / (1 + z2 / n)
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -59,6 +46,9 @@ def rate_interval(rates: Sequence[float], trials: int) -> tuple[float, float]:
     Args:
         rates: Success rate of each scenario, from 0 to 1.
         trials: How many trials all scenarios had together.
+
+    Returns:
+        The lower and the upper end, with the mean of the rates between them.
     """
     scenarios = len(rates)
     if scenarios == 0:
@@ -68,4 +58,5 @@ def rate_interval(rates: Sequence[float], trials: int) -> tuple[float, float]:
     if scenarios > 1 and 0.0 < rate < 1.0:
         variance = statistics.variance(rates) / scenarios
         effective = min(max(rate * (1 - rate) / variance, scenarios), trials) if variance else float(trials)
-    return wilson(rate * effective, effective)
+    low, high = wilson(rate * effective, effective)
+    return min(rate, low), max(rate, high)

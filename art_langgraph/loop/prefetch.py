@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from art_langgraph.loop.hints.rescue import Rescue
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import Job
+from trainer_server.wire.watching import tracing
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class RolloutBatch:
         measured: How many groups were made before the first step.
         rescue: What came of hints; None: none are given.
         seconds: Wall time of the rollouts.
+        span: Lasts from the first rollout to the end of the step.
     """
 
     step: int
@@ -38,6 +40,7 @@ class RolloutBatch:
     measured: int = 0
     rescue: Rescue | None = None
     seconds: float = 0.0
+    span: tracing.Span = tracing.NOTHING
 
 
 async def prefetch_rollouts(

@@ -39,6 +39,7 @@ from art_langgraph.rewards import GroupReward, RewardFunction, score, score_grou
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ARTError, ConfigError, VersionRef
+from trainer_server.wire.watching import gen_ai, tracing
 
 log = logging.getLogger("art_langgraph")
 
@@ -135,28 +136,57 @@ async def rollout(
             metadata=metadata,
         )
 
-    began = time.monotonic()
-    last = await attempt()
-    for _ in range(REPEATS):
-        if last.error is None or threads.thread_of(config) is not None or not await server_is_back(last.error, began):
-            break
+    name, about = gen_ai.agent(source.name, scenario=scenario.id)
+    with tracing.span(name, about) as traced:
         began = time.monotonic()
         last = await attempt()
-    trajectory, scope = last.trajectory, last.run.scope
-    problem = await ignored(scope, trajectory, remote=scope.unrecorded) if last.error is None else None
-    if problem is not None:
-        trajectory.error = f"{PinIgnored.__name__}: {problem}"
-    if reward is None and (own := last.run.reward) is not None:
-        reward = lambda _: own  # noqa: E731
-    if reward is not None:
-        await score(trajectory, reward)
-        warn_unheard(trajectory, source.kind)
-    if store is not None:
-        await asyncio.to_thread(store.add, trajectory, replaces=[record.id for record in scope.records])
-    report(trajectory, scope.servers, last.run.server if last.run.registered or trajectory.error else None)
-    if problem is not None:
-        raise PinIgnored(problem, trajectories=[trajectory])
-    return trajectory
+        for _ in range(REPEATS):
+            if (
+                last.error is None
+                or threads.thread_of(config) is not None
+                or not await server_is_back(last.error, began)
+            ):
+                break
+            began = time.monotonic()
+            last = await attempt()
+        trajectory, scope = last.trajectory, last.run.scope
+        problem = await ignored(scope, trajectory, remote=scope.unrecorded) if last.error is None else None
+        if problem is not None:
+            trajectory.error = f"{PinIgnored.__name__}: {problem}"
+        if reward is None and (own := last.run.reward) is not None:
+            reward = lambda _: own  # noqa: E731
+        if reward is not None:
+            await score(trajectory, reward)
+            warn_unheard(trajectory, source.kind)
+        _describe(traced, trajectory)
+        if store is not None:
+            await asyncio.to_thread(store.add, trajectory, replaces=[record.id for record in scope.records])
+        report(trajectory, scope.servers, last.run.server if last.run.registered or trajectory.error else None)
+        if problem is not None:
+            raise PinIgnored(problem, trajectories=[trajectory])
+        return trajectory
+
+
+def _describe(traced: tracing.Span, trajectory: Trajectory) -> None:
+    """Says in the span of a rollout what came of it."""
+    if traced is tracing.NOTHING:
+        return
+    trajectory.traceparent = traced.parent
+    traced.rename(gen_ai.agent(trajectory.graph_id)[0])
+    traced.set(
+        {
+            "gen_ai.agent.name": trajectory.graph_id,
+            "gen_ai.conversation.id": trajectory.thread_id,
+            "art.rollout.id": trajectory.rollout_id,
+            "art.trajectory.id": trajectory.id,
+            "art.evaluation": trajectory.evaluation,
+        }
+    )
+    if trajectory.reward is not None:
+        score = {"gen_ai.evaluation.name": "reward", "gen_ai.evaluation.score.value": trajectory.reward}
+        traced.event("gen_ai.evaluation.result", score)
+    if trajectory.error is not None:
+        traced.fail(trajectory.error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -33,12 +33,15 @@ from art_langgraph.loop.step_check import StepCheck, wait_until_ready
 from art_langgraph.loop.watch.alarm_rules import AlarmRules
 from art_langgraph.loop.watch.held_out import HeldOut
 from art_langgraph.loop.watch.record import StepRecord
+from art_langgraph.loop.watch.step_log import StepLog
 from art_langgraph.loop.watch.stopping import StopRule
 from art_langgraph.loop.watch.watch import Watch
 from art_langgraph.rewards import GroupReward, RewardFunction
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError, GRPOConfig, Job, JobStatus
+from trainer_server.wire.trackers import Tracker
+from trainer_server.wire.watching import tracing
 
 log = logging.getLogger("art_langgraph")
 
@@ -79,6 +82,7 @@ async def train(
     stop_when: StopRule | Sequence[StopRule] | None = None,
     keep_best: bool = False,
     alarms: AlarmRules | None = None,
+    trackers: Sequence[str | Tracker] | None = None,
     progress: bool = True,
 ) -> AsyncIterator[StepRecord]:
     """Trains a policy on a graph, yielding after each step.
@@ -149,6 +153,9 @@ async def train(
             `StepRecord.best` of the last step has it. It is never deleted. Versions that were the best before, or are
             promoted, are measured too.
         alarms: Thresholds of `StepRecord.alarms`; None: the defaults.
+        trackers: Who is told of the steps, in the background: names such as "wandb" (`CLIENT_TRACKERS`), places
+            `module:Class`, or objects with the methods of `Tracker`. None: those that `ART_TRACKERS` in the environment
+            names, if any. A tracker that fails stops nothing; a warning says so.
         progress: Shows a bar on a terminal.
 
     Yields:
@@ -156,7 +163,7 @@ async def train(
 
     Raises:
         ConfigError: There are fewer scenarios than groups_per_step, or no reward, or a setting is out of its range; or
-            scenarios are trained on and held out.
+            scenarios are trained on and held out; or a tracker cannot be made, because its library is missing, say.
         RolloutsFailed: In the first step, every run raised, or none has a reward, or none has a completion of the
             policy. Or this went on for three later steps in a row; single ones are sent, and warned of. Or the trainer
             server answered in no run of a later step, even after the client's `retry_for` seconds of waiting for it.
@@ -291,14 +298,29 @@ async def train(
             step, groups, key=key, replaced=replaced, explored=explored, measured=len(ready), rescue=rescued
         )
 
-    batches = prefetch_rollouts(range(first_step, steps + 1), roll, max_staleness)
-    async with watch, aclosing(batches):
+    async def roll_traced(step: int) -> RolloutBatch:
+        span = tracing.begin(f"training step {step}", {"art.policy": policy, "art.run": run, "art.step": step})
+        try:
+            with tracing.within(span):
+                batch = await roll(step)
+        except BaseException as error:
+            span.fail(error)
+            span.end()
+            raise
+        batch.span = span
+        return batch
+
+    step_log = StepLog(trackers, client)
+    batches = prefetch_rollouts(range(first_step, steps + 1), roll_traced, max_staleness)
+    async with step_log, watch, aclosing(batches):
+        known = {"scenarios": len(tasks), "steps": steps, "groups_per_step": groups_per_step, "n": n, "seed": seed}
+        await step_log.begin(policy, run, {**known, "grpo": settings(first_step).model_dump(mode="json")})
         await watch.begin(
             measure, tasks, reward=reward, group_reward=group_reward, store=store, run=run, progress=progress
         )
         async for batch in batches:
             key = batch.key or uuid.uuid4().hex
-            async with StepMarks(store, policy, key, runs_of(batch.groups)) as marks:
+            async with StepMarks(store, policy, key, runs_of(batch.groups)) as marks, _ending(batch.span):
                 if batch.job is None:
                     result = await client.train_step(
                         policy,
@@ -325,12 +347,27 @@ async def train(
                 hints=batch.rescue.counts if batch.rescue else None,
                 hinted=batch.rescue.runs if batch.rescue else [],
             )
-            await watch.after(record, taken=batch.job is not None)
+            async with _ending(batch.span):
+                await watch.after(record, taken=batch.job is not None)
+                await step_log.add(record)
+            batch.span.end()
             yield record
             if record.stopped is not None:
                 return
         if first_step > steps:
             await watch.conclude()
+
+
+@asynccontextmanager
+async def _ending(span: tracing.Span) -> AsyncIterator[None]:
+    """What happens in the context belongs to the span of a step, which an error ends."""
+    try:
+        with tracing.within(span):
+            yield
+    except BaseException as error:
+        span.fail(error)
+        span.end()
+        raise
 
 
 def _taught(config: GRPOConfig) -> bool:

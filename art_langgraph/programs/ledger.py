@@ -15,6 +15,7 @@ from art_langgraph.client.outages import explain, retry_seconds
 from art_langgraph.client.transport import LoopTransport, PatientAsyncClient, PatientClient
 from art_langgraph.messages import plain
 from art_langgraph.programs.run import Run
+from art_langgraph.redaction import redacted
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import (
     ARTError,
@@ -164,7 +165,7 @@ def _registration(run: Run, *, evaluation: bool, metadata: Mapping[str, Any]) ->
         evaluation=evaluation,
         metadata=plain(dict(metadata)),
     )
-    return to_json(spec)
+    return to_json(redacted(spec))
 
 
 def _registered(run: Run, answer: bytes) -> None:

@@ -1,9 +1,11 @@
-"""Prints lists: as a table in which no id is cut, or as JSON."""
+"""Prints facts: as a table in which no id is cut, or as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from rich.console import Console
@@ -18,6 +20,25 @@ _LONGEST = 40
 def print_json(value: Any) -> None:
     """Prints JSON on standard output, without regard to the width of the terminal."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+@contextmanager
+def only_json(as_json: bool) -> Iterator[Callable[[Any], None]]:
+    """Keeps the standard output for JSON: while the context is open, what is printed otherwise goes to the standard
+    error output.
+
+    Args:
+        as_json: Whether JSON is asked for. If not, nothing changes.
+
+    Yields:
+        A function that prints a value as a line of JSON; without `as_json` it prints nothing.
+    """
+    if not as_json:
+        yield lambda value: None
+        return
+    output = sys.stdout
+    with redirect_stdout(sys.stderr):
+        yield lambda value: print(json.dumps(value, ensure_ascii=False, default=str), file=output, flush=True)
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, whole: Iterable[str] = ("id",)) -> None:

@@ -1,8 +1,9 @@
-"""Prints a recorded run: its question, and a tree of nodes, messages and tools."""
+"""Prints a recorded run: its facts, and the tree of its nodes with their calls, as the dashboard's viewer has it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.messages import HumanMessage, convert_to_messages
@@ -11,8 +12,12 @@ from rich.tree import Tree
 
 from art_langgraph.cli.printing.lists import cell, shortened
 from art_langgraph.messages import plain
-from art_langgraph.trajectory import CompletionCall, Scenario, ToolCall, Trajectory
-from trainer_server.wire.text import beginning
+from art_langgraph.trajectory import Scenario, Trajectory
+from trainer_server.wire.text import beginning, visible
+from trainer_server.wire.watching.run_tree import CallItem, Item, NodeItem, ToolItem, calls
+
+_LINE = 140
+"""Characters of an answer or a result in the tree."""
 
 
 def question(scenario: Scenario) -> str:
@@ -32,69 +37,148 @@ def question(scenario: Scenario) -> str:
 
 def answered_by(trajectory: Trajectory) -> list[str]:
     """Policy versions that answered, as `agent@3`, and the names of other models."""
-    calls = [call for call in trajectory.completions if call.model]
-    names = (f"{call.policy}@{call.version}" if call.version is not None else str(call.model) for call in calls)
+    answers = [call for call in trajectory.completions if call.model]
+    names = (f"{call.policy}@{call.version}" if call.version is not None else str(call.model) for call in answers)
     return list(dict.fromkeys(names))
 
 
-def tree(trajectory: Trajectory, *, drift: str | None = None) -> Tree:
-    """A run as a tree: calls under the runs of nodes that made them, in order of time.
+def facts(trajectory: Trajectory) -> dict[str, Any]:
+    """The facts of a run in a list."""
+    return {
+        "id": trajectory.id,
+        "started": trajectory.started,
+        "seconds": trajectory.seconds,
+        "graph": trajectory.graph_id,
+        "thread": trajectory.thread_id,
+        "run": trajectory.run_id,
+        "scenario": trajectory.scenario.id,
+        "versions": answered_by(trajectory),
+        "question": question(trajectory.scenario),
+        "nodes": len(trajectory.nodes),
+        "completions": len(trajectory.completions),
+        "tool_calls": len(trajectory.tool_calls),
+        "reward": trajectory.reward,
+        "error": trajectory.error,
+    }
+
+
+def tree(trajectory: Trajectory, items: Sequence[Item], *, drift: str | None = None) -> Tree:
+    """A run as a tree: calls under the runs of nodes that made them, each level in the order of time.
 
     Args:
         trajectory: The run.
+        items: Its tree, of `run_tree.tree`.
         drift: Its prefix drift, in words; None: not shown.
     """
     reward = "no reward" if trajectory.reward is None else f"reward {cell(trajectory.reward)}"
-    facts = [trajectory.graph_id or "", reward, f"{trajectory.seconds:.2f} s", trajectory.reward_error or ""]
-    root = Tree(f"[bold]{escape(trajectory.id)}[/bold] {escape(' · '.join(filter(None, facts)))}")
-    root.add(escape(f"question: {shortened(question(trajectory.scenario), 400)}"))
+    about = [trajectory.graph_id or "", reward, f"{trajectory.seconds:.2f} s", trajectory.reward_error or ""]
+    root = Tree(f"[bold]{_shown(trajectory.id)}[/bold] {_shown(' · '.join(filter(None, about)))}")
+    root.add(_shown(f"question: {shortened(question(trajectory.scenario), 400)}"))
     if models := answered_by(trajectory):
-        root.add(escape(f"answered by: {', '.join(models)}"))
+        root.add(_shown(f"answered by: {', '.join(models)}"))
     if drift:
-        root.add(escape(f"prefix drift: {drift}"))
+        root.add(_shown(f"prefix drift: {drift}"))
     if trajectory.error:
-        root.add(f"[red]{escape(trajectory.error)}[/red]")
+        root.add(f"[red]{_shown(trajectory.error)}[/red]")
     if trajectory.reward_reason:
-        root.add(escape(f"judged: {shortened(trajectory.reward_reason, 400)}"))
+        root.add(_shown(f"judged: {shortened(trajectory.reward_reason, 400)}"))
     if trajectory.node_rewards:
         by_node = " · ".join(f"{pattern} {cell(value)}" for pattern, value in trajectory.node_rewards.items())
-        root.add(escape(f"rewards by node: {by_node}"))
+        root.add(_shown(f"rewards by node: {by_node}"))
     if trajectory.metrics:
-        root.add(escape(" · ".join(f"{name} {value:.3f}" for name, value in trajectory.metrics.items())))
-    branches: dict[str | None, Tree] = {None: root}
-    events: list[Any] = sorted(
-        [*trajectory.nodes, *trajectory.completions, *trajectory.tool_calls], key=lambda event: event.started
-    )
-    for event in events:
-        if isinstance(event, CompletionCall):
-            _add_completion(branches.get(event.attempt, root), event)
-        elif isinstance(event, ToolCall):
-            mark = "[red]✗[/red]" if event.is_error else "[green]✓[/green]"
-            where = f" ({event.server})" if event.server else ""
-            text = f"{event.tool}({json.dumps(event.arguments, ensure_ascii=False)}){where} → {event.result or ''}"
-            branches.get(event.attempt, root).add(f"{mark} {escape(beginning(text, 400))}")
-        else:
-            ends = " [red]" + escape(event.error) + "[/red]" if event.error else ""
-            ends += " [yellow]interrupted[/yellow]" if event.interrupted else ""
-            branch = "" if event.branch is None else f" #{event.branch}"
-            label = f"[cyan]{escape(event.node or '')}{branch}[/cyan] {event.seconds:.2f} s{ends}"
-            branches[event.attempt] = branches.get(event.parent, root).add(label)
+        root.add(_shown(" · ".join(f"{name} {value:.3f}" for name, value in trajectory.metrics.items())))
+    numbers = {id(item): number for number, (_, item) in enumerate(calls(items), start=1)}
+    _add(root, items, numbers)
     return root
 
 
-def _add_completion(branch: Tree, call: CompletionCall) -> None:
-    notes = [call.model or "", call.id or "not ours", f"superseded by {call.superseded}" if call.superseded else ""]
-    notes += ["cached" if call.cached else "", cell(call.reward), call.error or ""]
-    node = branch.add(f"[magenta]●[/magenta] [dim]{escape(' · '.join(filter(None, notes)))}[/dim]")
-    for message in call.messages[-2:]:
-        line = f"{message.get('role')}: {_message_text(message)}"
-        node.add(f"[dim]{escape(beginning(line, 400))}[/dim]")
-    if call.message:
-        node.add(escape(beginning(f"assistant: {_message_text(call.message)}", 800)))
+def as_json(items: Sequence[Item]) -> list[dict[str, Any]]:
+    """The tree of a run for programs: `kind` is `node`, with what is `inside`, `call` or `tool`."""
+    found: list[dict[str, Any]] = []
+    for item in items:
+        if isinstance(item, NodeItem):
+            more = {"kind": "node", "label": item.label, "attempt_number": item.attempt, "attempts": item.attempts}
+            found.append({**more, **item.node.model_dump(mode="json"), "inside": as_json(item.inside)})
+        elif isinstance(item, CallItem):
+            tokens = len(item.row.token_ids) if item.row else None
+            more = {"kind": "call", "tokens": tokens, "known_to_client": item.heard}
+            found.append({**more, **item.call.model_dump(mode="json")})
+        else:
+            found.append({"kind": "tool", **item.tool.model_dump(mode="json")})
+    return found
 
 
-def _message_text(message: dict[str, Any]) -> str:
+def words_of(message: dict[str, Any] | None) -> str:
+    """What a message says, with its calls of tools."""
+    if not message:
+        return ""
     content = message.get("content")
     words = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False) if content else ""
-    calls = [call["function"] for call in message.get("tool_calls") or ()]
-    return " ".join([words, *(f"{call['name']}({call['arguments']})" for call in calls)]).strip()
+    made = [call.get("function") or {} for call in message.get("tool_calls") or () if isinstance(call, dict)]
+    return " ".join([words, *(f"→ {call.get('name', 'tool')}({call.get('arguments', '')})" for call in made)]).strip()
+
+
+def model_of(item: CallItem) -> str:
+    """Who answered, as `agent@3`."""
+    name, version = item.call.model or "model", item.call.version
+    return name if version is None or "@" in name else f"{name}@{version}"
+
+
+def _shown(text: str) -> str:
+    return escape(visible(text))
+
+
+def _add(branch: Tree, items: Sequence[Item], numbers: dict[int, int]) -> None:
+    for item in items:
+        if isinstance(item, NodeItem):
+            _add(branch.add(_node(item)), item.inside, numbers)
+        elif isinstance(item, CallItem):
+            branch.add(_call(item, numbers[id(item)]))
+        else:
+            branch.add(_tool(item))
+
+
+def _node(item: NodeItem) -> str:
+    node = item.node
+    notes = [
+        f"agent {node.agent}" if node.agent and node.agent != item.label else "",
+        "" if node.step is None else f"step {node.step}",
+        "" if node.branch is None else f"branch {node.branch}",
+        f"attempt {item.attempt} of {item.attempts}" if item.attempts > 1 else "",
+        f"{node.seconds:.2f} s",
+        "" if item.inside else "no model, tool or inner node",
+    ]
+    ends = " [yellow]interrupted[/yellow]" if node.interrupted else ""
+    ends += f" [red]{_shown(beginning(node.error, 400))}[/red]" if node.error else ""
+    return f"[cyan]{_shown(item.label)}[/cyan] [dim]{_shown(' · '.join(filter(None, notes)))}[/dim]{ends}"
+
+
+def _call(item: CallItem, number: int) -> str:
+    call = item.call
+    notes = [
+        model_of(item),
+        f"{len(item.row.token_ids)} tokens" if item.row else "another server answered" if call.id is None else "",
+        f"{call.seconds:.2f} s" if call.seconds else "",
+        f"repeated: {call.superseded}" if call.superseded else "",
+        "cached" if call.cached else "",
+        "" if call.reward is None else f"reward {cell(call.reward)}",
+        "" if item.heard else "only the ledger knows of it",
+    ]
+    error = f" [red]{_shown(beginning(call.error, 400))}[/red]" if call.error else ""
+    said = shortened(words_of(call.message), _LINE)
+    head = f"[magenta]●[/magenta] [bold]{number}[/bold] [dim]{_shown(' · '.join(filter(None, notes)))}[/dim]"
+    return f"{head}{error} {_shown(said)}".rstrip()
+
+
+def _tool(item: ToolItem) -> str:
+    tool = item.tool
+    mark = "[red]✗[/red]" if tool.is_error or tool.failure else "[green]✓[/green]"
+    server = " ".join(filter(None, (tool.server, tool.server_version)))
+    kind = f"MCP {tool.tool}" if tool.server else tool.tool
+    notes = [f"of {server}" if server else "", f"{tool.seconds:.2f} s" if tool.seconds else ""]
+    notes += [f"no answer: {tool.failure}" if tool.failure else ""]
+    arguments = json.dumps(tool.arguments, ensure_ascii=False)
+    result = "no result is known" if tool.result is None else tool.result
+    line = beginning(f"{kind}({arguments})", 2 * _LINE)
+    about = _shown(" · ".join(filter(None, notes)))
+    return f"{mark} {_shown(line)} [dim]{about}[/dim] → {_shown(shortened(result, _LINE))}"

@@ -46,7 +46,7 @@ class AlarmRules:
         judge_agreement: `judge_disagreement` too: the rank correlation between the judge's scores and the rewards that
             the runs had before is below this.
         gap: `sampler_gap`: trainer and sampler differ by more than this, in nats per token. 0.02 is usual in bf16
-            (docs/training.md).
+            (docs/training/exactness.md).
     """
 
     window: int = 3

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from art_langgraph.costs.cost import Cost
+from art_langgraph.costs.meter import RunCost
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.failures import failures_of, runs_of, versions_of
 from art_langgraph.loop.hints.rescue import HintCounts
@@ -35,6 +37,8 @@ class StepRecord:
         alarms: What a user should act upon; those that go on from earlier steps as well.
         stopped: Why the loop ends with this step, before its last one. None: it does not.
         best: The version that was promoted. None: this is not the last step, or `keep_best` is off.
+        cost: What was paid since the step before, or since the call of `train`.
+        spent: What was paid since the call of `train`, with its parts by scenario and model.
     """
 
     step: int
@@ -52,11 +56,36 @@ class StepRecord:
     alarms: list[Alarm] = field(default_factory=list)
     stopped: str | None = None
     best: Best | None = None
+    cost: Cost | None = None
+    spent: RunCost | None = None
 
     @property
     def informative(self) -> int:
         """How many groups teach something: their rewards differ."""
         return sum(map(informative, self.groups))
+
+    @property
+    def runs(self) -> list[Trajectory]:
+        """All runs that the step knows of: those that were sent, those with a hint, and those of evaluations."""
+        measured = (self.baseline, self.evaluation, self.best.again if self.best else None)
+        return [
+            *runs_of(self.groups),
+            *self.hinted,
+            *(run for evaluation in measured if evaluation is not None for run in evaluation.trajectories),
+        ]
+
+    @property
+    def trained(self) -> int | None:
+        """Tokens that the trainer computed for the step; None: the server took it for an earlier process."""
+        tokens: int | None = self.result.metrics.get("tokens_unique")
+        return tokens if self.groups else None
+
+    @property
+    def success(self) -> tuple[float | None, float | None]:
+        """Held-out success of the version that the run began with, and of this step's; None: it is not measured."""
+        measured = (self.baseline, self.evaluation)
+        before, now = (None if evaluation is None else evaluation.success_rate for evaluation in measured)
+        return before, now
 
     @property
     def reward(self) -> float | None:
@@ -109,6 +138,7 @@ class StepRecord:
             "alarms": [alarm.summary() for alarm in self.alarms],
             "stopped": self.stopped,
             "best": self.best and self.best.summary(),
+            "cost": self.cost and self.cost.summary(),
             "metrics": self.result.metrics,
         }
 

@@ -114,7 +114,8 @@ class Watch:
             progress: Whether to show bars on a terminal.
 
         Raises:
-            ConfigError: Scenarios are trained on and held out, or nothing scores single runs.
+            ConfigError: Scenarios are trained on and held out, nothing scores single runs, or the token may not promote
+                what is to be kept.
             RolloutsFailed: As `evaluate`.
         """
         if self.held_out is None:
@@ -126,6 +127,8 @@ class Watch:
                 "another, and says nothing of one version's success. Give reward=…, or held_out=HeldOut(scenarios, "
                 "reward=…)"
             )
+        if self.keep_best:
+            await self.client.require_admin("keep_best=True promotes the best version")
         policy = await self.client.policy(self.policy)
         self._evaluations = Evaluations(
             measure,

@@ -13,7 +13,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
 from art_langgraph import rollout
-from art_langgraph.capture.answer import tool_answer
+from art_langgraph.capture.answer import token_counts, tool_answer
 from art_langgraph.trajectory import ToolCall
 
 
@@ -70,3 +70,10 @@ def test_a_command_without_a_message_says_where_it_goes() -> None:
         "Command(goto='expert')",
         None,
     )
+
+
+def test_tokens_are_what_the_answer_says() -> None:
+    usage: Any = {"input_tokens": 9, "output_tokens": 3, "total_tokens": 12, "input_token_details": {"cache_read": 8}}
+    assert token_counts(AIMessage("hello", usage_metadata=usage)) == (9, 8, 3)
+    assert token_counts(AIMessage("hello", usage_metadata=usage), first=False) == (0, None, 0), "the first has all"
+    assert token_counts(AIMessage("hello")) == (None, None, None)

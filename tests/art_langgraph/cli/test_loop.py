@@ -58,7 +58,8 @@ async def test_the_loop_prints_held_out_success_and_promotes_the_best(
     assert "stopped: held-out success 1.000 (0.676 to 1.000) has reached 0.5" in lines[1]
     assert lines[2].startswith("best version cli-loop@1: held-out success 1.000")
     assert lines[2].endswith("promoted: 'cli-loop' is cli-loop@1")
-    assert len(lines) == 3
+    assert lines[3].startswith("cost: ")
+    assert len(lines) == 4
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [(row["step"], row["evaluation"]["success"], row["best"]["version"]) for row in rows] == [(1, 1.0, 1)] * 2
     assert again.output.splitlines()[0] == lines[0], "the same command continues the run"
@@ -83,19 +84,26 @@ async def test_the_loop_ends_with_what_taught_nothing(
         done = art(
             "train", "--policy", "cli-dead", "--scenarios", str(tmp_path / "train.jsonl"), "--graph-object",
             "dead_agent:graph", "--reward", "dead_agent:reward", "--groups-per-step", "2", "--n", "2", "--steps", "1",
-            "--sampler", "learnable", "--explore", "2",
+            "--sampler", "learnable", "--explore", "2", "--tracker", "jsonl",
         )  # fmt: skip
     finally:
         sys.modules.pop("dead_agent", None)
     assert "1 of 2 groups informative, 2 runs to explore" in done.output
     assert "1 of 2 groups taught nothing; 1 of 2 scenarios never taught anything:\n- 1 × all runs failed" in done.output
     assert "What to do: " in done.output
+    cost, rows = done.output.splitlines()[-2:]
+    assert cost.startswith("cost: ")
+    assert "GPU-hours unknown" in cost
+    (file,) = (tmp_path / "progress").iterdir()
+    assert rows == f"rows of the steps: {file}"
+    assert json.loads(file.read_text())["cost"]["runs"] == 6
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--from-store", "--explore", "8"], "--explore cannot be used without --scenarios"),
+        (["--from-store", "--tracker", "wandb"], "--tracker cannot be used without --scenarios"),
         (["--from-store", "--keep-best"], "--keep-best cannot be used without --scenarios"),
         (["--scenarios", "x.jsonl", "--from-store"], "say where the runs come from"),
         (["--scenarios", "x.jsonl", "--since", "1d", "--again"], "--again, --since cannot be combined"),

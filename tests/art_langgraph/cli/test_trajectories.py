@@ -83,7 +83,7 @@ def test_a_long_text_of_a_tree_says_how_much_is_left_out(store: TrajectoryStore)
     run = recorded("run-1")
     run.completions[0].message = {"role": "assistant", "content": "x" * 1000}
     store.add(run)
-    assert "211 more characters]" in art("trajectories", "show", "run-1").output
+    assert "200 more characters]" in art("trajectories", "show", "run-1").output
 
 
 def test_list_and_show_name_the_question_and_who_answered(store: TrajectoryStore) -> None:

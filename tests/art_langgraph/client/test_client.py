@@ -14,7 +14,9 @@ from starlette.routing import Route
 
 from art_langgraph import ARTError, Scenario, TrainerClient, Trajectory, TrajectoryGroup
 from tests.support.serving import serving
+from tests.support.trainer_server import TrainerServer
 from trainer_server.engines.vllm.command import free_port
+from trainer_server.server.access.tokens import Scope, TokenBook
 from trainer_server.wire import (
     ConfigError,
     GroupRef,
@@ -36,6 +38,20 @@ async def test_a_policy_is_created_by_named_parameters_and_found_again_by_the_sa
         assert await trainer.create_policy("named", **options) == made
         with pytest.raises(ARTError, match="exists with other values"):
             await trainer.create_policy("named", rank=8)
+
+
+async def test_work_that_needs_an_admin_says_so_before_it_begins(connected: TrainerServer) -> None:
+    book = TokenBook(connected.home)
+    secret = book.create("tina", Scope.train, seconds=600)
+    async with TrainerClient(connected.url, secret) as trainer:
+        token = await trainer.token()
+        assert (token.name, token.scope) == ("tina", "train")
+        assert token.expires is not None
+        with pytest.raises(ConfigError, match=r"which needs a token of scope admin: .*'tina'.* the scope train"):
+            await trainer.require_admin("keep_best=True promotes")
+    book.revoke("tina")
+    async with TrainerClient() as trainer:
+        await trainer.require_admin("keep_best=True promotes")
 
 
 @pytest.mark.usefixtures("connected")

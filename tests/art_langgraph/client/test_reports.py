@@ -18,6 +18,14 @@ from trainer_server.wire import Connection, RunTrace
 from trainer_server.wire.rollouts import TraceCall, TraceNode, TraceTool
 
 
+@pytest.fixture(autouse=True, scope="module")
+def nothing_waits() -> None:
+    """What other tests could not send, because their servers have ended, is given up at once."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reports, "_GIVE_UP", 0.0)
+        flush(30)
+
+
 def told(server: TrainerServer, run: Trajectory) -> RunTrace:
     flush(30)
     found = server.app.state.server.runs.traced(run.rollout_id)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from art_langgraph import Evaluation, Scenario, Trajectory
-from art_langgraph.loop.intervals import mean_interval, wilson
+from art_langgraph.loop.intervals import mean_interval, rate_interval
+from trainer_server.wire.watching.intervals import wilson
 
 _number = itertools.count()
 
@@ -55,6 +59,12 @@ def test_repeats_count_where_chance_decides_within_a_scenario() -> None:
     low, high = Evaluation(rates).success_interval
     assert wilson(1.5, 3)[0] < low < wilson(15, 30)[0]
     assert high == pytest.approx(1 - low)
+
+
+@given(st.lists(st.integers(0, 8).map(lambda solved: solved / 8), min_size=1, max_size=60))
+def test_the_rate_is_within_its_interval_whatever_is_rounded(rates: list[float]) -> None:
+    low, high = rate_interval(rates, 8 * len(rates))
+    assert 0.0 <= low <= statistics.fmean(rates) <= high <= 1.0
 
 
 def test_every_scenario_counts_the_same() -> None:

@@ -157,7 +157,7 @@ async def test_a_run_that_was_scored_and_not_heard_warns_once(
     unheard, other = caplog.messages
     assert "no chat model was heard" in unheard
     assert "run_in_executor" in unheard
-    assert "docs/capture.md" in unheard
+    assert "docs/capture/nothing-captured.md" in unheard
     assert "not from the trainer server. Use ChatART" in other
     await rollout(graph(in_a_thread), "a")  # unscored: nobody means to train it
     await rollout(asking("agent"), "a", reward)

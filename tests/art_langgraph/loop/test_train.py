@@ -38,6 +38,9 @@ class Client(TrainerClient):
             error=error,
         )  # fmt: skip
 
+    async def health(self) -> dict[str, Any]:
+        return {}
+
     async def train_step(self, policy: str, groups: Sequence[Any], *_: Any, **options: Any) -> StepResult:
         self.sent.append(options["idempotency_key"])
         return StepResult(version=8, metrics={"job": {"seconds": {}}})

@@ -161,7 +161,7 @@ async def test_a_run_that_is_left_says_what_is_best(client: TrainerClient, caplo
 async def test_a_measurement_that_fails_costs_no_training(
     client: TrainerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    policy, reward = "unmeasured", Reward()
+    policy, reward = "unmeasurable", Reward()
     await client.create_policy(policy)
 
     def never(trajectory: Trajectory) -> float:

@@ -1,0 +1,202 @@
+"""`art-langgraph trajectories delete | threads delete | policies delete`: runs and policies, with all that is left of
+them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from art_langgraph.cli import policies, trajectories
+from art_langgraph.cli.options import StoreOption, find_trajectory, short_patience
+from trainer_server.wire import ConfigError, Erased, ServerError
+
+if TYPE_CHECKING:
+    from art_langgraph.store import TrajectoryStore
+    from art_langgraph.trajectory import Trajectory
+
+threads_app = typer.Typer(
+    help="Threads of LangGraph, as far as their runs were recorded: delete.", no_args_is_help=True
+)
+
+_YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether to delete.")]
+_LocalOption = Annotated[
+    bool,
+    typer.Option(
+        "--local", help="Only in the store on this machine. What the trainer server has of the runs stays there."
+    ),
+]
+
+
+@trajectories.app.command("delete")
+def delete_trajectories_command(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID...",
+            help="Ids of trajectories, of LangGraph's runs, or of rollouts that only the trainer server has.",
+        ),
+    ],
+    yes: _YesOption = False,
+    local: _LocalOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Delete runs: in the store here, and at the trainer server with requests, answers, tokens, rewards and traces.
+
+    Weights that were trained on a run stay, and so do backups and files that were exported. The server's part needs a
+    token of scope admin.
+
+    Example: art-langgraph trajectories delete tr-4f2a
+    """
+    from art_langgraph.store import TrajectoryStore
+
+    target = TrajectoryStore(store)
+    found: list[Trajectory] = []
+    elsewhere: list[str] = []
+    for run in runs:
+        try:
+            found += target.parts(find_trajectory(target, run).id)
+        except ConfigError:
+            if local or not asyncio.run(_is_rollout(run)):
+                raise
+            elsewhere.append(run)
+    _delete(target, found, elsewhere, what=", ".join(runs), yes=yes, local=local)
+
+
+@trajectories.app.command("prune")
+def prune_command(
+    keep_days: Annotated[
+        float | None, typer.Option(help="Delete runs that began longer ago.", min=0, show_default=False)
+    ] = None,
+    keep_gib: Annotated[
+        float | None,
+        typer.Option(help="Delete the oldest runs until the store is not larger, GiB.", min=0, show_default=False),
+    ] = None,
+    yes: _YesOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Delete old runs of the store on this machine. The trainer server has its own retention (`serve --keep-days`).
+
+    Nothing does this by itself. Example, for a daily cron job: art-langgraph trajectories prune --keep-days 90 --yes
+    """
+    from art_langgraph.store import TrajectoryStore
+
+    if keep_days is None and keep_gib is None:
+        raise ConfigError("trajectories prune: give --keep-days, --keep-gib, or both")
+    target = TrajectoryStore(store)
+    _confirm(f"old runs in {target.path}", yes)
+    deleted = target.prune(days=keep_days, most_bytes=None if keep_gib is None else int(keep_gib * 2**30))
+    print(f"{deleted} runs deleted in {target.path}")
+
+
+@threads_app.command("delete")
+def delete_thread_command(
+    thread: Annotated[str, typer.Argument(help="Id of the thread.")],
+    yes: _YesOption = False,
+    local: _LocalOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Delete all recorded runs of a thread, as `trajectories delete` does.
+
+    The thread's checkpoints are LangGraph's: delete them there (`client.threads.delete`, or the checkpointer's
+    `delete_thread`).
+    """
+    from art_langgraph.store import TrajectoryStore
+
+    target = TrajectoryStore(store)
+    ids = [run.id for run in (*target.list(thread=thread), *target.unfinished()) if run.thread_id == thread]
+    if not ids:
+        raise ConfigError(f"{target.path} has no run of the thread {thread!r}")
+    found = [part for one in ids for part in target.parts(one)]
+    _delete(target, found, [], what=f"{len(ids)} runs of the thread {thread}", yes=yes, local=local)
+
+
+@policies.app.command("delete")
+def delete_policy_command(
+    name: Annotated[str, typer.Argument(help="The policy.")],
+    yes: _YesOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Delete a policy: its versions, its jobs, and all runs in which it answered, here and at the trainer server.
+
+    Its name cannot be used again at this server. Forks of it stay. Needs a token of scope admin.
+
+    Example: art-langgraph policies delete agent-old
+    """
+    from art_langgraph.client.client import TrainerClient
+    from art_langgraph.store import TrajectoryStore
+
+    _confirm(f"the policy {name} with all its versions, jobs and runs", yes)
+
+    async def at_the_server() -> Erased:
+        async with TrainerClient(retry_for=short_patience()) as trainer:
+            return await trainer.delete_policy(name)
+
+    erased = asyncio.run(at_the_server())
+    target = TrajectoryStore(store)
+    deleted = target.delete([run.id for run in target if name in run.versions])
+    print(f"{name}: {erased.versions} versions deleted, and {deleted} runs in {target.path}")
+    _say(erased)
+
+
+def _delete(
+    store: TrajectoryStore, runs: Sequence[Trajectory], elsewhere: Sequence[str], *, what: str, yes: bool, local: bool
+) -> None:
+    """Deletes runs: first at the server, so that the store still knows what to ask for if that fails."""
+    _confirm(what, yes)
+    if not local:
+        rollouts = [*dict.fromkeys(run.rollout_id for run in runs if run.rollout_id), *elsewhere]
+        completions = list(dict.fromkeys(call.id for run in runs for call in run.completions if call.id))
+        if rollouts or completions:
+            _say(asyncio.run(_at_the_server(rollouts, completions)))
+    deleted = store.delete([run.id for run in runs])
+    print(f"{deleted} runs deleted in {store.path}")
+
+
+async def _at_the_server(rollouts: Sequence[str], completions: Sequence[str]) -> Erased:
+    from art_langgraph.client.client import TrainerClient
+    from trainer_server.wire import ServerUnreachable
+
+    try:
+        async with TrainerClient(retry_for=short_patience()) as trainer:
+            return await trainer.erase(rollouts, completions)
+    except (ServerUnreachable, ServerError) as error:
+        raise ConfigError(
+            f"nothing was deleted, because the trainer server deletes its part first: {error}. --local deletes the "
+            "runs in the store here alone"
+        ) from None
+
+
+async def _is_rollout(run: str) -> bool:
+    """Whether the trainer server has a rollout with this id."""
+    from art_langgraph.client.client import TrainerClient
+
+    async with TrainerClient(retry_for=short_patience()) as trainer:
+        try:
+            await trainer.rollout(run)
+        except ServerError as error:
+            if error.status == 404:
+                return False
+            raise
+    return True
+
+
+def _confirm(what: str, yes: bool) -> None:
+    if not yes:
+        typer.confirm(f"Delete {what}? This cannot be undone.", abort=True)
+
+
+def _say(erased: Erased) -> None:
+    print(
+        f"the trainer server deleted {erased.rollouts} rollouts, {erased.completions} completions and the files of "
+        f"{erased.jobs} jobs that used them"
+    )
+    if not erased.rewritten:
+        print("its databases are larger than 1 GiB and were not written anew: what was deleted is overwritten in them")
+
+
+def register(root: typer.Typer) -> None:
+    """Adds these commands to `art-langgraph`."""
+    root.add_typer(threads_app, name="threads")

@@ -1,0 +1,1 @@
+"""Commands to watch with: a run, a server, a training, the throughput."""

@@ -1,0 +1,156 @@
+"""`art-langgraph watch`: a running training as it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from art_langgraph.cli.printing.chart import chart
+from art_langgraph.cli.printing.server import lasted, open_job
+from trainer_server.wire import Job, JobStatus
+from trainer_server.wire.text import visible
+from trainer_server.wire.watching.status import HELD_OUT, REWARD, Curve
+
+if TYPE_CHECKING:
+    from art_langgraph.cli.watching.following import Following
+
+_LINES = 6
+"""Changes on the screen."""
+_VERSIONS = 8
+"""Versions in its table."""
+_COLUMNS = {
+    "held-out": HELD_OUT,
+    "reward": REWARD,
+    "reward of the step": "reward_mean",
+    "loss": "loss",
+    "entropy": "entropy",
+    "gap to sampler": "logp_gap",
+    "groups skipped": "groups_skipped",
+}
+"""Of the table: the title of a column, and the name of its curve."""
+
+
+def watch_command(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="POLICY|RUN|JOB",
+            help="A policy, a training run (`train --run NAME`), or the id of a job; its first characters suffice.",
+        ),
+    ],
+    idle: Annotated[
+        float,
+        typer.Option(
+            help="End when nothing has happened for so many seconds: no open job, nobody who asks for the policy. "
+            "0: never.",
+            min=0.0,
+        ),
+    ] = 120.0,
+    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.2)] = 1.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a line of JSON for each change, for programs.")
+    ] = False,
+) -> None:
+    """Watch a training: its learning curve, the phases of its steps, what happens between them.
+
+    A job is watched until it ends; a policy or a training run until nothing has happened for --idle seconds, as the
+    server does not know how many steps there will be. Where the output is no terminal, each change is a line.
+
+    Ends with status 1 if the last job that ended failed or was cancelled. Ctrl-C ends the watching, not the training.
+
+    \b
+    art-langgraph watch agent
+    art-langgraph watch job-0198 | tee training.log
+    """
+    try:
+        last = asyncio.run(_watch(target, idle, every, as_json))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if last is not None and last.status in (JobStatus.failed, JobStatus.cancelled):
+        raise typer.Exit(1)
+
+
+async def _watch(name: str, idle: float, every: float, as_json: bool) -> Job | None:
+    """Watches until the end. Returns the job that ended last."""
+    from art_langgraph.cli.watching.following import Following
+    from art_langgraph.cli.watching.target import find_target
+    from art_langgraph.client.client import TrainerClient
+
+    async with TrainerClient() as trainer:
+        following = Following(trainer, await find_target(trainer, name))
+        if as_json or not sys.stdout.isatty():
+            async for changes in following.looks(idle=idle, every=every):
+                for change in changes:
+                    line = json.dumps(change.as_json(), ensure_ascii=False) if as_json else visible(str(change))
+                    print(line, flush=True)
+            return following.last
+        with Live(console=Console(highlight=False), auto_refresh=False, vertical_overflow="crop") as live:
+            async for _ in following.looks(idle=idle, every=every):
+                live.update(screen(following), refresh=True)
+        return following.last
+
+
+def screen(following: Following) -> RenderableType:
+    """What the terminal shows.
+
+    Args:
+        following: After a look.
+    """
+    training, curves = following.training, following.curves
+    shown: list[RenderableType] = [_headline(following)]
+    shown += [open_job(one, training.looked) for one in training.open]
+    if not training.open:
+        shown.append(Text(_between(following), style="dim"))
+    names = [name for name in (HELD_OUT, REWARD) if name in curves] or ["reward_mean"]
+    points = {name: list(zip(curves[name].x, curves[name].y, strict=True)) for name in names if name in curves}
+    shown += ["", chart(points), ""]
+    if (table := _versions(curves)) is not None:
+        shown += [table, ""]
+    shown += [Text(visible(str(change)), style="dim") for change in list(following.recent)[-_LINES:]]
+    return Group(*shown)
+
+
+def _headline(following: Following) -> Text:
+    known = following.training.status
+    text = Text(following.target.label, style="bold")
+    if known is not None:
+        means = known.newest if known.promoted is None else known.promoted
+        text.append(f"  answers with @{means}, newest @{known.newest}", style="default")
+    if steps := following.target.steps:
+        text.append(f", {max(steps.values())} steps accepted", style="default")
+    return text
+
+
+def _between(following: Following) -> str:
+    training = following.training
+    if training.activity == "rollouts":
+        return f"rollouts: {training.running} requests under way, {training.tokens:,.1f} tokens/s"
+    return f"no job is open, and nobody asks for the policy, for {lasted(training.quiet)}"
+
+
+def _versions(curves: Mapping[str, Curve]) -> Table | None:
+    """The last versions with their figures; None: nothing is known."""
+    columns = {
+        title: dict(zip(curves[name].x, curves[name].y, strict=True))
+        for title, name in _COLUMNS.items()
+        if name in curves
+    }
+    numbers = sorted({version for values in columns.values() for version in values})[-_VERSIONS:]
+    if not numbers:
+        return None
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("version", *columns):
+        table.add_column(title, justify="right")
+    for number in numbers:
+        cells = [f"{values[number]:.3f}" if number in values else "" for values in columns.values()]
+        table.add_row(f"@{number}", *cells)
+    return table

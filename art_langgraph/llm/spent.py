@@ -1,0 +1,35 @@
+"""What all language models of this process have cost: those that judge, give hints, or write scenarios."""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+
+class Spent(NamedTuple):
+    """Money that was spent on language models."""
+
+    usd: float = 0.0
+    """Sum of the prices that are known."""
+    unpriced: int = 0
+    """Answers whose price is not known."""
+
+
+_lock = threading.Lock()
+_spent = Spent()
+
+
+def add_price(usd: float | None) -> None:
+    """An answer has come.
+
+    Args:
+        usd: Its price in USD; None: unknown.
+    """
+    global _spent
+    with _lock:
+        _spent = Spent(_spent.usd + (usd or 0.0), _spent.unpriced + (usd is None))
+
+
+def spent() -> Spent:
+    """What was spent by now, since the process began."""
+    return _spent

@@ -1,0 +1,90 @@
+"""What `train` notes of each step: what it cost, for its record, and all of it for the trackers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from art_langgraph.client.client import TrainerClient
+from art_langgraph.costs.meter import CostMeter
+from art_langgraph.loop.failures import runs_of
+from art_langgraph.loop.watch.record import StepRecord
+from art_langgraph.trackers.registry import CLIENT_TRACKERS
+from trainer_server.wire import Home
+from trainer_server.wire.trackers import TrackedRun, Tracker, Tracking, make_trackers, named_by
+from trainer_server.wire.trackers.base import run_id
+
+log = logging.getLogger("art_langgraph")
+
+
+class StepLog:
+    """Costs and trackers of a call of `train`: `async with` around it, `begin`, then `add` for each record.
+
+    Args:
+        trackers: As those of `train`.
+        client: The trainer server.
+
+    Raises:
+        ConfigError: There is no such tracker, its library is missing, or its settings are; or the price of a GPU-hour
+            in the environment is no number.
+    """
+
+    def __init__(self, trackers: Sequence[str | Tracker] | None, client: TrainerClient) -> None:
+        self._client, self._meter = client, CostMeter(client.health)
+        if trackers is None:
+            made = make_trackers(named_by(os.environ), CLIENT_TRACKERS, option="ART_TRACKERS")
+        else:
+            made = make_trackers(trackers, CLIENT_TRACKERS, option="tracker")
+        self._tracking = Tracking(made, log.warning)
+
+    async def begin(self, policy: str, run: str, config: Mapping[str, Any]) -> None:
+        """Tells the trackers that the training begins.
+
+        Args:
+            policy: Name of the policy.
+            run: Name of the training; empty: it has none, and cannot be continued.
+            config: Settings of the training, as JSON.
+        """
+        if not self._tracking:
+            return
+        created = (await self._client.policy(policy)).created
+        name = run or f"{policy} {time.strftime('%Y-%m-%d %H:%M')}"
+        self._tracking.start(
+            TrackedRun(
+                policy=policy,
+                name=name,
+                id=run_id(policy, run, created) if run else run_id(policy, uuid.uuid4().hex),
+                kind="train",
+                home=Home.find().root,
+                config=config,
+            )
+        )
+
+    async def add(self, record: StepRecord) -> None:
+        """Adds to a step's record what it cost, and tells the trackers, which nothing waits for."""
+        record.cost = await self._meter.step(record.runs, record.trained, record.success)
+        record.spent = self._meter.run
+        if not self._tracking:
+            return
+        runs = runs_of(record.groups)
+        if record.evaluation is not None:
+            runs += record.evaluation.trajectories
+        self._tracking.log(record.step, record.summary(), runs)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Waits until the trackers have what there was, for `FLUSH_SECONDS` at most."""
+        if not self._tracking:
+            return
+        left = error is None or isinstance(error, GeneratorExit)  # the caller left the loop: that is no failure
+        await asyncio.to_thread(self._tracking.finish, None if left else f"{kind and kind.__name__}: {error}")

@@ -1,0 +1,1 @@
+"""LangGraph projects: what `langgraph.json` says, its graphs, what training needs beside it."""

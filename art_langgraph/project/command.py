@@ -1,0 +1,79 @@
+"""`art-langgraph init`: training beside an existing `langgraph.json`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from art_langgraph.cli.options import JsonOption
+from art_langgraph.cli.printing.lists import print_json
+from trainer_server.wire import ConfigError
+
+if TYPE_CHECKING:
+    from art_langgraph.project.files import Scaffold
+
+_SHOWN = 5
+"""Lines that make a model, in the text."""
+
+
+def init_command(
+    folder: Annotated[Path, typer.Argument(help="Folder of the langgraph.json.")] = Path(),
+    graph: Annotated[str | None, typer.Option(help="Name of the graph. Default: the only one.")] = None,
+    policy: Annotated[str, typer.Option(help="Name of the policy to train.")] = "agent",
+    as_json: JsonOption = False,
+) -> None:
+    """Write what training needs beside a langgraph.json: train.py, scenarios.jsonl, the server's address in .env.
+
+    Nothing is overwritten, and the graph is not changed: the lines that make a chat model are named.
+    """
+    from art_langgraph.project.files import scaffold
+    from art_langgraph.project.langgraph_json import Project
+
+    project = Project.read(folder)
+    try:
+        made = scaffold(project, graph, policy)
+    except OSError as error:
+        raise ConfigError(f"{project.folder} cannot be written: {error}") from None
+    if as_json:
+        print_json({name: value for name, value in asdict(made).items() if name != "project"})
+    else:
+        print(_text(made))
+
+
+def _text(made: Scaffold) -> str:
+    lines = [f"The graph {made.graph!r} is {made.place}."]
+    if made.written:
+        lines.append(f"Written: {', '.join(made.written)}.")
+    if made.kept:
+        lines.append(f"Kept, because it is there: {', '.join(made.kept)}.")
+    if made.problem:
+        lines.append(f"The graph could not be loaded here ({made.problem}), so scenarios.jsonl has texts as inputs.")
+    todo = [] if made.asks and not made.models else [_model(made)]
+    todo.append("Write tasks into scenarios.jsonl, twenty or more, and into train.py what a good run is (reward).")
+    if isinstance(made.project.environment, dict) and "ART_BASE_URL" not in made.project.environment:
+        todo.append(f'Add "ART_BASE_URL": "{made.url}" to "env" in {made.project.path.name}.')
+    todo.append(
+        "Start the server in another terminal: art-langgraph serve. Once before: pip install 'art-langgraph[server]' "
+        "and art-langgraph engine install. If it runs on another machine, set ART_API_KEY to its key."
+    )
+    todo.append(f"cd {made.project.folder} && python train.py --steps 1")
+    return "\n".join([*lines, "Next:", *(f"{number}. {text}" for number, text in enumerate(todo, 1))])
+
+
+def _model(made: Scaffold) -> str:
+    model = f'ChatART(policy="{made.policy}")  (from art_langgraph import ChatART)'
+    if not made.models:
+        return f"Let the graph ask the policy: its chat model is {model}."
+    where = [f"   {file}:{line}  {call}" for file, line, call in made.models[:_SHOWN]]
+    more = [f"   and {len(made.models) - _SHOWN} more"] if len(made.models) > _SHOWN else []
+    return "\n".join(
+        [f"Let the graph ask the policy. Replace what should be trained of these by {model}:", *where, *more]
+    )
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `art-langgraph`."""
+    app.command("init")(init_command)

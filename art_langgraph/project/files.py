@@ -1,0 +1,126 @@
+"""What `art-langgraph init` writes beside a `langgraph.json`. Nothing is ever overwritten."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from art_langgraph.project.graph import load_graph
+from art_langgraph.project.langgraph_json import Place, Project
+from art_langgraph.project.models import model_calls
+from trainer_server.wire import Connection
+
+_VALUES: dict[Any, Any] = {int: 0, float: 0.0, bool: False, list: [], dict: {}}
+"""What stands for a field of the graph's input, by its type; for any other type, a text."""
+
+
+@dataclass(slots=True)
+class Scaffold:
+    """What was written, and what is left to do.
+
+    Args:
+        project: The project.
+        graph: Name of the graph.
+        place: Where it is defined, as the project's folder sees it.
+        policy: Name of the policy.
+        url: Address of the trainer server.
+        written: Files that were made, or got a line.
+        kept: Files that were there.
+        models: The lines that make a chat model: file, line, call.
+        asks: Whether the graph's files name ChatART.
+        problem: Why the graph could not be loaded; None: it could.
+    """
+
+    project: Project
+    graph: str
+    place: str
+    policy: str
+    url: str
+    written: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    models: list[tuple[str, int, str]] = field(default_factory=list)
+    asks: bool = False
+    problem: str | None = None
+
+
+def scaffold(project: Project, name: str | None, policy: str) -> Scaffold:
+    """Writes `train.py` and `scenarios.jsonl` beside `langgraph.json`, and the server's address into its variables.
+
+    Args:
+        project: The project.
+        name: Name of the graph; None: the only one.
+        policy: Name of the policy.
+
+    Raises:
+        ConfigError: As `Project.place`.
+        OSError: A file cannot be written.
+    """
+    name, place = project.place(name)
+    source = place.source if isinstance(place.source, str) else _relative(project, place.source)
+    made = Scaffold(project, name, f"{source}:{place.variable}", policy, Connection.find_url())
+    templates = Environment(loader=PackageLoader("art_langgraph.project"), undefined=StrictUndefined)
+    program = templates.get_template("train.py.jinja").render(graph=name, policy=policy)
+    _write(made, "train.py", lambda: program + "\n")
+    _write(made, "scenarios.jsonl", lambda: _scenarios(made))
+    _add_address(made)
+    made.asks = any("ChatART" in file.read_text() for file in _files(place))
+    made.models = [(_relative(project, file), line, call) for file in _files(place) for line, call in model_calls(file)]
+    return made
+
+
+def _write(made: Scaffold, name: str, text: Callable[[], str]) -> None:
+    """Writes a file unless it is there."""
+    file = made.project.folder / name
+    if file.exists():
+        made.kept.append(name)
+        return
+    content = text()
+    with file.open("x") as opened:
+        opened.write(content)
+    made.written.append(name)
+
+
+def _add_address(made: Scaffold) -> None:
+    """Adds ART_BASE_URL to the project's file of variables, where it does not have it."""
+    if isinstance(made.project.environment, dict):
+        if "ART_BASE_URL" in made.project.environment:
+            made.kept.append("env in langgraph.json")
+        return
+    file = made.project.environment or made.project.folder / ".env"
+    text, name = file.read_text() if file.exists() else "", _relative(made.project, file)
+    if re.search(r"^\s*(export\s+)?ART_BASE_URL\s*=", text, re.M):
+        made.kept.append(name)
+        return
+    with file.open("a") as opened:
+        opened.write("\n" * (bool(text) and not text.endswith("\n")) + f"ART_BASE_URL={made.url}\n")
+    made.written.append(name)
+
+
+def _scenarios(made: Scaffold) -> str:
+    """Two tasks in the form of the graph's input: texts for a graph of messages, else objects with its fields."""
+    fields: dict[str, Any] = {}
+    try:
+        state = getattr(getattr(load_graph(made.project.path, made.graph), "builder", None), "input_schema", None)
+        fields = {} if state is None else get_type_hints(state)
+    except Exception as error:  # the user's code: it may lack a key here, and the file is only a beginning
+        made.problem = f"{type(error).__name__}: {error}"
+    given: list[Any] = ["The first task", "The second task"]
+    if fields and "messages" not in fields:
+        given = [{name: _VALUES.get(get_origin(hint) or hint, "…") for name, hint in fields.items()}] * 2
+    lines = ({"input": one, "metadata": {"answer": "what a good answer has in it"}} for one in given)
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+
+def _files(place: Place) -> list[Path]:
+    """The graph's file, and those beside it."""
+    return [] if isinstance(place.source, str) else sorted(place.source.parent.glob("*.py"))
+
+
+def _relative(project: Project, file: Path) -> str:
+    return str(file.relative_to(project.folder)) if file.is_relative_to(project.folder) else str(file)

@@ -1,0 +1,36 @@
+"""The lines of a project that make a chat model: what has to ask the policy while it is trained."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+_MODELS = ("init_chat_model", "ChatOpenAI", "ChatAnthropic", "ChatGoogleGenerativeAI", "ChatOllama", "AzureChatOpenAI")
+_AGENTS = ("create_agent", "create_react_agent", "create_deep_agent")
+"""They take a model by its name."""
+_LONGEST = 100
+"""Characters of a call that are shown."""
+
+
+def model_calls(file: Path) -> list[tuple[int, str]]:
+    """The calls in a Python file that make a chat model, with their lines. None where the file cannot be parsed.
+
+    Args:
+        file: The file.
+    """
+    try:
+        tree = ast.parse(file.read_text())
+    except (OSError, ValueError, SyntaxError):
+        return []
+    return sorted((call.lineno, ast.unparse(call)[:_LONGEST]) for call in _calls(tree))
+
+
+def _calls(tree: ast.AST) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            first = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "model")]
+            named = any(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in first)
+            if name in _MODELS or (name in _AGENTS and named):
+                yield node

@@ -1,0 +1,193 @@
+"""Langfuse: a trace for each run, with its rewards as scores."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from art_langgraph.trackers.spans import Span, scores, span_id, spans
+from art_langgraph.trajectory import Trajectory
+from trainer_server.wire import ARTError, ConfigError
+from trainer_server.wire.jsonl import to_json
+from trainer_server.wire.trackers import TrackedRun, import_library
+
+_KINDS = {"run": "agent", "node": "chain", "model": "generation", "tool": "tool"}
+_KEYS = ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
+_CLOUD = "https://cloud.langfuse.com"
+_LENGTH = 200
+"""Characters of a trace's name that Langfuse takes."""
+_SPANS, _SCORES = 200, 100
+"""How many are sent in one request. A run is never divided."""
+_TIMEOUT = 30.0
+
+
+class LangfuseTracker:
+    """Sends the runs of each step to Langfuse: nodes, model calls and tool calls, and the score `reward`.
+
+    Langfuse's own environment variables count: LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY, LANGFUSE_BASE_URL. All runs of
+    a training are in one session. A run has the same ids each time, so that none is there twice. Numbers of steps are
+    not sent.
+    """
+
+    remedy = "Check LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY, LANGFUSE_BASE_URL and the network"
+
+    def __init__(self) -> None:
+        # Not `Langfuse`: it is one object for each key in a process, and an agent that is traced by it has its own.
+        self._api = import_library("langfuse.api", "langfuse", "langfuse")
+        self._exporters = import_library(
+            "opentelemetry.exporter.otlp.proto.http.trace_exporter", "langfuse", "langfuse"
+        )
+        self._otel = _OpenTelemetry()
+        if missing := [name for name in _KEYS if not os.environ.get(name)]:
+            raise ConfigError(f"the tracker 'langfuse' needs keys: set {' and '.join(missing)} in the environment")
+        self._client: Any = None
+        self._exporter: Any = None
+        self._run: TrackedRun | None = None
+
+    def start(self, run: TrackedRun) -> None:
+        public, secret = (os.environ[name] for name in _KEYS)
+        url = (os.environ.get("LANGFUSE_BASE_URL") or os.environ.get("LANGFUSE_HOST") or _CLOUD).rstrip("/")
+        self._client = self._api.LangfuseAPI(
+            base_url=url, username=public, password=secret, x_langfuse_public_key=public, timeout=_TIMEOUT
+        )
+        self._exporter = self._exporters.OTLPSpanExporter(
+            endpoint=f"{url}/api/public/otel/v1/traces",
+            headers={
+                "Authorization": "Basic " + base64.b64encode(f"{public}:{secret}".encode()).decode(),
+                "x-langfuse-public-key": public,
+                "x-langfuse-ingestion-version": "4",
+            },
+            timeout=_TIMEOUT,
+        )
+        if not self._client.projects.get().data:
+            raise ARTError("these keys belong to no project of Langfuse")
+        self._run = run
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Steps have no traces."""
+
+    def trajectories(self, step: int, runs: Sequence[Trajectory]) -> None:
+        made: list[Any] = []
+        given: list[dict[str, Any]] = []
+        for run in runs:
+            made += self._otel.spans(spans(run), self._common(step, run))
+            given += _scores(run)
+            if len(made) >= _SPANS:
+                self._export(made)
+                made = []
+        self._export(made)
+        for first in range(0, len(given), _SCORES):
+            answer = self._client.scores.create(request=given[first : first + _SCORES])
+            if rejected := getattr(answer, "rejected", 0):
+                raise ARTError(f"Langfuse rejected {rejected} scores: {answer.errors[0].message}")
+
+    def finish(self, error: str | None) -> None:
+        self._exporter.shutdown()
+
+    def _export(self, made: list[Any]) -> None:
+        if made and self._exporter.export(made).name != "SUCCESS":  # the exporter has logged why
+            raise ARTError(f"Langfuse did not take {len(made)} spans")
+
+    def _common(self, step: int, run: Trajectory) -> dict[str, Any]:
+        """What all spans of a run have."""
+        assert self._run is not None
+        return {
+            "session.id": f"{self._run.name[:100]} ({self._run.id})",
+            "langfuse.trace.name": f"{self._run.policy}: {run.graph_id or 'agent'}"[:_LENGTH],
+            "langfuse.trace.tags": [self._run.policy, "evaluation" if run.evaluation else "training"],
+            "langfuse.trace.metadata.training": self._run.name,
+            "langfuse.trace.metadata.step": step,
+        }
+
+
+class _OpenTelemetry:
+    """Makes spans of OpenTelemetry that have been, with ids of ours. The spans of the user's program stay out."""
+
+    def __init__(self) -> None:
+        sdk = import_library("opentelemetry.sdk.trace", "langfuse", "langfuse")
+        export = import_library("opentelemetry.sdk.trace.export", "langfuse", "langfuse")
+        memory = import_library("opentelemetry.sdk.trace.export.in_memory_span_exporter", "langfuse", "langfuse")
+        generator = import_library("opentelemetry.sdk.trace.id_generator", "langfuse", "langfuse")
+        self._traces = import_library("opentelemetry.trace", "langfuse", "langfuse")
+        self._contexts = import_library("opentelemetry.context", "langfuse", "langfuse")
+        self._ids, self._ended = _given_ids(generator), memory.InMemorySpanExporter()
+        provider = sdk.TracerProvider(id_generator=self._ids, shutdown_on_exit=False)
+        provider.add_span_processor(export.SimpleSpanProcessor(self._ended))
+        self._tracer = provider.get_tracer("art-langgraph")
+
+    def spans(self, tree: Sequence[Span], common: Mapping[str, Any]) -> list[Any]:
+        """Spans of OpenTelemetry.
+
+        Args:
+            tree: The spans of a run, each after the one around it.
+            common: Attributes that all of them get.
+        """
+        contexts: dict[Any, Any] = {None: self._contexts.Context()}  # not that of a span around this call
+        for span in tree:
+            self._ids.use(tree[0].id.int, span.id.int)
+            made = self._tracer.start_span(
+                span.name,
+                context=contexts[span.parent],
+                start_time=int(span.started * 1e9),
+                attributes={**common, **_attributes(span)},
+            )
+            if span.error is not None:
+                made.set_status(self._traces.Status(self._traces.StatusCode.ERROR, span.error))
+            contexts[span.id] = self._traces.set_span_in_context(made, contexts[None])
+            made.end(int((span.started + span.seconds) * 1e9))
+        ended = list(self._ended.get_finished_spans())
+        self._ended.clear()
+        return ended
+
+
+def _attributes(span: Span) -> dict[str, Any]:
+    """A span in the words of Langfuse's mapping of OpenTelemetry."""
+    values: dict[str, Any] = {"langfuse.observation.type": _KINDS[span.kind]}
+    if span.input is not None:
+        values["langfuse.observation.input"] = to_json(span.input)
+    if span.output is not None:
+        values["langfuse.observation.output"] = to_json(span.output)
+    if span.error is not None:
+        values |= {"langfuse.observation.level": "ERROR", "langfuse.observation.status_message": span.error}
+    if span.kind == "model":
+        values["langfuse.observation.model.name"] = span.name
+    for name, fact in span.facts.items():
+        if fact is not None:
+            simple = isinstance(fact, str | bool | int | float)
+            values[f"langfuse.observation.metadata.{name}"] = fact if simple else to_json(fact)
+    return values
+
+
+def _scores(run: Trajectory) -> list[dict[str, Any]]:
+    """The scores of a run, as Langfuse's API takes them. One that is sent again takes the place of the first."""
+    return [
+        {
+            "id": str(span_id(run.id, "score", name)),
+            "traceId": span_id(run.id).hex,
+            "name": name,
+            "value": value,
+            "dataType": "NUMERIC",
+            "timestamp": datetime.fromtimestamp(run.started + run.seconds, UTC).isoformat(),
+            **({"comment": run.reward_reason} if name == "reward" and run.reward_reason else {}),
+        }
+        for name, value in scores(run).items()
+    ]
+
+
+def _given_ids(generator: Any) -> Any:
+    """A generator of ids that gives those it is told, so that a run has the same ids whenever it is sent."""
+
+    class GivenIds(generator.IdGenerator):  # type: ignore[misc]
+        def use(self, trace: int, span: int) -> None:
+            self._trace, self._span = trace, span & (2**64 - 1) or 1
+
+        def generate_trace_id(self) -> int:
+            return int(self._trace)
+
+        def generate_span_id(self) -> int:
+            return int(self._span)
+
+    return GivenIds()
