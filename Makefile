@@ -17,7 +17,7 @@ SLOW := -m "slow or servers or vllm" -n 3 --dist loadfile --no-loadscope-reorder
 SHARING := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind ART_TRAINER_LOW_PRIORITY=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine quickstart test test-fast check format clean
+.PHONY: help setup engine quickstart test test-fast check docs sbom release format clean
 
 help: ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -50,14 +50,37 @@ test: engine ## All tests, the real vLLM included
 test-fast: setup ## The tests that take no minutes: without vLLM, `langgraph dev`, other people's MCP servers, kills
 	@$(SHARING) $(BIN)/python -m pytest $(FAST)
 
-check: setup ## Lint, types, import layers
+check: setup docs ## Lint, types, import layers, documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+# Read from the source, without the packages that the source imports: an environment of its own suffices.
+SITE := $(VENV)/docs
+$(SITE)/.installed: pyproject.toml
+	@echo "==> setting up $(SITE) (mkdocs)"
+	@test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	@$(SITE)/bin/python -m pip install --disable-pip-version-check -q --progress-bar off --upgrade pip
+	@$(SITE)/bin/python -m pip install -q --progress-bar off --group docs
+	@touch $@
+
+docs: $(SITE)/.installed ## Build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build -q && echo "site/index.html"
+
+# The tool has an environment of its own, so that the list has none of its packages.
+SBOM := $(VENV)/sbom
+sbom: setup ## Write the packages of .venv with versions and licences to sbom.json (CycloneDX)
+	@test -x $(SBOM)/bin/cyclonedx-py || { $(PYTHON) -m venv $(SBOM) && \
+	  $(SBOM)/bin/pip install --disable-pip-version-check -q --progress-bar off 'cyclonedx-bom>=7,<8'; }
+	@$(SBOM)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o sbom.json $(BIN)/python
+	@echo "sbom.json"
+
+release: ## Build sdist and wheel, and try the wheel in a clean environment; QUICKSTART=1 also takes a step from it (vLLM)
+	@PYTHON=$(PYTHON) .ci/release
+
 format: setup ## Format the code
 	@$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format .
 
 clean: ## Remove what the other targets made here
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

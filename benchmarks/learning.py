@@ -31,11 +31,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from art_langgraph.loop.intervals import wilson
 from benchmarks.tasks.__main__ import learn_all, tell
 from benchmarks.tasks.registry import TASKS
 from benchmarks.tasks.sweep import SETTINGS, SWEPT_TASKS, print_sweep, sweep
 from trainer_server.wire.jsonl import read_jsonl
+from trainer_server.wire.watching.intervals import wilson
 
 QUICKSTART = "quickstart"
 COMMAND = (str(Path(sys.executable).with_name("art-langgraph")), "quickstart")

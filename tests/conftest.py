@@ -65,7 +65,7 @@ def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator[TrainerServer]:
     """One server for the fast lane, with the policy `agent`."""
-    with trainer_server_on(tmp_path_factory.mktemp("home"), base_model) as running:
+    with trainer_server_on(tmp_path_factory.mktemp("home"), base_model, trackers=("jsonl",)) as running:
         with running.http() as http:
             assert http.post("/api/policies", json={"name": "agent"}).status_code == 201
         yield running

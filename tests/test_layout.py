@@ -7,9 +7,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("art_langgraph", "art_mcp", "trainer_server", "examples", "benchmarks")
-OF_THEIR_OWN = ("tests/full/", "tests/frameworks/", "tests/test_")
-"""What mirrors no package: programs as a user starts them, over the real vLLM; other frameworks; what holds for all of
-the repository."""
+OF_THEIR_OWN = ("tests/full/", "tests/frameworks/", "tests/docs/", "tests/test_")
+"""What mirrors no package: programs as a user starts them, over the real vLLM; other frameworks; the code of the
+documentation; what holds for all of the repository."""
 OF_A_PACKAGE = {"public_names"}
 """What tests of a whole package, its `__init__`, are about."""
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from art_langgraph import Evaluation, Trajectory
+from art_langgraph.costs import Cost, RunCost
 
 
 def write(
@@ -45,6 +46,7 @@ def write(
     spent = budget(steps, seconds)
     directory.write_budget(spent)
     show_budget(console, spent, seconds["total"])
+    console.print(f"training: {cost(steps, before, after)}", highlight=False)
     console.print(f"summary, curve, metrics and adapter are in {directory.path}/ (also runs/latest)")
 
 
@@ -65,11 +67,13 @@ def summary(
         seconds: As those of `write`.
     """
     swaps = [row["seconds"]["swap"] for row in steps]
+    spent = cost(steps, before, after)
     return {
         "seed": seed,
         "steps": len(steps),
         "before": {"success": before.success_rate, "n": before.n},
         "after": None if after is None else {"success": after.success_rate, "n": after.n},
+        "cost": {**spent.total.summary(), "gain": spent.gain, "gain_per_usd": spent.gain_per_usd},
         "seconds": {
             "ready": round(seconds["ready"], 3),
             "rollout": round(sum(row["seconds"]["rollout"] for row in steps), 3),
@@ -78,6 +82,21 @@ def summary(
             "total": round(seconds["total"], 3),
         },
     }
+
+
+def cost(steps: Sequence[Mapping[str, Any]], before: Evaluation, after: Evaluation | None) -> RunCost:
+    """What the training steps cost, without the measurements before and after, and what they gained.
+
+    Args:
+        steps: Rows of metrics.jsonl.
+        before: Evaluation of the untrained policy.
+        after: Evaluation of the trained policy. None: it was not trained.
+    """
+    total = sum((Cost.of_summary(row["cost"]) for row in steps if row.get("cost")), Cost())
+    gain = None
+    if after is not None and after.success_rate is not None and before.success_rate is not None:
+        gain = after.success_rate - before.success_rate
+    return RunCost(total, gain=gain)
 
 
 def show_evaluation(console: Console, evaluation: Evaluation, when: str) -> None:

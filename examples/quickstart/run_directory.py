@@ -113,6 +113,7 @@ class RunDirectory:
             "success": sum(map(success, trajectories)) / len(trajectories) if trajectories else None,
             "seconds": record.seconds,
             "skipped": record.result.metrics.get("skipped"),
+            "cost": record.cost and record.cost.summary(),
             "metrics": record.result.metrics,
         }
         append_jsonl(self._metrics, [row])

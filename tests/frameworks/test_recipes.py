@@ -1,4 +1,4 @@
-"""docs/frameworks.md shows the agents that are tested, and its table says what the tests check."""
+"""docs/capture/frameworks/ shows the agents that are tested, and its table says what the tests check."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from tests.support.client_environments import ROOT
 from tests.support.frameworks.environments import PACKAGES
 from tests.support.frameworks.run_agent import SCRIPTS
 from tests.support.frameworks.table import FRAMEWORKS
+from tests.support.pages.blocks import blocks_of
 
-PAGE = (ROOT / "docs" / "frameworks.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+FOLDER = ROOT / "docs" / "capture" / "frameworks"
+PAGE = (FOLDER / "index.md").read_text()
+BLOCKS = [block.text for page in FOLDER.glob("*.md") for block in blocks_of(page) if block.language == "python"]
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| ")]
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from art_langgraph.cli.main import build
 
 
-def art(*words: str) -> Any:
-    """In this process, but in a thread: a command starts an event loop of its own."""
+def art(*words: str, typed: str | None = None) -> Any:
+    """In this process, but in a thread: a command starts an event loop of its own. typed: what it is answered."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(CliRunner().invoke, build(), list(words)).result(120)
+        return pool.submit(CliRunner().invoke, build(), list(words), typed).result(120)

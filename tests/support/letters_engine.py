@@ -1,6 +1,6 @@
 """An engine that is no vLLM and no server: it lives in this process and answers with random letters.
 
-What docs/contributing.md says of a new engine, in its smallest form:
+What docs/contributing/engine.md says of a new engine, in its smallest form:
 `serve --engine tests.support.letters_engine:make`.
 A token is a character code, as in the tiny base model of the tests.
 """

@@ -1,4 +1,4 @@
-"""A loss that is defined outside the packages, as docs/contributing.md tells: REINFORCE, summed over a completion."""
+"""A loss that is defined outside the packages, as docs/contributing/loss.md tells: REINFORCE, summed over one."""
 
 from __future__ import annotations
 

@@ -38,9 +38,13 @@ class LinesLedger:
             if row.policy is not None and row.version is not None
         }
 
-    def purge(self, *, keep: Iterable[str] = (), days: float = 30.0) -> int:
+    def purge(self, *, keep: Iterable[str] = (), days: float = 30.0, most_bytes: int | None = None) -> int:
         before, spared, known = time.time() - days * 86400, set(keep), self._all()
-        kept = [row for row in known.values() if row.id in spared or row.created >= before]
+        kept, size = [], 0
+        for row in sorted(known.values(), key=lambda row: -row.created):
+            size += len(to_json(row))
+            if row.id in spared or (row.created >= before and (most_bytes is None or size <= most_bytes)):
+                kept.insert(0, row)
         if len(kept) < len(known):
             write_atomic(self.path, "".join(f"{to_json(row)}\n" for row in kept))
         return len(known) - len(kept)

@@ -10,6 +10,7 @@ from art_examples.quickstart import report
 from art_examples.quickstart.run_directory import Options, RunDirectory
 
 from art_langgraph import Evaluation, Scenario, StepResult, Trajectory, TrajectoryGroup
+from art_langgraph.costs import Cost, Tokens
 from art_langgraph.loop.watch.record import StepRecord
 from trainer_server.wire import ConfigError
 
@@ -24,7 +25,8 @@ def record(step: int) -> StepRecord:
     result = StepResult(policy="cities", version=step, metrics=metrics)
     scenario = Scenario(input="How warm is it in Oslo?", metadata={"tool": "get_weather"})
     group = TrajectoryGroup(scenario=scenario, trajectories=[Trajectory(scenario=scenario, reward=0.5)])
-    return StepRecord(step, result, [group], {"rollout": 2.0, "train": 1.0, "swap": 0.25})
+    cost = Cost(runs=1, tokens=Tokens(100, 10), seconds=3.0, gpu_hours=0.5, gpu_usd=1.0)
+    return StepRecord(step, result, [group], {"rollout": 2.0, "train": 1.0, "swap": 0.25}, cost=cost)
 
 
 def test_a_run_is_resumed_by_its_name_or_as_the_latest_with_its_seed() -> None:
@@ -65,7 +67,11 @@ def test_the_summary_has_the_promised_form() -> None:
     measured = Evaluation([Trajectory(scenario=Scenario(input="x"), reward=1.0)], version=0)
     seconds = {"ready": 10.0, "measuring": 5.0, "total": 60.0}
     directory.write_summary(report.summary(3, rows, measured, measured, seconds))
-    assert json.loads((directory.path / "summary.json").read_text()) == {
+    summary = json.loads((directory.path / "summary.json").read_text())
+    cost = summary.pop("cost")
+    assert (cost["runs"], cost["tokens"]["prompt"], cost["usd"]) == (2, 200, 2.0)
+    assert (cost["gain"], cost["gain_per_usd"]) == (0.0, 0.0)
+    assert summary == {
         "seed": 3,
         "steps": 2,
         "before": {"success": 1.0, "n": 1},

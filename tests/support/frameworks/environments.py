@@ -1,7 +1,7 @@
 """Environments with other frameworks beside our client: `pip install art-langgraph FRAMEWORK`, as a user would.
 
 There are two, because some frameworks need version 3 of the package `openai`, and others version 2. Versions are pinned
-to the minor: the tests compare what the frameworks send with the table in docs/frameworks.md.
+to the minor: the tests compare what the frameworks send with the table in docs/capture/frameworks/index.md.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Framework:
     """A framework, and how its agent speaks to a model.
 
     Attributes:
-        name: As the table of docs/frameworks.md has it.
+        name: As the table of docs/capture/frameworks/index.md has it.
         script: Name of its file in tests/frameworks/agents.
         package: The package whose version the table has.
         environment: A key of `environments.PACKAGES`.

@@ -27,13 +27,13 @@ Command = Callable[[Path], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class RealServer:
-    """tools: how many it has at least. kept: scenarios of 16 that must be left at least. data: whether it works on data
+    """tools: how many it has at least. kept: scenarios of 10 that must be left at least. data: whether it works on data
     of ours, of which each run gets a copy."""
 
     name: str
     command: Command
     tools: int
-    kept: int = 16
+    kept: int = 10
     tables: Callable[[Path], dict[str, Sequence[Any]]] = lambda _: {}
     needs: str = "python"
     data: bool = True
@@ -118,11 +118,11 @@ SERVERS = (
     RealServer("mcp-server-sqlite", _sqlite, tools=6),
     RealServer("server-everything", lambda _: npx("server-everything"), tools=10, needs="npx", data=False),
     RealServer("server-filesystem", _filesystem, tools=11, needs="npx"),
-    RealServer("server-memory", lambda _: npx("server-memory"), tools=9, kept=12, needs="npx"),
+    RealServer("server-memory", lambda _: npx("server-memory"), tools=9, kept=8, needs="npx"),
 )
 
 
-async def try_out(server: RealServer, where: Path, n: int = 16) -> Row:
+async def try_out(server: RealServer, where: Path, n: int = 10) -> Row:
     """Generates scenarios for a server, on fresh data."""
     command = server.command(where)
     cache = Home.find().cache / "test-envs" / "npm"

