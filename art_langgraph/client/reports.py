@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,7 @@ import httpx
 
 from art_langgraph.capture.background import Background, at_exit
 from art_langgraph.capture.release import Server, token_of
+from art_langgraph.client.transport import certificates
 from art_langgraph.notices import warn_once
 from art_langgraph.redaction import redacted
 from art_langgraph.trajectory import Trajectory
@@ -34,7 +35,7 @@ _TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 _GIVE_UP = 30.0
 """Seconds for which a run is sent again while no server answers."""
 _MOST = 1000
-"""Runs that may wait to be sent. Later ones are left out."""
+"""Runs that may wait to be sent to a server. Later ones are left out."""
 _REMEMBERED = 10_000
 """Runs of which is known where they were sent."""
 _LAST = 5.0
@@ -50,7 +51,7 @@ OFF = "ART_REPORT_RUNS"
 @dataclass(frozen=True, slots=True)
 class _Report:
     run: Trajectory
-    servers: tuple[Server, ...]
+    server: Server
     since: float = field(default_factory=time.monotonic)
 
 
@@ -67,14 +68,20 @@ def report(run: Trajectory, asked: Collection[Server], otherwise: Connection | N
         servers = ((otherwise.url, otherwise.api_key),)
     if not servers or run.rollout_id is None or run.imported or os.environ.get(OFF) == "0":
         return
-    if _reports.waiting() >= _MOST:
-        _not_sent(run, f"{_MOST} runs wait to be sent")
-        return
     with _lock:
         _told[run.id] = servers
         while len(_told) > _REMEMBERED:
             _told.popitem(last=False)
-    _reports.put(_Report(run.model_copy(), servers))
+        for server in servers:
+            if server[0] not in _reports:
+                _reports[server[0]] = Background("art-reports", _opened, pause=0.05)
+    as_it_is = run.model_copy()
+    for server in servers:
+        reports = _reports[server[0]]
+        if reports.waiting() >= _MOST:
+            _not_sent(run, f"{_MOST} runs wait to be sent to {server[0]}")
+        else:
+            reports.put(_Report(as_it_is, server))
 
 
 def report_again(run: Trajectory) -> None:
@@ -86,7 +93,9 @@ def report_again(run: Trajectory) -> None:
 
 def flush(timeout: float = _LAST) -> None:
     """Waits until all runs that were reported by now are sent, for `timeout` seconds at most."""
-    _reports.flush(timeout)
+    until = time.monotonic() + timeout
+    for reports in list(_reports.values()):
+        reports.flush(max(0.0, until - time.monotonic()))
 
 
 def trace_of(run: Trajectory) -> RunTrace:
@@ -139,7 +148,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def _opened() -> Iterator[Callable[[list[_Report]], int]]:
-    with httpx.Client(timeout=_TIMEOUT) as http:
+    with httpx.Client(timeout=_TIMEOUT, verify=certificates()) as http:
 
         def send(waiting: list[_Report]) -> int:
             newest = {one.run.id: one for one in waiting}
@@ -152,25 +161,27 @@ def _opened() -> Iterator[Callable[[list[_Report]], int]]:
 
 
 def _sent(http: httpx.Client, one: _Report) -> bool:
-    """Whether the servers have a run, or never will: then the log says why."""
+    """Whether the server has a run, or never will: then the log says why."""
     try:
         body = to_json(trace_of(redacted(one.run)))
     except Exception as error:  # what a graph puts into a run is the user's
         _not_sent(one.run, f"it cannot be written as JSON: {type(error).__name__}: {beginning(str(error), 200)}")
         return True
-    for url, key in one.servers:
-        try:
-            headers = {"Authorization": f"Bearer {token_of(key)}", "Content-Type": "application/json"}
-            answer = http.put(f"{url}/api/rollouts/{one.run.rollout_id}/trace", content=body, headers=headers)
-        except httpx.TransportError as error:
-            if time.monotonic() < one.since + _GIVE_UP:
-                return False
-            _not_sent(one.run, f"no trainer server answers at {url} ({type(error).__name__})")
-        except Exception as error:  # a key's function is the user's
-            _not_sent(one.run, f"{type(error).__name__}: {beginning(str(error), 200)}")
-        else:
-            if not answer.is_success:
-                _not_sent(one.run, f"{url} refused it: HTTP {answer.status_code}, {beginning(answer.text, 200)}")
+    url, key = one.server
+    try:
+        headers = {"Authorization": f"Bearer {token_of(key)}", "Content-Type": "application/json"}
+        answer = http.put(f"{url}/api/rollouts/{one.run.rollout_id}/trace", content=body, headers=headers)
+    except httpx.TransportError as error:
+        if time.monotonic() < one.since + _GIVE_UP:
+            return False
+        _not_sent(one.run, f"no trainer server answers at {url} ({type(error).__name__})")
+    except Exception as error:  # a key's function is the user's
+        _not_sent(one.run, f"{type(error).__name__}: {beginning(str(error), 200)}")
+    else:
+        if answer.status_code == 410:
+            log.info("%s was deleted at %s, and is not told of again", one.run.rollout_id, url)
+        elif not answer.is_success:
+            _not_sent(one.run, f"{url} refused it: HTTP {answer.status_code}, {beginning(answer.text, 200)}")
     return True
 
 
@@ -193,10 +204,12 @@ def unsent() -> int:
 
 
 def _last() -> None:
-    left: Sequence[_Report] = _reports.close(_LAST)
-    if number := unsent() + len(left):
+    until = time.monotonic() + _LAST
+    left = sum(len(reports.close(max(0.0, until - time.monotonic()))) for reports in list(_reports.values()))
+    if number := unsent() + left:
         log.warning("the trainer server's dashboard does not show what %d runs did: they could not be sent", number)
 
 
-_reports = Background("art-reports", _opened, pause=0.05)
+_reports: dict[str, Background[_Report]] = {}
+"""By address of a server: what waits to be sent. One that does not answer must not keep others waiting."""
 at_exit(_last)

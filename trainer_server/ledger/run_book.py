@@ -21,7 +21,7 @@ from trainer_server.ledger.redaction import Redaction
 from trainer_server.ledger.run_rows import change, note_text, note_trace, note_version, row_of
 from trainer_server.ledger.sqlite.file import LedgerFile
 from trainer_server.ledger.sqlite.slices import delete_in_slices
-from trainer_server.wire import CompletionStatus, RunTrace
+from trainer_server.wire import CompletionStatus, Gone, RunTrace
 from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.text import writable
 
@@ -68,10 +68,15 @@ class RunBook:
             run_id: Id of the rollout.
             trace: What the run did.
             answer: The beginning of what it answered, for a search.
+
+        Raises:
+            Gone: A user deleted the rollout.
         """
         trace, answer = self._redaction.trace(trace), self._redaction.text(answer)
         record = zlib.compress(to_json(trace).encode(), 6)
         with self._file.lock, self._file.opened() as db, db:
+            if db.execute("SELECT 1 FROM erased WHERE rollout = ?", (writable(run_id),)).fetchone():
+                raise Gone(f"rollout {run_id!r} was deleted: what is told of it now is not kept", code="deleted")
             number = note_trace(db, run_id, trace, answer)
             db.execute("INSERT OR REPLACE INTO run_traces VALUES (?, ?)", (number, record))
 
@@ -159,7 +164,7 @@ class RunBook:
             return {one for (one,) in db.execute(query, (policy,))}
 
     def erase(self, run_ids: Sequence[str], policy: str | None = None) -> int:
-        """Deletes runs, with all that clients told of them.
+        """Deletes runs, with all that clients told of them. A trace of one that still comes is refused.
 
         Args:
             run_ids: Ids of rollouts.
@@ -172,6 +177,7 @@ class RunBook:
         wanted = "SELECT number FROM runs WHERE id IN (SELECT value FROM json_each(?))"
         with self._file.lock, self._file.opened() as db, db:
             deleted = _delete(db, [number for (number,) in db.execute(wanted, ids)])
+            db.execute("INSERT OR IGNORE INTO erased SELECT value FROM json_each(?)", ids)
             if policy is not None:
                 for table in ("run_minutes", "run_steps"):
                     db.execute(f"DELETE FROM {table} WHERE policy = ?", (policy,))

@@ -9,11 +9,12 @@ from starlette.exceptions import HTTPException
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import LedgerError
 from trainer_server.policies.export import ExportAbandoned
-from trainer_server.wire import ARTError, Conflict, NotFound, NotStored, Refusal, Unprocessable
+from trainer_server.wire import ARTError, Conflict, Gone, NotFound, NotStored, Refusal, Unprocessable
 
 STATUS: dict[type[ARTError], int] = {
     NotFound: 404,
     Conflict: 409,
+    Gone: 410,
     Unprocessable: 422,
     NotStored: 507,
     LedgerError: 503,

@@ -21,6 +21,7 @@ class ARTError(Exception):
     │   └── PinIgnored     another version answered a run, or at another temperature, than was asked for
     ├── Refusal            inside the server: a request is refused, and its client can do something about it
     │   ├── NotFound       the request names something that does not exist (HTTP 404)
+    │   ├── Gone           the request tells of something that a user deleted (HTTP 410)
     │   ├── Conflict       the current state does not allow the request (HTTP 409)
     │   ├── Unprocessable  the content of the request cannot be used (HTTP 422)
     │   └── NotStored      the content of the request could not be written to disk (HTTP 507)
@@ -99,6 +100,10 @@ class Refusal(ARTError):
 
 class NotFound(Refusal):
     """A request names something that does not exist."""
+
+
+class Gone(Refusal):
+    """A request tells of something that a user has deleted."""
 
 
 class Conflict(Refusal):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from art_langgraph import ChatART, TrajectoryGroup, gather, rollout, session
+from art_langgraph.capture.background import Background
 from art_langgraph.client import reports
 from art_langgraph.client.reports import flush, report, trace_of, unsent
 from art_langgraph.trajectory import CompletionCall, NodeRun, Scenario, ToolCall, Trajectory
@@ -16,14 +17,6 @@ from tests.support.graphs import counting
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import Connection, RunTrace
 from trainer_server.wire.rollouts import TraceCall, TraceNode, TraceTool
-
-
-@pytest.fixture(autouse=True, scope="module")
-def nothing_waits() -> None:
-    """What other tests could not send, because their servers have ended, is given up at once."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(reports, "_GIVE_UP", 0.0)
-        flush(30)
 
 
 def told(server: TrainerServer, run: Trajectory) -> RunTrace:
@@ -120,10 +113,40 @@ def test_a_run_that_cannot_be_told_is_counted_and_said_once(
     assert "ART_REPORT_RUNS=0" in caplog.text
 
 
+async def test_a_server_that_does_not_answer_keeps_no_other_waiting(connected: TrainerServer) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        gone = Connection(f"http://127.0.0.1:{listener.getsockname()[1]}", "key")
+    report(Trajectory(scenario=Scenario(input="x"), rollout_id="r-gone"), (), gone)
+    run = await rollout(counting(), "say so")
+    told_soon = reports._reports[connected.url]
+    assert told_soon.flush(30)
+    assert connected.app.state.server.runs.traced(run.rollout_id) is not None
+    assert reports._reports[gone.url].waiting() == 1, "it is tried again for a while"
+
+
+async def test_a_run_that_was_deleted_is_not_told_of_again(
+    connected: TrainerServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = await rollout(counting(), "say so")
+    told(connected, run)
+    with connected.http() as http:
+        assert http.post("/api/rollouts/erase", json={"rollouts": [run.rollout_id]}).status_code == 200
+    before = unsent()
+    with caplog.at_level(logging.INFO):
+        reports.report_again(run.model_copy(update={"reward": 1.0}))
+        flush(30)
+    assert connected.app.state.server.runs.traced(run.rollout_id) is None
+    assert unsent() == before
+    assert "was deleted at" in caplog.text
+
+
 def test_what_is_not_to_be_told_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[Any] = []
-    monkeypatch.setattr(reports._reports, "put", sent.append)
     server = Connection("http://127.0.0.1:1", "key")
+    waiting: Background[Any] = Background("art-reports", reports._opened, pause=0.0)
+    sent: list[Any] = []
+    monkeypatch.setattr(waiting, "put", sent.append)
+    monkeypatch.setitem(reports._reports, server.url, waiting)
     run = Trajectory(scenario=Scenario(input="x"), rollout_id="r")
     report(run, ())
     report(run.model_copy(update={"rollout_id": None}), (), server)

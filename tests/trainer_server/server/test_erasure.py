@@ -67,6 +67,14 @@ def test_of_a_deleted_rollout_nothing_is_left_in_the_home(server: TrainerServer)
         assert http.get("/api/rollouts/ro-forget-0").status_code == 404
         assert http.get(f"/api/jobs/{job['id']}").status_code == 404
         assert "ro-forget-0" not in searched(http, "zebrafinch")
+        late = {
+            "id": "tr-ro-forget-0",
+            "scenario": {"id": "s", "input": MARK},
+            "started": 1.0,
+            "output": f"{MARK}-runs",
+        }
+        refused = http.put("/api/rollouts/ro-forget-0/trace", json=late)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (410, "deleted")
         assert http.get(f"/api/completions/{kept}").status_code == 200
         again = http.post("/api/rollouts/erase", json=body).json()
         assert (again["completions"], again["jobs"]) == (0, 0)

@@ -84,7 +84,9 @@ CREATE INDEX IF NOT EXISTS rollouts_changed ON rollouts (changed);
 CREATE INDEX IF NOT EXISTS draws_time ON draws (time);
 """
 """For retention."""
-SCHEMA = DatabaseSchema(script(_FIRST), script(_BY_AGE))
+_ERASED = "CREATE TABLE IF NOT EXISTS erased (rollout TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;"
+"""Ids of rollouts that a user deleted: what a client tells of them afterwards is refused."""
+SCHEMA = DatabaseSchema(script(_FIRST), script(_BY_AGE), script(_ERASED))
 
 
 class LedgerFile:

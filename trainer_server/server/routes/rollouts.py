@@ -96,7 +96,7 @@ async def get_trace(rollout: str, sources: SourcesDep) -> Response:
 @router.put("/{rollout}/trace", status_code=204)
 async def put_trace(rollout: NewRolloutId, request: Request, server: ServerDep) -> None:
     """Takes what a client knows of a run that has ended (`RunTrace`): nodes, tool calls, rewards. The dashboard shows
-    it. It is kept as long as the rollout, and another one takes its place."""
+    it. It is kept as long as the rollout, and another one takes its place. 410 once the rollout was deleted."""
     await asyncio.to_thread(_trace, server, rollout, await request.body())
 
 
