@@ -138,6 +138,11 @@ class Plan(BaseModel):
         return self
 
     @property
+    def executed(self) -> bool:
+        """Whether the result of each call is known, so that the reference can be shown."""
+        return len(self.observations) == len(self.reference)
+
+    @property
     def asks(self) -> bool:
         """Whether the task asks for information, and not only for an action."""
         taken = {need for step in self.reference for need in step.needs}

@@ -40,7 +40,7 @@ def demonstrations(
     return [
         Conversation(messages=[prompt, *demonstration(scenario)], tools=described)
         for scenario in scenarios
-        if len(scenario.plan.observations) == len(scenario.plan.reference)
+        if scenario.plan.executed
     ]
 
 
@@ -57,7 +57,7 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
         ConfigError: The reference was not executed, or a later step takes a value that the results do not have.
     """
     plan = scenario.plan
-    if len(plan.observations) != len(plan.reference):
+    if not plan.executed:
         raise ConfigError(f"scenario {scenario.id} was not executed: there are no results to show")
     messages: list[dict[str, Any]] = [*scenario.messages]
     for turn in _turns(plan.reference):

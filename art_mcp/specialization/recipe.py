@@ -24,11 +24,14 @@ from art_mcp.specialization.stages.measured import MeasuredStages
 from art_mcp.specialization.stages.reinforcement import TEMPERATURE, reinforce
 from art_mcp.specialization.stages.selection import put_aside, selected
 from art_mcp.specialization.stages.toolbox import Toolbox, shown
+from art_mcp.specialization.stages.unshown import shown_and_kept
 from art_mcp.specialization.stages.warm_start import Imitation, warm_start
 from art_mcp.specialization.verify import solved, verify
 
 _LEAST = 20.0
 """Seconds of the warm start and of the training at least. With less time they are left out."""
+_STEPS_OF_NEW = 2
+"""Steps for which there must be scenarios that the warm start has not imitated, so that these alone are trained on."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +67,8 @@ class Recipe:
     progress: bool
     _training: list[MCPScenario] = field(init=False)
     _selection: list[MCPScenario] = field(init=False)
+    _shown: list[str] = field(default_factory=list)
+    """Ids of the scenarios that the warm start has imitated."""
     _measured: Sequence[TrajectoryGroup] = ()
     """Runs that measured the difficulty."""
     _selected: dict[int, Evaluation] = field(default_factory=dict)
@@ -87,8 +92,10 @@ class Recipe:
         """Lets the policy imitate demonstrations."""
         if done := self.course.ended("warm start"):
             self.made.warm_start, self.made.version = done["metrics"], done["version"]
+            self._shown = done["scenarios"]
             return
-        imitation = Imitation.of(settings, self._training, self._selection, self.box.tools, self.runs.system, self.seed)
+        training = self._training if self.training.steps == 0 else shown_and_kept(self._training, self.seed)[0]
+        imitation = Imitation.of(settings, training, self._selection, self.box.tools, self.runs.system, self.seed)
         if not imitation.conversations:
             return self._without("warm start", "no reference of the training scenarios was executed")
         allowed = self.course.budget.allows("warm start")
@@ -107,7 +114,13 @@ class Recipe:
             )
             metrics = result.metrics
             trained = round(metrics.get("tokens_unique", 0) * metrics.get("epochs", 0))
-            stage.facts |= {"version": result.version, "metrics": metrics, "tokens": Tokens(trained=trained).summary()}
+            self._shown = imitation.scenarios_in(stage.seconds)
+            stage.facts |= {
+                "version": result.version,
+                "metrics": metrics,
+                "tokens": Tokens(trained=trained).summary(),
+                "scenarios": self._shown,
+            }
             self.made.warm_start, self.made.version = metrics, result.version
             self.course.tell(f"{self.made.model}: {_imitated(metrics)}")
 
@@ -157,11 +170,16 @@ class Recipe:
             with self.course.stage("rl", "no time is left for another step") as stage:
                 await self._end_of_training(stage)
             return
-        about = f"steps of {self.training.groups_per_step} scenarios × {self.training.n} runs"
+        scenarios = self._not_shown()
+        which = "that the warm start did not show" if len(scenarios) < len(self._training) else "of the training"
+        about = (
+            f"steps of {self.training.groups_per_step} scenarios × {self.training.n} runs, "
+            f"from {len(scenarios)} scenarios {which}"
+        )
         with self.course.stage("rl", about) as stage:
             async for record in reinforce(
                 self.agent,
-                self._training,
+                scenarios,
                 policy=self.made.policy,
                 client=self.trainer,
                 training=self.training,
@@ -189,6 +207,12 @@ class Recipe:
                 left = f" ({self.course.budget.text()})" if self.course.budget.text() else ""
                 self.course.tell(f"{record}{left}")
             await self._end_of_training(stage)
+
+    def _not_shown(self) -> list[MCPScenario]:
+        """The training scenarios that the warm start has not imitated. All, if these are too few for some steps."""
+        shown = set(self._shown)
+        left = [one for one in self._training if one.id not in shown]
+        return left if len(left) >= _STEPS_OF_NEW * self.training.groups_per_step else self._training
 
     async def _end_of_training(self, stage: Stage) -> None:
         """Notes the version that the training has made. A step that a killed process has sent is waited for."""

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import get_args
 
 import torch
 
@@ -19,6 +20,7 @@ from trainer_server.ledger.registry import LEDGERS, open_ledger
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
 from trainer_server.process.files import write_atomic
+from trainer_server.process.hardware import DType, cpu_dtype
 from trainer_server.process.identity import server_id
 from trainer_server.process.memory import release
 from trainer_server.training.grpo.loss import LOSSES, register_loss
@@ -198,7 +200,10 @@ def main() -> None:
     parser.add_argument("--tokenizer", required=True, help="fingerprint; completions of other tokenizers are refused")
     parser.add_argument("--revision", help="commit of a base model from the hub; versions carry it")
     parser.add_argument("--ledger", default="sqlite", help=f"{', '.join(LEDGERS)}, or module:factory")
-    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"], help="of the base model")
+    dtype = "bfloat16" if torch.cuda.is_available() else cpu_dtype()
+    parser.add_argument(
+        "--dtype", default=dtype, choices=get_args(DType), help=f"of the base model (on this machine {dtype})"
+    )
     parser.add_argument("--quantization", choices=["4bit", "8bit"], help="of the base model, by bitsandbytes; on GPUs")
     parser.add_argument("--shard", action="store_true", help="divide the base model among the ranks (FSDP2)")
     parser.add_argument("--take-turns", action="store_true", help="with engines, on the same GPUs (serve --share-gpu)")

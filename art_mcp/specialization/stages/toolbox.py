@@ -108,7 +108,7 @@ def _tokens(scenarios: Iterable[MCPScenario]) -> int:
     """Tokens for the longest call or answer of the references, as far as characters tell."""
     longest = 0
     for scenario in scenarios:
-        if len(scenario.plan.observations) != len(scenario.plan.reference):
+        if not scenario.plan.executed:
             continue
         for message in demonstration(scenario):
             if message["role"] == "assistant":
@@ -126,11 +126,7 @@ def shown(training: Sequence[MCPScenario], seed: int) -> list[dict[str, Any]]:
         seed: Seed of the choice.
     """
     order = random.Random(f"shown-{seed}").sample(list(training), len(training))
-    usable = [
-        one
-        for one in order
-        if one.tools and len(one.messages) == 1 and len(one.plan.observations) == len(one.plan.reference)
-    ]
+    usable = [one for one in order if one.tools and len(one.messages) == 1 and one.plan.executed]
     usable.sort(key=lambda one: sum(len(seen.text) for seen in one.plan.observations) > _LONGEST)
     chosen: list[MCPScenario] = []
     for fresh in (True, False):

@@ -7,7 +7,7 @@ import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 from langchain_core.tools import BaseTool
@@ -48,11 +48,14 @@ class Imitation:
         conversations: The demonstrations, those first that teach most.
         validation: Demonstrations of which the loss is measured. Empty: none is.
         config: Settings of the SFT.
+        scenarios: Ids of the scenarios whose references the demonstrations are, in the same order. Empty: they are a
+            user's own.
     """
 
     conversations: list[Conversation]
     validation: list[Conversation]
     config: SFTConfig
+    scenarios: list[str] = field(default_factory=list)
 
     def imitated_in(self, seconds: float | None) -> list[Conversation]:
         """The demonstrations to imitate: where there is no time for all, as many as there is time for.
@@ -60,8 +63,15 @@ class Imitation:
         Args:
             seconds: The time of the warm start. None: there is no limit.
         """
-        passes = self._passes(seconds)
-        return self.conversations if passes >= 1 else self.conversations[: math.ceil(passes * len(self.conversations))]
+        return self.conversations[: self._count(seconds)]
+
+    def scenarios_in(self, seconds: float | None) -> list[str]:
+        """Ids of the scenarios that these demonstrations show.
+
+        Args:
+            seconds: As that of `imitated_in`.
+        """
+        return self.scenarios[: self._count(seconds)]
 
     def measured_in(self, seconds: float | None) -> list[Conversation]:
         """The demonstrations to measure on, if there is time for a second pass. In the first one each update meets
@@ -71,6 +81,10 @@ class Imitation:
             seconds: The time of the warm start. None: there is no limit.
         """
         return self.validation if self._passes(seconds) >= 2 else []
+
+    def _count(self, seconds: float | None) -> int:
+        passes = self._passes(seconds)
+        return len(self.conversations) if passes >= 1 else math.ceil(passes * len(self.conversations))
 
     def _passes(self, seconds: float | None) -> float:
         """How many passes over all demonstrations there is time for, about."""
@@ -100,12 +114,13 @@ class Imitation:
             system: Its system prompt.
             seed: Seed of the order, unless the settings have their own.
         """
-        if settings.conversations is None:
-            imitated = [_answers_alone(one) for one in demonstrations(varied(training), tools, system)]
-            measured = [_answers_alone(one) for one in demonstrations(selection, tools, system)]
-        else:
-            imitated, measured = load_conversations(settings.conversations), []
-        return cls(imitated, measured, settings.config or planned(imitated, seed))
+        if settings.conversations is not None:
+            given = load_conversations(settings.conversations)
+            return cls(given, [], settings.config or planned(given, seed))
+        executed = [one for one in varied(training) if one.plan.executed]
+        imitated = [_answers_alone(one) for one in demonstrations(executed, tools, system)]
+        measured = [_answers_alone(one) for one in demonstrations(selection, tools, system)]
+        return cls(imitated, measured, settings.config or planned(imitated, seed), [one.id for one in executed])
 
 
 def _answers_alone(demonstration: Conversation) -> Conversation:

@@ -12,6 +12,7 @@ from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.install import PLUGINS, engine_python
 from trainer_server.engines.vllm.parsers import Parsers, argument
 from trainer_server.process.environment import inherited
+from trainer_server.process.hardware import cpu_dtype
 from trainer_server.wire import EngineError, Home
 from trainer_server.wire.policies import TARGETS
 
@@ -68,6 +69,7 @@ def command(
         *(("--enable-sleep-mode",) if sleeps else ()),
         # vLLM's prefix cache keeps whole blocks only: on CPUs of 128 tokens by default, and 32 is the least it takes.
         *(("--block-size", "32") if cpu else ()),
+        *(("--dtype", cpu_dtype()) if cpu and cpu_dtype() != "bfloat16" else ()),
         *(IN_ENGINE if cpu and small_machine() and not shares_model(extra) else ()),
         # The context of the model's configuration, or what the KV cache holds where that is less.
         *(() if argument(extra, "--max-model-len") else ("--max-model-len", "auto")),

@@ -46,6 +46,15 @@ def test_without_time_for_all_the_first_demonstrations_are_imitated() -> None:
     assert 10 < len(imitation.imitated_in(120)) < 30
 
 
+def test_the_scenarios_that_were_shown_are_known() -> None:
+    plan = Plan(reference=[Step(tool="look")], observations=[Observation(text="42")], facts=["42"])
+    executed = [MCPScenario.make(f"Look, {number}.", plan) for number in range(40)]
+    never = MCPScenario.make("Look.", Plan(reference=[Step(tool="look")]))
+    imitation = Imitation.of(WarmStart(), [never, *executed], [], [], "s" * 100_000, seed=0)
+    assert sorted(imitation.scenarios_in(None)) == sorted(one.id for one in executed)
+    assert len(imitation.scenarios_in(10)) == len(imitation.imitated_in(10)) < 40
+
+
 def test_demonstrations_with_other_calls_come_before_the_same_ones_in_other_words() -> None:
     def scenario(task: str, kind: Kind, *tools: str) -> MCPScenario:
         return MCPScenario.make(task, Plan(reference=[Step(tool=tool) for tool in tools], kind=kind))

@@ -1,0 +1,49 @@
+"""Which training scenarios the warm start does not show, so that the reinforcement learning has something to learn.
+
+A policy solves nearly all scenarios whose calls it has imitated, and runs that all succeed teach nothing. What it lacks
+are calls that it has not seen: those it meets in the reinforcement learning for the first time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+from art_mcp.canonical import canonical
+from art_mcp.scenarios.plan import MCPScenario
+
+SHARE = 0.2
+"""Share of the different calls that is kept for the reinforcement learning."""
+_LEAST = 2
+"""Different calls of the same tools that the warm start shows at least."""
+
+
+def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCPScenario], list[MCPScenario]]:
+    """Divides training scenarios by their calls: those that the warm start may show, and those that it must not.
+
+    Of the calls of the same tools in the same kind of task, SHARE is kept, and _LEAST are shown. The same scenarios and
+    the same seed give the same division.
+
+    Args:
+        training: The training scenarios.
+        seed: Seed of the choice.
+
+    Returns:
+        The scenarios to show, and those that are kept. No calls are in both.
+    """
+    calls = list[str]()
+    alike: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+    for one in training:
+        plan = one.plan
+        calls.append(canonical([[step.tool, step.arguments] for step in plan.reference]))
+        alike[plan.kind, *one.tools].add(calls[-1])
+    kept: set[str] = set()
+    owed = 0.0
+    for key, different in sorted(alike.items()):
+        owed += SHARE * len(different)
+        count = min(int(owed), max(0, len(different) - _LEAST))
+        kept.update(random.Random(f"kept-{seed}-{canonical(key)}").sample(sorted(different), count))
+        owed -= count
+    shown = [one for one, its in zip(training, calls, strict=True) if its not in kept]
+    return shown, [one for one, its in zip(training, calls, strict=True) if its in kept]

@@ -1,0 +1,34 @@
+"""Which training scenarios the warm start leaves to the reinforcement learning."""
+
+from __future__ import annotations
+
+from art_mcp import MCPScenario
+from art_mcp.scenarios.plan import Kind, Plan, Step
+from art_mcp.specialization.stages.unshown import shown_and_kept
+
+
+def scenario(task: str, value: int, *tools: str, kind: Kind = "single") -> MCPScenario:
+    return MCPScenario.make(task, Plan(reference=[Step(tool=one, arguments={"at": value}) for one in tools], kind=kind))
+
+
+def calls(scenarios: list[MCPScenario]) -> set[tuple[tuple[str, ...], int]]:
+    return {(one.tools, one.plan.reference[0].arguments["at"]) for one in scenarios}
+
+
+def test_a_fifth_of_the_different_calls_is_kept_whatever_the_words() -> None:
+    every = [scenario(f"Look at {at}, {words}.", at, "look") for at in range(20) for words in ("please", "now", "soon")]
+    every += [scenario(f"Look at {at} and list.", at, "look", "list", kind="pair") for at in range(10)]
+    shown, kept = shown_and_kept(every, seed=0)
+    assert calls(shown).isdisjoint(calls(kept))
+    assert sorted(one.id for one in [*shown, *kept]) == sorted(one.id for one in every)
+    assert {len([one for one in calls(kept) if one[0] == tools]) for tools in (("look",), ("look", "list"))} == {4, 2}
+    assert shown_and_kept(every, seed=0) == (shown, kept) != shown_and_kept(every, seed=1)
+
+
+def test_calls_without_others_of_their_tools_are_shown() -> None:
+    single = [scenario(f"Do {tool}, {words}.", 1, tool) for tool in "abcdefghij" for words in ("please", "now")]
+    assert shown_and_kept(single, seed=0) == (single, [])
+    pairs = [scenario(f"Do {tool} {at}.", at, tool) for tool in "abcdefghij" for at in range(3)]
+    shown, kept = shown_and_kept(pairs, seed=0)
+    assert len(kept) == 6
+    assert all(len([one for one in shown if one.tools == (tool,)]) >= 2 for tool in "abcdefghij")
