@@ -162,11 +162,15 @@ class JobAPI(ServerAPI):
         )
         with progress_bar(*columns, shown=progress is not None) as bar:
             task = bar.add_task(progress or "", total=1.0, measured="")
+            held_up = None
             try:
                 async with asyncio.timeout(timeout):
                     while not job.status.final:
                         job = await self.job(job.id, wait=_GLANCE if progress else _WAIT)
                         bar.update(task, completed=job.progress or 0.0, measured=losses(job.measured))
+                        if job.held_up not in (None, held_up):
+                            held_up = job.held_up
+                            log.warning("%s stays open, and waits: %s", job.id, held_up)
             except TimeoutError:
                 raise TimeoutError(
                     f"{job.id} on policy {job.policy!r} is {job.status.value} after {timeout:g} s and goes on: wait "

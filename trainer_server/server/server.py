@@ -219,6 +219,12 @@ class Server:
     def ready(self) -> bool:
         return bool(self.engines.live)
 
+    @property
+    def trouble(self) -> str | None:
+        """Why an engine or the trainer does not work, in its own words; None: nothing is known to be wrong."""
+        failures = (self.failure, *(engine.failure for engine in self.engines), self.jobs.failure)
+        return next(filter(None, failures), None)
+
     async def start(self) -> None:
         """Starts the trainer process and, in the background, the engines; `/health` tells when they are ready."""
         await self.jobs.start()

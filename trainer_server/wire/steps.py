@@ -370,6 +370,9 @@ class Job(BaseModel):
     """Unix time, seconds; None until the job is final."""
     error: str | None = None
     """Why the job failed or was cancelled."""
+    held_up: str | None = None
+    """Why an open job does not go on: the trainer or an engine does not start. None: as far as the server knows, it
+    does. Lists leave it out."""
     result: StepResult | None = None
     """What the job made; None unless it succeeded."""
     progress: float | None = None

@@ -26,7 +26,6 @@ async def health(server: ServerDep, request: Request) -> dict[str, object]:
     token = token_of(request.scope)
     if token is None:
         return {"ready": server.ready}
-    failures = (server.failure, *(engine.failure for engine in server.engines), server.jobs.failure)
     return {
         "ready": server.ready,
         "engines": [engine.ready for engine in server.engines],
@@ -34,7 +33,7 @@ async def health(server: ServerDep, request: Request) -> dict[str, object]:
         **_parsers(server),
         "gpus": server.gpus,
         "gpu_hour_price": server.config.gpu_hour_price,
-        "error": next(filter(None, failures), None) if token.scope.covers(Scope.train) else None,
+        "error": server.trouble if token.scope.covers(Scope.train) else None,
     }
 
 

@@ -31,7 +31,7 @@ async def show_job(
     job = await server.jobs.status.wait(_checked(job_id), wait)
     if job is None:
         raise NotFound(f"there is no job {job_id!r}", code="not_found")
-    return job
+    return job if job.status.final else job.model_copy(update={"held_up": server.trouble})
 
 
 @router.post("/{job_id}/cancel")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from fastapi import APIRouter, Request, Response
 
@@ -26,6 +27,10 @@ router = APIRouter(prefix="/api/policies", tags=["policies"])
 
 _CREATION = 600.0
 """Seconds that a request waits for its policy to be made."""
+_GLANCE = 2.0
+"""Seconds after which such a request looks whether the trainer works."""
+_IN_VAIN = 3
+"""Starts of the trainer in vain after which such a request waits no longer."""
 
 
 @router.post("", status_code=201)
@@ -143,14 +148,19 @@ async def _make(server: Server, spec: PolicySpec) -> None:
 
 
 async def _wait(server: Server, job_id: str, name: str) -> str | None:
-    """Waits until a job is final; returns its error. Raises APIError 503 where that takes too long."""
-    job = await server.jobs.status.wait(job_id, _CREATION)
-    if job is None:
-        return f"jobs/{job_id} in the server's home was deleted meanwhile; send the request again"
-    if not job.status.final:
-        message = f"policy {name!r} waits for the jobs before it; ask again"
-        raise APIError(503, message, code="busy", retry_after=10)
-    return job.error
+    """Waits until a job is final; returns its error. Raises APIError 503 where that takes too long, or the trainer does
+    not start."""
+    deadline = time.monotonic() + _CREATION
+    while time.monotonic() < deadline:
+        job = await server.jobs.status.wait(job_id, _GLANCE)
+        if job is None:
+            return f"jobs/{job_id} in the server's home was deleted meanwhile; send the request again"
+        if job.status.final:
+            return job.error
+        trainer = server.jobs.process
+        if trainer.failure and trainer.in_vain >= _IN_VAIN:
+            raise APIError(503, f"policy {name!r} cannot be made now: {trainer.failure}", code="trainer_not_ready")
+    raise APIError(503, f"policy {name!r} waits for the jobs before it; ask again", code="busy", retry_after=10)
 
 
 def _forked(server: Server, spec: PolicySpec, fork: Fork) -> PolicySpec:

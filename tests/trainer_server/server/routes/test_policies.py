@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import sys
 from pathlib import Path
 
 import pytest
 
+from art_langgraph import TrainerClient
 from tests.support.jobs import answers, ask, step, version_of
-from tests.support.trainer_server import TrainerServer, trainer_server_on
+from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
+from trainer_server.jobs import supervisor
+from trainer_server.server.routes import policies
 
 
 @pytest.mark.slow
@@ -50,3 +56,26 @@ def test_what_cannot_be_promoted_is_refused(
     with server.http() as http:
         assert http.put(f"/api/policies/{policy}/promotion", json=body).status_code == status
         assert http.get("/api/policies/agent").json()["promoted"] is None
+
+
+async def test_clients_are_told_that_the_trainer_does_not_start(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = [sys.executable, "-c", "raise SystemExit('RuntimeError: no such kernel')"]
+    monkeypatch.setattr(supervisor, "command", lambda settings: line)
+    monkeypatch.setattr(policies, "_GLANCE", 0.2)
+    with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
+        refused = await asyncio.to_thread(http.post, "/api/policies", json={"name": "p"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "trainer_not_ready")
+        assert "policy 'p' cannot be made now: the trainer ended with status 1" in refused.text
+        assert "no such kernel" in refused.text
+        (job,) = http.get("/api/jobs").json()["jobs"]
+        assert job["status"] == "queued"
+        async with TrainerClient(server.url, TOKEN) as client:
+            waiting = asyncio.create_task(client.wait(await client.job(job["id"]), progress="waiting"))
+            async with asyncio.timeout(30):
+                while "stays open, and waits: the trainer ended" not in caplog.text:
+                    await asyncio.sleep(0.05)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+    assert len([one for one in caplog.records if one.levelno == logging.WARNING and "stays open" in one.message]) == 1
