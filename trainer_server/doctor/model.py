@@ -19,6 +19,7 @@ from trainer_server.engines.vllm.parsers import Choice, Parsers
 from trainer_server.engines.vllm.registry import Registry
 from trainer_server.planning.model_shape import ModelShape
 from trainer_server.planning.plan import Plan, Workload, make_plan, remedies
+from trainer_server.process.hardware import cpu_dtype
 from trainer_server.process.machine import GIB, free_disk, gpu_memory, main_memory
 from trainer_server.wire import ConfigError
 
@@ -178,9 +179,9 @@ def _layout(plan: Plan) -> str:
 def _main_memory(shape: ModelShape, rank: int) -> Finding:
     """On CPUs, engine and trainer each hold the model in main memory."""
     parts = {
-        "weights, twice": 2 * shape.weight_bytes / GIB,
+        f"weights in {cpu_dtype()}, twice": 2 * _wide(shape.weight_bytes) / GIB,
         "LoRA, gradients, AdamW": shape.trainer_state_bytes(rank) / GIB,
-        "activations": shape.activation_bytes(_CPU_TOKENS) / GIB,
+        "activations": _wide(shape.activation_bytes(_CPU_TOKENS)) / GIB,
         "KV cache": 2.0,
         "libraries": _CPU_OVERHEAD,
     }
@@ -195,6 +196,11 @@ def _main_memory(shape: ModelShape, rank: int) -> Finding:
     return Finding(_SERVE, "memory", State.ok, text)
 
 
+def _wide(size: int) -> int:
+    """Bytes of what takes `size` bytes in bf16, as this machine's CPU computes with it."""
+    return size if cpu_dtype() == "bfloat16" else 2 * size
+
+
 def check_context(files: ModelFiles, shape: ModelShape | str) -> Finding:
     """Checks the longest context: what the configuration allows, and what a KV cache of 2 GiB on CPUs holds."""
     if files.context is None:
@@ -202,7 +208,7 @@ def check_context(files: ModelFiles, shape: ModelShape | str) -> Finding:
         return Finding(_SERVE, "context", State.warning, text, "--engine-args '--max-model-len N'")
     text = f"{files.context:,} tokens"
     if not gpu_memory() and not isinstance(shape, str):
-        held = 2 * GIB // shape.kv_bytes_per_token
+        held = 2 * GIB // _wide(shape.kv_bytes_per_token)
         if held < files.context:
             text += f"; the KV cache of this machine holds {held:,}, which is then the longest context"
     if files.context < _SHORT_CONTEXT:

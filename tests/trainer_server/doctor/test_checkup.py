@@ -101,7 +101,7 @@ def test_text_output_names_states_and_remedies(tmp_path: Path) -> None:
             (),
             "serve/memory",
             "failed",
-            "GiB (weights, twice",
+            "GiB (weights in ",
         ),
         ({"num_experts": 128}, HERMES, (), "serve/memory", "warning", "num_experts=128"),
         ({}, HERMES, ("--gpus", "1", "--gpu-memory", "24"), "serve/memory", "ok", "fits 1 × 24 GiB"),
