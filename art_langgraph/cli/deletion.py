@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from art_langgraph.cli import policies, trajectories
-from art_langgraph.cli.options import StoreOption, find_trajectory, short_patience
+from art_langgraph.cli.options import JsonOption, StoreOption, find_trajectory, short_patience
+from art_langgraph.cli.printing.lists import only_json
 from trainer_server.wire import ConfigError, Erased, ServerError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def delete_trajectories_command(
     ],
     yes: _YesOption = False,
     local: _LocalOption = False,
+    as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
     """Delete runs: in the store here, and at the trainer server with requests, answers, tokens, rewards and traces.
@@ -62,7 +64,8 @@ def delete_trajectories_command(
             if local or not asyncio.run(_is_rollout(run)):
                 raise
             elsewhere.append(run)
-    _delete(target, found, elsewhere, what=", ".join(runs), yes=yes, local=local)
+    with only_json(as_json) as answer:
+        answer(_delete(target, found, elsewhere, what=", ".join(runs), yes=yes, local=local))
 
 
 @trajectories.app.command("prune")
@@ -75,6 +78,7 @@ def prune_command(
         typer.Option(help="Delete the oldest runs until the store is not larger, GiB.", min=0, show_default=False),
     ] = None,
     yes: _YesOption = False,
+    as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
     """Delete old runs of the store on this machine. The trainer server has its own retention (`serve --keep-days`).
@@ -86,9 +90,11 @@ def prune_command(
     if keep_days is None and keep_gib is None:
         raise ConfigError("trajectories prune: give --keep-days, --keep-gib, or both")
     target = TrajectoryStore(store)
-    _confirm(f"old runs in {target.path}", yes)
-    deleted = target.prune(days=keep_days, most_bytes=None if keep_gib is None else int(keep_gib * 2**30))
-    print(f"{deleted} runs deleted in {target.path}")
+    with only_json(as_json) as answer:
+        _confirm(f"old runs in {target.path}", yes)
+        deleted = target.prune(days=keep_days, most_bytes=None if keep_gib is None else int(keep_gib * 2**30))
+        print(f"{deleted} runs deleted in {target.path}")
+        answer({"store": str(target.path), "runs": deleted})
 
 
 @threads_app.command("delete")
@@ -96,6 +102,7 @@ def delete_thread_command(
     thread: Annotated[str, typer.Argument(help="Id of the thread.")],
     yes: _YesOption = False,
     local: _LocalOption = False,
+    as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
     """Delete all recorded runs of a thread, as `trajectories delete` does.
@@ -110,13 +117,15 @@ def delete_thread_command(
     if not ids:
         raise ConfigError(f"{target.path} has no run of the thread {thread!r}")
     found = [part for one in ids for part in target.parts(one)]
-    _delete(target, found, [], what=f"{len(ids)} runs of the thread {thread}", yes=yes, local=local)
+    with only_json(as_json) as answer:
+        answer(_delete(target, found, [], what=f"{len(ids)} runs of the thread {thread}", yes=yes, local=local))
 
 
 @policies.app.command("delete")
 def delete_policy_command(
     name: Annotated[str, typer.Argument(help="The policy.")],
     yes: _YesOption = False,
+    as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
     """Delete a policy: its versions, its jobs, and all runs in which it answered, here and at the trainer server.
@@ -128,31 +137,36 @@ def delete_policy_command(
     from art_langgraph.client.client import TrainerClient
     from art_langgraph.store import TrajectoryStore
 
-    _confirm(f"the policy {name} with all its versions, jobs and runs", yes)
-
     async def at_the_server() -> Erased:
         async with TrainerClient(retry_for=short_patience()) as trainer:
             return await trainer.delete_policy(name)
 
-    erased = asyncio.run(at_the_server())
-    target = TrajectoryStore(store)
-    deleted = target.delete([run.id for run in target if name in run.versions])
-    print(f"{name}: {erased.versions} versions deleted, and {deleted} runs in {target.path}")
-    _say(erased)
+    with only_json(as_json) as answer:
+        _confirm(f"the policy {name} with all its versions, jobs and runs", yes)
+        erased = asyncio.run(at_the_server())
+        target = TrajectoryStore(store)
+        deleted = target.delete([run.id for run in target if name in run.versions])
+        print(f"{name}: {erased.versions} versions deleted, and {deleted} runs in {target.path}")
+        _say(erased)
+        answer({"policy": name, "store": str(target.path), "runs": deleted, "server": erased.model_dump()})
 
 
 def _delete(
     store: TrajectoryStore, runs: Sequence[Trajectory], elsewhere: Sequence[str], *, what: str, yes: bool, local: bool
-) -> None:
-    """Deletes runs: first at the server, so that the store still knows what to ask for if that fails."""
+) -> dict[str, Any]:
+    """Deletes runs: first at the server, so that the store still knows what to ask for if that fails. Returns what was
+    deleted, as JSON."""
     _confirm(what, yes)
+    erased = None
     if not local:
         rollouts = [*dict.fromkeys(run.rollout_id for run in runs if run.rollout_id), *elsewhere]
         completions = list(dict.fromkeys(call.id for run in runs for call in run.completions if call.id))
         if rollouts or completions:
-            _say(asyncio.run(_at_the_server(rollouts, completions)))
+            erased = asyncio.run(_at_the_server(rollouts, completions))
+            _say(erased)
     deleted = store.delete([run.id for run in runs])
     print(f"{deleted} runs deleted in {store.path}")
+    return {"store": str(store.path), "runs": deleted, "server": erased and erased.model_dump()}
 
 
 async def _at_the_server(rollouts: Sequence[str], completions: Sequence[str]) -> Erased:

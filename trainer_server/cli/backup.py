@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -9,13 +10,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from trainer_server.cli.local import HomeOption, audited, opened
+from trainer_server.cli.local import HomeOption, JsonOption, audited, opened
 from trainer_server.server.backup import back_up, restore
 from trainer_server.wire import Home
 
 
 def backup_command(
     directory: Annotated[Path, typer.Argument(help="Directory to make. It must not exist.", show_default=False)],
+    as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
     """Copy a server's home into a directory. The server may run, and go on answering and training.
@@ -30,12 +32,16 @@ def backup_command(
     console = Console(stderr=True)
     with audited(paths, "backup", str(directory)), console.status("copying") as status:
         sizes = back_up(paths, directory, status.update)
+    if as_json:
+        print(json.dumps({"directory": str(directory), "files": len(sizes), "bytes": sum(sizes.values())}))
+        return
     print(f"{len(sizes)} files, {sum(sizes.values()) / 2**20:,.1f} MiB in {directory}")
 
 
 def restore_command(
     directory: Annotated[Path, typer.Argument(help="Directory that `backup` made. It stays as it is.")],
     home: Annotated[Path, typer.Option("--home", help="The new home. It must not exist, or be empty.")],
+    as_json: JsonOption = False,
 ) -> None:
     """Make a home of a copy. Nothing is overwritten; the copy is checked first.
 
@@ -48,4 +54,7 @@ def restore_command(
     with console.status("copying") as status:
         sizes = restore(directory, paths, status.update)
     with audited(paths, "restore", str(directory)):
-        print(f"{len(sizes)} files in {paths.root}: art-langgraph serve --home {shlex.quote(str(paths.root))}")
+        if as_json:
+            print(json.dumps({"home": str(paths.root), "files": len(sizes), "bytes": sum(sizes.values())}))
+        else:
+            print(f"{len(sizes)} files in {paths.root}: art-langgraph serve --home {shlex.quote(str(paths.root))}")

@@ -21,6 +21,8 @@ HomeOption = Annotated[
     Path | None, typer.Option("--home", help="State directory of the server (ART_HOME, ~/.art-langgraph).")
 ]
 
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
 
 def opened(root: Path | None) -> Home:
     """A home for a command: readable by its owner only, and made if it does not exist. Raises ConfigError."""

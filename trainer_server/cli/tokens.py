@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from trainer_server.cli.local import HomeOption, audited, opened, print_table
+from trainer_server.cli.local import HomeOption, JsonOption, audited, opened, print_table
 from trainer_server.server.access.tokens import Scope, Token, TokenBook
 from trainer_server.wire import Home
 from trainer_server.wire.text import duration
@@ -44,6 +44,7 @@ def create_command(
         int | None,
         typer.Option(help="Tokens of prompts and answers in a minute; then 429. Default: any number.", min=1),
     ] = None,
+    as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
     """Create a token and print it. It is printed this once: the server keeps its hash only.
@@ -60,7 +61,7 @@ def create_command(
             requests_in_flight=requests_in_flight,
             tokens_per_minute=tokens_per_minute,
         )
-    print(secret)
+    print(json.dumps({"name": name, "scope": scope, "token": secret}) if as_json else secret)
     Console(stderr=True).print(
         f"the token of {name}, scope {scope}: give it as ART_API_KEY, or as the API key of a client. It is not shown "
         "again"
@@ -68,9 +69,7 @@ def create_command(
 
 
 @app.command("list")
-def list_command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False, home: HomeOption = None
-) -> None:
+def list_command(as_json: JsonOption = False, home: HomeOption = None) -> None:
     """List the named tokens: scope, creation, last use, expiry, limits. The last use is exact to half a minute."""
     book = TokenBook(Home.find(home))
     tokens, used = book.all(), book.last_used()
@@ -96,11 +95,14 @@ def list_command(
 
 
 @app.command("revoke")
-def revoke_command(name: _NameArgument, home: HomeOption = None) -> None:
+def revoke_command(name: _NameArgument, as_json: JsonOption = False, home: HomeOption = None) -> None:
     """Revoke a token: a running server refuses it from the next request on. Logins by it end too."""
     paths = opened(home)
     with audited(paths, "token.revoke", name):
         token = TokenBook(paths).revoke(name)
+    if as_json:
+        print(json.dumps({"name": token.name, "scope": token.scope, "revoked": True}))
+        return
     print(f"the token of {token.name}, scope {token.scope}, is revoked")
 
 

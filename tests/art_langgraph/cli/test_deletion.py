@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
 
@@ -55,8 +56,11 @@ def test_a_deleted_run_is_in_no_file_of_store_and_server(connected: TrainerServe
     assert store.get(first.id) is None
     assert store.get(other.id) is not None
 
-    elsewhere = art("trajectories", "delete", str(other.rollout_id), "--yes", "--store", str(tmp_path / "none.sqlite"))
-    assert "deleted 1 rollouts, 1 completions" in elsewhere.stdout
+    nowhere = str(tmp_path / "none.sqlite")
+    elsewhere = art("trajectories", "delete", str(other.rollout_id), "--yes", "--json", "--store", nowhere)
+    told = json.loads(elsewhere.stdout)
+    assert (told["store"], told["runs"]) == (nowhere, 0)
+    assert (told["server"]["rollouts"], told["server"]["completions"]) == (1, 1)
     assert files_with(connected.home.root, f"{MARK}-two") == []
     unknown = art("trajectories", "delete", "tr-unknown", "--yes", "--store", str(store.path))
     assert isinstance(unknown.exception, ConfigError)
@@ -96,9 +100,11 @@ def test_a_policy_is_deleted_with_the_runs_here(connected: TrainerServer, tmp_pa
         assert http.post("/api/policies", json={"name": "cli-gone"}).status_code == 201
     store.add(run("a", 1.0, policy="cli-gone"))
     store.add(kept := run("b", 1.0))
-    done = art("policies", "delete", "cli-gone", "--yes", "--store", str(store.path))
+    done = art("policies", "delete", "cli-gone", "--yes", "--json", "--store", str(store.path))
     assert done.exit_code == 0, done.output
-    assert "cli-gone: 1 versions deleted, and 1 runs" in done.stdout
+    told = json.loads(done.stdout)
+    assert (told["policy"], told["runs"], told["server"]["versions"]) == ("cli-gone", 1, 1)
+    assert "cli-gone: 1 versions deleted, and 1 runs" in done.stderr
     assert [one.id for one in store.list()] == [kept.id]
     assert "cli-gone" not in art("policies").stdout
 

@@ -20,11 +20,8 @@ WITHOUT = {
     "engine install",
     "quickstart",
     "serve",
-    "tokens create",  # prints the token alone
-    *("tokens revoke", "backup", "restore"),
-    *("policies delete", "threads delete", "trajectories delete", "trajectories prune"),
 }
-"""Commands that print no facts: they do something, and say in a sentence that it is done."""
+"""Commands that print no facts."""
 
 
 def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:

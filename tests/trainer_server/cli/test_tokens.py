@@ -28,6 +28,10 @@ def test_tokens_are_created_listed_and_revoked_and_the_log_says_who_did_it(tmp_p
     assert "alice" in table
     assert secret not in table
 
+    other = json.loads(art("tokens", "create", "bob", "--scope", "train", "--json", "--home", home).stdout)
+    assert (other["name"], other["scope"], len(other["token"]) > 20) == ("bob", "train", True)
+    told = json.loads(art("tokens", "revoke", "bob", "--json", "--home", home).stdout)
+    assert told == {"name": "bob", "scope": "train", "revoked": True}
     assert "is revoked" in art("tokens", "revoke", "alice", "--home", home).stdout
     assert json.loads(art("tokens", "list", "--json", "--home", home).stdout) == []
     again = art("tokens", "revoke", "alice", "--home", home)
@@ -36,6 +40,8 @@ def test_tokens_are_created_listed_and_revoked_and_the_log_says_who_did_it(tmp_p
     log = [json.loads(line) for line in art("audit", "--json", "--since", "1h", "--home", home).stdout.splitlines()]
     assert [(one["action"], one["target"], one["result"]) for one in log] == [
         ("token.create", "alice, scope rollout", "ok"),
+        ("token.create", "bob, scope train", "ok"),
+        ("token.revoke", "bob", "ok"),
         ("token.revoke", "alice", "ok"),
         ("token.revoke", "alice", "refused"),
     ]

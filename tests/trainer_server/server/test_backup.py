@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import stat
 import threading
@@ -121,15 +122,21 @@ def test_a_server_goes_on_from_a_backup_after_the_original_was_killed_and_lost(
             http.put("/api/rollouts/ro-1", json={"scenario": {"id": "s", "input": "say b"}})
             kept = ask(http, "say b", "p@latest", "ro-1")
             http.post("/api/rollouts/ro-1/reward", json={"reward": 0.5})
-            done = art("backup", str(tmp_path / "copy"), "--home", str(tmp_path / "home"))
+            done = art("backup", str(tmp_path / "copy"), "--json", "--home", str(tmp_path / "home"))
             assert done.exit_code == 0, done.output
+            copied = json.loads(done.stdout)
+            assert copied["bytes"] > copied["files"] > 5
             later = ask(http, "say c", "p@latest")
         files = version_files(first.home, "p", 1)
         for victim in ("trainer", "server"):
             first.kill(victim)
     (tmp_path / "home").rename(tmp_path / "lost")
-    done = art("restore", str(tmp_path / "copy"), "--home", str(tmp_path / "home"))
+    done = art("restore", str(tmp_path / "copy"), "--json", "--home", str(tmp_path / "home"))
     assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {
+        "home": str(tmp_path / "home"),
+        **{key: copied[key] for key in ("files", "bytes")},
+    }
     with processes(tmp_path / "home", base_model) as second:
         second.start()
         assert version_files(second.home, "p", 1) == files
