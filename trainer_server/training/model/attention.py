@@ -35,9 +35,9 @@ _WASTE = 1.15
 """A bucket may compute this many times what its tiles need …"""
 _CALL = 1 << 13
 """… and this many scores more: about what one call costs."""
-_KEPT = 1 << 24
-"""Probabilities of a layer that are kept for the backward pass at most: 32 MiB in bf16, 1 GiB for 30 layers. To compute
-them again takes a fifth of the time of attention."""
+_KEPT = 1 << 25
+"""Bytes of the probabilities of a layer that are kept for the backward pass at most: 32 MiB, 1 GiB for 30 layers. To
+compute them again takes a fifth of the time of attention."""
 _KNOWN = {"position_ids", "use_cache", "cache_position", "output_attentions", "is_causal", "position_embeddings"}
 """Arguments that change nothing about attention over a row."""
 
@@ -182,7 +182,7 @@ class _TreeAttention(torch.autograd.Function):
             p = bucket.probabilities(q, k, heads, window, scale, sinks_H)
             out = bucket.unfold(p @ v, heads)
             out_THD.index_copy_(0, bucket.query_M.index_select(0, bucket.valid_P), out)
-            room -= p.numel()
+            room -= p.nbytes
             if room >= 0:
                 kept.append(p)
         ctx.save_for_backward(q_THD, k_TKD, v_TKD, *kept)
