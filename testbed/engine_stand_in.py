@@ -1,6 +1,7 @@
 """The small engine under vLLM's command line: what a server launches where vLLM would be.
 
-`python testbed/engine_stand_in.py FLAGS…` takes the flags and the environment that vLLM gets; ENGINE names it.
+`python testbed/engine_stand_in.py FLAGS…` takes the flags and the environment that vLLM gets; ENGINE names it. Like
+vLLM it takes middleware, which it finds on its PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -36,11 +39,17 @@ def main() -> None:
 
     from testbed.engine_app import make_app
 
-    def option(name: str) -> str:
-        return sys.argv[sys.argv.index(name) + 1]
+    def options(name: str) -> list[str]:
+        return [value for word, value in pairwise(sys.argv) if word == name]
 
-    app = make_app(os.environ["ENGINE"], option("--served-model-name"), os.environ["VLLM_API_KEY"])
-    uvicorn.run(app, uds=option("--uds"), log_level="error")
+    app = make_app(os.environ["ENGINE"], options("--served-model-name")[0], os.environ["VLLM_API_KEY"])
+    for name in options("--middleware"):
+        module, _, attribute = name.partition(".")
+        app.add_middleware(getattr(import_module(module), attribute))
+    if sockets := options("--uds"):
+        uvicorn.run(app, uds=sockets[0], log_level="error")
+    else:
+        uvicorn.run(app, host=options("--host")[0], port=int(options("--port")[0]), log_level="error")
 
 
 if __name__ == "__main__":

@@ -68,16 +68,22 @@ def trainer_server_on(
 
 @contextmanager
 def trainer_server_over(
-    urls: tuple[str, ...], home: Path, base: Path, *, around: Around = lambda app: app, **settings: Any
+    urls: tuple[str, ...],
+    home: Path,
+    base: Path,
+    *,
+    around: Around = lambda app: app,
+    port: int = 0,
+    **settings: Any,
 ) -> Iterator[TrainerServer]:
-    """The real server over engines that run already.
+    """The real server over engines that run already. port: 0 takes any.
 
     Its trainer computes at normal priority: at a low one it would wait for the tests beside it.
     """
     settings = {"trainer_low_priority": False, "trainer_args": ("--dtype", "float32"), **settings}
     config = ServerConfig(home=Home(home), model=str(base), engine_urls=urls, **settings)
     app = create_app(config, TOKEN)
-    with serving(around(app)) as url:
+    with serving(around(app), port) as url:
         deadline = time.monotonic() + PATIENCE
         while not httpx.get(f"{url}/health").json()["ready"]:
             assert time.monotonic() < deadline

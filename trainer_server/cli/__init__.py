@@ -318,6 +318,14 @@ def command_command(
     trust_remote_code: _TrustOption = False,
     engine_args: Annotated[str, typer.Option(help="Flags passed to vLLM, as one quoted string.")] = "",
     allowed_media_domain: _MediaOption = None,
+    adapters_from: Annotated[
+        str | None,
+        typer.Option(
+            help="The trainer server's address, as this machine sees it: vLLM fetches adapters there, with its key. "
+            "Default: it reads them in the server's home, which must be at the same path here.",
+            envvar="ART_ADAPTERS_FROM",
+        ),
+    ] = None,
 ) -> None:
     """Print the shell line that starts a vLLM fit for `serve --engine-url`, here or on another machine.
 
@@ -325,7 +333,7 @@ def command_command(
     parsers it has, and why, is printed to the standard error.
     """
     from trainer_server.engines.served_model import resolve
-    from trainer_server.engines.vllm.command import command, environment
+    from trainer_server.engines.vllm.command import command, environment, fetching
     from trainer_server.engines.vllm.parsers import parsers_of
     from trainer_server.process.hardware import flavour
 
@@ -346,9 +354,12 @@ def command_command(
         extra=words,
         media_domains=allowed_media_domain or (),
         parsers=parsers,
+        fetches=adapters_from is not None,
     )
     variables = environment(base, "", kv_cache_gib=2, gpus=gpus)
     del variables["VLLM_API_KEY"]
+    if adapters_from is not None:
+        variables |= fetching(adapters_from, home.cache)
     assignments = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     key = 'VLLM_API_KEY="${ART_ENGINE_API_KEY:?is not set: give it the key that serve has}"'
     print(" ".join([key, *assignments, shlex.join(line)]))

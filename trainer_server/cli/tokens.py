@@ -31,7 +31,7 @@ def create_command(
         Scope,
         typer.Option(
             help="rollout: answers, and runs by their id. train: also policies, steps, exports, the dashboard with all "
-            "runs. admin: also promotion, deletion."
+            "runs. admin: also promotion, deletion. engine: adapters, for an engine on another machine."
         ),
     ],
     expires: Annotated[

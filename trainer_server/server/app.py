@@ -57,7 +57,8 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     """
     server = Server(config)
     server.series.register(State(server))
-    keys, audit = Keyring(token, TokenBook(config.home)), AuditLog(config.home)
+    engine_key = config.engine_api_key if config.engine_urls else None
+    keys, audit = Keyring(token, TokenBook(config.home), engine_key=engine_key), AuditLog(config.home)
     sessions = Sessions(keys)
 
     async def write_uses() -> None:

@@ -251,7 +251,7 @@ class TokenInfo(BaseModel):
 
     name: str
     scope: str
-    """`rollout`, `train` or `admin`; each has the rights of those before it."""
+    """`engine`, `rollout`, `train` or `admin`; the last two have the rights of those before them."""
     expires: float | None = None
     """Unix time, seconds; None: never."""
 

@@ -102,6 +102,24 @@ class Version(BaseModel):
     version sampled, over all steps that were sent them (`rollouts`)."""
 
 
+class AdapterFile(BaseModel):
+    """A file of an adapter."""
+
+    name: str
+    size: int
+    """Bytes."""
+    sha256: str
+    """Hexadecimal."""
+
+
+class AdapterFiles(BaseModel):
+    """What `GET /api/policies/{name}/versions/{number}/files` answers."""
+
+    digest: str
+    """SHA-256, hexadecimal, that tells the adapter from all others."""
+    files: list[AdapterFile]
+
+
 class Score(BaseModel):
     """Body of `PUT /api/policies/{name}/versions/{number}/score`."""
 

@@ -7,13 +7,14 @@ import random
 import socket
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.install import PLUGINS, engine_python
 from trainer_server.engines.vllm.parsers import Parsers, argument
 from trainer_server.process.environment import inherited
 from trainer_server.process.hardware import cpu_dtype
-from trainer_server.wire import EngineError, Home
+from trainer_server.wire import ConfigError, EngineError, Home
 from trainer_server.wire.policies import TARGETS
 
 NO_DOMAIN = "none.invalid"
@@ -37,6 +38,7 @@ def command(
     sleeps: bool = False,
     media_domains: Sequence[str] = (),
     parsers: Parsers | None = None,
+    fetches: bool = False,
 ) -> list[str]:
     """The command line that starts vLLM.
 
@@ -52,6 +54,7 @@ def command(
         sleeps: Whether vLLM must be able to sleep; see `environment`.
         media_domains: Domains from which vLLM may fetch images and other media; empty: it fetches nothing.
         parsers: Parsers of tool calls and thoughts; None: no parser.
+        fetches: Whether vLLM fetches adapters from the trainer server; see `fetching`.
 
     Raises:
         EngineError: vLLM is not installed.
@@ -64,7 +67,9 @@ def command(
         *("--enable-lora", "--max-loras", str(max_loras), "--max-cpu-loras", str(max_loras)),
         *("--max-lora-rank", str(max_rank), "--lora-target-modules", *TARGETS),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
-        *("--uvicorn-log-level", "warning", "--middleware", "art_key.KeyOnly", "--enable-prompt-tokens-details"),
+        *("--uvicorn-log-level", "warning", "--enable-prompt-tokens-details"),
+        *(("--middleware", "art_adapters.Fetched") if fetches else ()),
+        *("--middleware", "art_key.KeyOnly"),  # the last is the first to be asked
         *("--allowed-media-domains", *(media_domains or (NO_DOMAIN,))),
         *(("--enable-sleep-mode",) if sleeps else ()),
         # vLLM's prefix cache keeps whole blocks only: on CPUs of 128 tokens by default, and 32 is the least it takes.
@@ -115,6 +120,22 @@ def environment(
         **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),
         **({"VLLM_SERVER_DEV_MODE": "1"} if sleeps else {}),
     }
+
+
+def fetching(url: str, cache: Path) -> dict[str, str]:
+    """Environment variables with which vLLM fetches adapters from the trainer server (plugins/art_adapters.py).
+
+    Args:
+        url: The trainer server's address, as vLLM's machine sees it.
+        cache: Directory of what can be made again, on vLLM's machine.
+
+    Raises:
+        ConfigError: It is no address of a server.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"--adapters-from {url}: it must look like https://art.example.com:8400")
+    return {"ART_ADAPTERS_FROM": url, "ART_ADAPTERS": str(cache / "adapters")}
 
 
 def small_machine() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import re
@@ -14,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from trainer_server.engines.adapter_files import is_copy
 from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, RequestRefused
 from trainer_server.wire import EngineError
 from trainer_server.wire.jsonl import lines_of
@@ -66,6 +68,10 @@ def _keepalive() -> list[tuple[int, int, int]]:
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
         *((socket.IPPROTO_TCP, option, value) for option, value in options.items()),
     ]
+
+
+class AdapterDelayed(EngineError):
+    """vLLM does not load an adapter now, and may do so later."""
 
 
 class Health(StrEnum):
@@ -209,16 +215,19 @@ class VLLMClient:
 
         Raises:
             AdapterRefused: vLLM does not load the adapter.
-            EngineError: vLLM is starting.
+            AdapterDelayed: vLLM is starting, or cannot fetch the adapter from this server now.
         """
         body = {"lora_name": name, "lora_path": str(path)}
         answer = await self._post("/v1/load_lora_adapter", body, _LOAD_TIMEOUT)
-        if "already been loaded" in answer.text and (await self.adapters()).get(name) not in (None, str(path)):
-            # Another server, or another home, loaded other weights under this name.
-            await self.unload(name)
-            answer = await self._post("/v1/load_lora_adapter", body, _LOAD_TIMEOUT)
+        if "already been loaded" in answer.text:
+            root = (await self.adapters()).get(name)
+            if root is not None and not await asyncio.to_thread(is_copy, root, path):
+                # Another server, or another home, loaded other weights under this name.
+                await self.unload(name)
+                answer = await self._post("/v1/load_lora_adapter", body, _LOAD_TIMEOUT)
         if answer.status_code in _AWAY:
-            raise EngineError(f"{self.url} answered {answer.status_code} to loading {name}: {answer.text[:200]}")
+            said = _message(answer.content)
+            raise AdapterDelayed(f"{self.url} answered {answer.status_code} to loading {name}: {said}")
         if answer.status_code != 200 and "already been loaded" not in answer.text:
             raise AdapterRefused(f"vLLM at {self.url} refused adapter {name}: {answer.text[:500]}")
 

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from trainer_server.engines.adapter_files import is_copy
 from trainer_server.engines.base import AdapterRefused, EngineLost, EngineSettings, Reply, readable
 from trainer_server.engines.model_files import ModelFiles
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm import harmony
 from trainer_server.engines.vllm.command import child_environment, command, environment
-from trainer_server.engines.vllm.dialect import Health, VLLMClient
+from trainer_server.engines.vllm.dialect import AdapterDelayed, Health, VLLMClient
 from trainer_server.engines.vllm.last_words import cause
 from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, Parsers, parsers_of
 from trainer_server.engines.vllm.sockets import new_socket, prepare_socket
@@ -326,11 +327,14 @@ class VLLMEngine:
 
         Raises:
             AdapterRefused: vLLM is healthy and does not load the adapter.
-            EngineError: vLLM went away before the adapter was loaded.
+            EngineError: vLLM went away before the adapter was loaded, or cannot fetch it now.
         """
         try:
             with self.occupied():
                 await self.client.load(name, path)
+        except AdapterDelayed as error:
+            self.suspect(str(error))
+            raise
         except EngineLost as error:
             self.suspect()
             raise EngineError(f"vLLM went away while loading {name}: {error}") from error
@@ -398,8 +402,9 @@ class VLLMEngine:
         if self._child:
             return f" (its files are in {path})"
         return (
-            f". It reads {path} itself: an engine on another machine needs the server's home directory at the same "
-            "path (a shared file system), --enable-lora, and a --max-lora-rank that is large enough"
+            f". It reads {path} itself: an engine on another machine needs a --max-lora-rank that is large enough, and "
+            "either the server's home directory at the same path (a shared file system) or the line of `art-langgraph "
+            "engine command --adapters-from ADDRESS-OF-THIS-SERVER`"
         )
 
     async def _launch(self) -> None:
@@ -453,7 +458,8 @@ class VLLMEngine:
         if self._child:  # adapters that were unloaded while vLLM was away
             for name in present.keys() - self.wanted.keys():
                 await self.unload(name)
-        self._held = {name for name, path in self.wanted.items() if present.get(name) == str(path)}
+        held = [(name, path) for name, path in self.wanted.items() if name in present]
+        self._held = {name for name, path in held if await asyncio.to_thread(is_copy, present[name], path)}
         while missing := [name for name in self.wanted if name not in self._held]:
             name, path = missing[0], self.wanted[missing[0]]
             try:

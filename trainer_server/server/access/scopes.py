@@ -30,6 +30,9 @@ class Rule:
 _OPEN, _ROLLOUT, _TRAIN, _ADMIN = (Rule(scope) for scope in (None, Scope.rollout, Scope.train, Scope.admin))
 
 RULES: dict[str, Rule] = {
+    # What engines on other machines fetch.
+    "GET /api/policies/{name}/versions/{number}/files": Rule(Scope.engine),
+    "GET /api/policies/{name}/versions/{number}/files/{file}": Rule(Scope.engine, "version.fetch"),
     # Answers, and the runs that ask for them.
     "POST /v1/chat/completions": _ROLLOUT,
     "POST /v1/responses": _ROLLOUT,

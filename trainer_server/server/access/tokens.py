@@ -12,7 +12,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -24,20 +24,30 @@ from trainer_server.wire.home import create_private
 
 SERVER_KEY = "server-key"
 """The name of whoever has the server's own key."""
+ENGINE_KEY = "engine-key"
+"""The name of engines elsewhere (`--engine-url`), which have the key that the server has for them."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 class Scope(StrEnum):
-    """What a token is for. Each scope has the rights of those before it."""
+    """What a token is for. `train` has the rights of `engine` and `rollout`, and `admin` those of all."""
 
+    engine = "engine"
     rollout = "rollout"
     train = "train"
     admin = "admin"
 
     def covers(self, needed: Scope) -> bool:
         """Whether this scope has the rights of another one."""
-        order = list(Scope)
-        return order.index(self) >= order.index(needed)
+        return needed in _RIGHTS[self]
+
+
+_RIGHTS = {
+    Scope.engine: {Scope.engine},
+    Scope.rollout: {Scope.rollout},
+    Scope.train: {Scope.engine, Scope.rollout, Scope.train},
+    Scope.admin: set(Scope),
+}
 
 
 class Token(BaseModel):
@@ -126,10 +136,11 @@ class TokenBook:
         Raises:
             ConfigError: The name cannot be used, or has a token.
         """
-        if name == SERVER_KEY or not _NAME.fullmatch(name):
+        if name in (SERVER_KEY, ENGINE_KEY) or not _NAME.fullmatch(name):
             raise ConfigError(
                 f"{name!r} cannot be the name of a token: use 1 to 64 letters, digits, `.`, `_`, `@` and `-`, the "
-                f"first one a letter or a digit, and not {SERVER_KEY!r}, which is the server's own key"
+                f"first one a letter or a digit, and not {SERVER_KEY!r} or {ENGINE_KEY!r}, which are the server's own "
+                "key and that of its engines"
             )
         secret, now = f"art-{secrets.token_urlsafe(32)}", self._clock()
         token = Token(
@@ -194,16 +205,28 @@ class TokenBook:
 
 
 class Keyring:
-    """The server's own key, and the named tokens.
+    """The server's own key, that of its engines, and the named tokens.
 
     Args:
         server_key: Its holder may do everything.
         book: The named tokens; None: there are none.
         clock: Gives the time, Unix seconds.
+        engine_key: Its holders may fetch adapters; None: there are none.
     """
 
-    def __init__(self, server_key: str, book: TokenBook | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        server_key: str,
+        book: TokenBook | None = None,
+        clock: Callable[[], float] = time.time,
+        *,
+        engine_key: str | None = None,
+    ) -> None:
         self._own = Token(name=SERVER_KEY, scope=Scope.admin, digest=digest_of(server_key), created=0.0)
+        self._fixed = [self._own]
+        if engine_key:
+            digest = digest_of(engine_key)
+            self._fixed.insert(0, Token(name=ENGINE_KEY, scope=Scope.engine, digest=digest, created=0.0))
         self._book, self._clock = book, clock
         self._used: dict[str, float] = {}
 
@@ -218,26 +241,34 @@ class Keyring:
         All digests are compared, each in constant time.
 
         Raises:
-            ConfigError: The file of named tokens is damaged, and this is not the server's own key.
+            ConfigError: The file of named tokens is damaged, and this is none of the server's keys.
         """
         digest = digest_of(secret).encode()
-        found = self._own if hmac.compare_digest(digest, self._own.digest.encode()) else None
-        if found is None and self._book is not None:
-            for token in self._book.all():
-                if hmac.compare_digest(digest, token.digest.encode()):
-                    found = token
-        if found is not None and found is not self._own:
+        if (fixed := _match(digest, self._fixed)) is not None:
+            return fixed
+        found = _match(digest, self._book.all()) if self._book is not None else None
+        if found is not None:
             self._used[found.digest] = self._clock()
         return found
 
     def named(self, name: str) -> Token | None:
         """The token with a name, also an expired one; None: there is none, or it was revoked."""
-        if name == SERVER_KEY:
-            return self._own
-        return next((token for token in self._book.all() if token.name == name), None) if self._book else None
+        fixed = next((token for token in self._fixed if token.name == name), None)
+        if fixed is not None or self._book is None:
+            return fixed
+        return next((token for token in self._book.all() if token.name == name), None)
 
     def write_uses(self) -> None:
         """Writes down when tokens were used since the last call. Slow: it waits for the disk."""
         if self._used and self._book is not None:
             uses, self._used = self._used, {}
             self._book.note_uses(uses)
+
+
+def _match(digest: bytes, tokens: Iterable[Token]) -> Token | None:
+    """The last token with a digest. All are compared, each in constant time."""
+    found = None
+    for token in tokens:
+        if hmac.compare_digest(digest, token.digest.encode()):
+            found = token
+    return found

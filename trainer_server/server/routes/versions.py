@@ -5,15 +5,26 @@ from __future__ import annotations
 import asyncio
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi.responses import FileResponse, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from trainer_server.engines.adapter_files import FileName, adapter_files
 from trainer_server.gateway.errors import APIError
 from trainer_server.policies.export import Export, ExportFailed
 from trainer_server.policies.retention import VersionInUse
 from trainer_server.server.access.audited import note
 from trainer_server.server.dependencies import ServerDep, VersionDep, get_policy, get_version
-from trainer_server.wire import Conflict, EngineError, ExportFormat, NotFound, NotStored, Score, Unprocessable, Version
+from trainer_server.wire import (
+    AdapterFiles,
+    Conflict,
+    EngineError,
+    ExportFormat,
+    NotFound,
+    NotStored,
+    Score,
+    Unprocessable,
+    Version,
+)
 
 router = APIRouter(prefix="/api/policies/{name}/versions", tags=["versions"])
 
@@ -83,6 +94,27 @@ def score_version(name: str, number: int, body: Score, server: ServerDep) -> Non
         raise NotStored(f"the score could not be written down: {error}", code="disk") from None
 
 
+@router.get("/{number}/files")
+def list_files(version: VersionDep, server: ServerDep) -> AdapterFiles:
+    """The files of a version's adapter, with their checksums: for engines that share no directory with this server."""
+    try:
+        return adapter_files(server.store.directory(version.policy, version.version))
+    except OSError as error:
+        raise _gone(version, error) from None
+
+
+@router.get("/{number}/files/{file}")
+def get_file(version: VersionDep, file: FileName, server: ServerDep) -> FileResponse:
+    """One of these files, or the part of it that `Range` asks for. The ETag is its SHA-256."""
+    directory = server.store.directory(version.policy, version.version)
+    try:
+        known = next(known for known in adapter_files(directory).files if known.name == file)
+        path = directory / known.name
+        return FileResponse(path, headers={"ETag": f'"{known.sha256}"'}, stat_result=path.stat())
+    except OSError as error:
+        raise _gone(version, error) from None
+
+
 @router.get("/{number}/export")
 async def export_version(
     version: VersionDep, server: ServerDep, request: Request, format: ExportFormat = "peft"
@@ -101,3 +133,9 @@ async def export_version(
     except BaseException:
         export.discard()
         raise
+
+
+def _gone(version: Version, error: OSError) -> NotFound:
+    return NotFound(
+        f"the files of {version.policy}@{version.version} cannot be read: {error.strerror}", code="not_found"
+    )
