@@ -18,6 +18,7 @@ from art_langgraph.cli import autopilot, autorl, deletion, jobs, policies, scori
 from art_langgraph.cli.options import JsonOption
 from art_langgraph.cli.printing.lists import print_json
 from art_langgraph.cli.watching import commands as watching
+from art_langgraph.connection import command as connection
 from art_langgraph.project import command as project
 from trainer_server.wire import ARTError
 
@@ -43,6 +44,7 @@ def build() -> typer.Typer:
     )
     for commands in (
         project,
+        connection,
         watching,
         trajectories,
         traces,

@@ -68,7 +68,7 @@ class ServerAPI:
         except httpx.TransportError as error:
             raise ServerUnreachable(
                 f"no trainer server answers at {self.connection.url} ({explain(error)}). "
-                "Start one with `art-langgraph serve`, or set ART_BASE_URL and ART_API_KEY."
+                "Start one with `art-langgraph serve`, or use one elsewhere: art-langgraph connect URL."
             ) from error
         if answer.is_success:
             return answer

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
+import click
+import typer
 from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
@@ -14,3 +18,28 @@ def art(*words: str, typed: str | None = None) -> Any:
     """In this process, but in a thread: a command starts an event loop of its own. typed: what it is answered."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(CliRunner().invoke, build(), list(words), typed).result(120)
+
+
+def parsed(words: Sequence[str]) -> dict[str, Any]:
+    """What a command line gives its command, which is not run.
+
+    Args:
+        words: Behind `art-langgraph`.
+
+    Raises:
+        click.UsageError: There is no such command or option, or an option does not take this value.
+    """
+    program, context, words = _program(), None, list(words)
+    while isinstance(program, click.Group) and words:
+        context = program.make_context(program.name, words, parent=context)
+        name, found, words = program.resolve_command(context, [*context._protected_args, *context.args])
+        assert found is not None, name
+        program = found
+    if context is None:
+        return {}
+    return dict(program.make_context(program.name, list(words), parent=context).params)
+
+
+@cache
+def _program() -> click.Command:
+    return typer.main.get_command(build())

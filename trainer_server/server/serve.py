@@ -66,6 +66,8 @@ def serve(config: ServerConfig) -> None:
         url = address_of(config)
         write_atomic(home.server, json.dumps({"url": url, "pid": os.getpid()}))
         log.info("serving on %s; token in %s", url, home.token)
+        if home.connection.exists():
+            log.warning("programs of this home ask another server (`art-langgraph connect`), until `disconnect`")
         settings = uvicorn.Config(
             app,
             http=patient_protocol(Limits.here().connections),

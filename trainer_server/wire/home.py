@@ -1,7 +1,8 @@
 """The home directory of a server, where clients read the server's address and token.
 
-`ART_HOME` (default `~/.art-langgraph`) holds the state of a server, and is readable by its owner only. `ART_BASE_URL`
-and `ART_API_KEY` override the address and token in it. `ART_CACHE` (default `~/.cache/art-langgraph`) holds files that
+`ART_HOME` (default `~/.art-langgraph`) holds the state of a server, and is readable by its owner only. `art-langgraph
+connect` puts the address and token of a server elsewhere beside it, which then comes first. `ART_BASE_URL` and
+`ART_API_KEY` override the address and token in it. `ART_CACHE` (default `~/.cache/art-langgraph`) holds files that
 can be made again: vLLM's environment, converted models, answers of judges. All homes of a user share one cache.
 """
 
@@ -12,7 +13,7 @@ import os
 import sqlite3
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -71,6 +72,45 @@ class Home:
             return None
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{self.server} cannot be read as the address of a server: {error!r}") from None
+
+    @property
+    def connection(self) -> Path:
+        """JSON file with `url` and `api_key` of the server of `art-langgraph connect`, mode 0600."""
+        return self.root / "connection.json"
+
+    def connected(self) -> Connection | None:
+        """The server of `connect`; None: there is none. Raises ConfigError for a file that cannot be read."""
+        try:
+            found = json.loads(self.connection.read_text())
+            return Connection(str(found["url"]), str(found["api_key"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{self.connection} cannot be read as address and token of a server ({type(error).__name__}): run "
+                "`art-langgraph connect` again, or `art-langgraph disconnect`"
+            ) from None
+
+    def connect(self, connection: Connection) -> None:
+        """Has programs of this home ask a server elsewhere.
+
+        Raises:
+            ConfigError: The directory has other uses, or cannot be written.
+        """
+        self.make_private()
+        aside = self.connection.with_suffix(f".{os.getpid()}")
+        try:
+            create_private(aside)
+            aside.write_text(json.dumps(asdict(connection)))
+            aside.replace(self.connection)
+        except OSError as error:
+            raise ConfigError(f"{self.connection} cannot be written: {error.strerror}") from None
+
+    def disconnect(self) -> bool:
+        """Forgets the server of `connect`. Returns whether there was one."""
+        there = self.connection.exists()
+        self.connection.unlink(missing_ok=True)
+        return there
 
     @property
     def ledger(self) -> Path:
@@ -208,13 +248,14 @@ class Connection:
     def find(
         cls, base_url: str | None = None, api_key: str | None = None, home: str | Path | None = None
     ) -> Connection:
-        """Finds address and token: first the arguments, then the environment, then the files in the home directory.
+        """Finds address and token: first the arguments, then the environment, then the files in the home directory, that
+        of `connect` before those of the home's own server.
 
-        The token in the home directory is that of the home's own server. No other address gets it.
+        A token in the home directory goes to the server that it belongs to. No other address gets it.
 
         Args:
-            base_url: Address of the server; None: `ART_BASE_URL`, the address in the home directory, or DEFAULT_URL.
-            api_key: Bearer token; None: `ART_API_KEY`, or the token in the home directory.
+            base_url: Address of the server; None: `ART_BASE_URL`, an address in the home directory, or DEFAULT_URL.
+            api_key: Bearer token; None: `ART_API_KEY`, or a token in the home directory.
             home: Home directory of the server; None: see Home.find.
 
         Raises:
@@ -223,11 +264,13 @@ class Connection:
         paths, url = Home.find(home), cls.find_url(base_url, home)
         if key := api_key or os.environ.get("ART_API_KEY"):
             return cls(url, key)
+        if (connected := paths.connected()) and origin(url) == origin(connected.url):
+            return cls(url, connected.api_key)
         if not paths.token.exists():
             raise ConfigError(
                 f"no token for the trainer server: {paths.token} does not exist and ART_API_KEY is not set. "
-                "Start a server with `art-langgraph serve`, or set ART_BASE_URL and ART_API_KEY to those of a "
-                "running one."
+                "Start a server with `art-langgraph serve`; or, for a running one, call `art-langgraph connect URL`, or "
+                "set ART_BASE_URL and ART_API_KEY."
             )
         own = paths.server_url() or DEFAULT_URL
         if origin(url) != origin(own):
@@ -242,7 +285,9 @@ class Connection:
     @staticmethod
     def find_url(base_url: str | None = None, home: str | Path | None = None) -> str:
         """Finds the address of a server as `find` does."""
-        url = base_url or os.environ.get("ART_BASE_URL") or Home.find(home).server_url() or DEFAULT_URL
+        if not (url := base_url or os.environ.get("ART_BASE_URL")):
+            paths = Home.find(home)
+            url = connected.url if (connected := paths.connected()) else paths.server_url() or DEFAULT_URL
         return url.rstrip("/").removesuffix("/v1")
 
 
@@ -254,6 +299,8 @@ class TokenInfo(BaseModel):
     """`engine`, `rollout`, `train` or `admin`; the last two have the rights of those before them."""
     expires: float | None = None
     """Unix time, seconds; None: never."""
+    version: str = "0.1.0"
+    """Version of the server. The first version did not say it."""
 
 
 def origin(url: str) -> tuple[str, str, int | None]:
@@ -271,3 +318,20 @@ def origin(url: str) -> tuple[str, str, int | None]:
     with suppress(ValueError):
         loopback = loopback or ip_address(host).is_loopback
     return parts.scheme, "localhost" if loopback else host, port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def server_address(url: str) -> str:
+    """The address of a server, without `/v1`.
+
+    Raises:
+        ConfigError: It is no address.
+    """
+    scheme, host, _ = origin(url)
+    if scheme not in ("http", "https") or not host:
+        raise ConfigError(f"{url!r} is no address of a server: it must look like https://art.example.com:8400")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def is_local(url: str) -> bool:
+    """Whether an address is on this machine's loopback interface."""
+    return origin(url)[1] == "localhost"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainer_server.wire import ConfigError, Connection, Home
-from trainer_server.wire.home import create_private, write_private
+from trainer_server.wire.home import create_private, is_local, server_address, write_private
 
 
 def mode(path: Path) -> int:
@@ -124,6 +124,57 @@ def test_a_server_that_is_not_running_is_expected_at_the_default_address(home: H
     assert Connection.find("http://localhost:8400/v1").api_key == "secret"
     with pytest.raises(ConfigError, match="the trainer server at http"):
         Connection.find("http://127.0.0.1:8411")
+
+
+def test_the_server_of_connect_comes_before_the_homes_own(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Connection("https://art.example.com:8400", "theirs")
+    home.connect(there)
+    assert mode(home.connection) == 0o600
+    assert Connection.find() == there
+    assert Connection.find("https://art.example.com:8400/v1") == there
+    assert Connection.find("http://127.0.0.1:8411").api_key == "secret", "each server gets its own token"
+    for other in ("http://art.example.com:8400", "https://art.example.com", "https://art.example.com:8400@evil.com"):
+        with pytest.raises(ConfigError) as raised:
+            Connection.find(other)
+        assert "theirs" not in str(raised.value)
+    monkeypatch.setenv("ART_BASE_URL", "http://127.0.0.1:8411")
+    assert Connection.find() == Connection("http://127.0.0.1:8411", "secret")
+    monkeypatch.delenv("ART_BASE_URL")
+    monkeypatch.setenv("ART_API_KEY", "mine")
+    assert Connection.find() == Connection(there.url, "mine")
+
+
+def test_connecting_again_replaces_and_disconnecting_leaves_nothing(home: Home) -> None:
+    home.connect(Connection("http://one", "a"))
+    home.connect(Connection("http://two", "b"))
+    assert home.connected() == Connection("http://two", "b")
+    assert [path.name for path in home.root.glob("connection*")] == ["connection.json"]
+    assert home.disconnect()
+    assert not home.disconnect()
+    assert Connection.find().url == "http://127.0.0.1:8411"
+    assert list(home.root.glob("connection*")) == []
+
+
+def test_a_broken_connection_file_is_named_and_not_quoted(home: Home) -> None:
+    home.connection.write_text('{"url": "http://there", "key": "theirs"}')
+    with pytest.raises(
+        ConfigError, match=r"connection\.json cannot be read .*KeyError.*`art-langgraph disconnect`"
+    ) as raised:
+        Connection.find()
+    assert "theirs" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["", "art.example.com", "ftp://art.example.com", "https://", "https://art:port"])
+def test_an_address_that_is_none_is_said(url: str) -> None:
+    with pytest.raises(ConfigError, match="is no address of a server"):
+        server_address(url)
+
+
+def test_an_address_has_neither_a_slash_nor_v1_at_its_end() -> None:
+    assert server_address("https://art.example.com:8400/v1/") == "https://art.example.com:8400"
+    assert [is_local(url) for url in ("http://localhost:1", "http://[::1]", "http://127.0.0.2", "http://a.b")] == [
+        True, True, True, False,
+    ]  # fmt: skip
 
 
 def test_a_broken_server_file_is_named(home: Home) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 from fastapi import APIRouter, Request
 
 from trainer_server.server.access.scopes import token_of
@@ -12,7 +14,7 @@ router = APIRouter(prefix="/api/token", tags=["tokens"])
 
 @router.get("")
 async def show_token(request: Request) -> TokenInfo:
-    """Name, scope and expiry of the token that asks."""
+    """Name, scope and expiry of the token that asks, and the server's version."""
     token = token_of(request.scope)
     assert token is not None, "the route has a scope"
-    return TokenInfo(name=token.name, scope=token.scope, expires=token.expires)
+    return TokenInfo(name=token.name, scope=token.scope, expires=token.expires, version=version("art-langgraph"))

@@ -1,0 +1,1 @@
+"""`art-langgraph connect`: a server elsewhere, for all programs of this user."""

