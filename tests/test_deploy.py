@@ -1,4 +1,4 @@
-"""The files of deploy/ against the code: commands, options, ports, routes, variables; and by the tools that read them."""
+"""The files of deploy/ against the code: options, ports, routes, variables; and by the tools that read them."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ def check_address(url: str, *, insecure: bool = False) -> str:
     url = server_address(url)
     if url.startswith("http://") and not (insecure or is_local(url)):
         raise ConfigError(
-            f"{url}: your token, and what your programs say, would cross the network unencrypted. Use https, or a tunnel "
-            "(ssh -L 8400:127.0.0.1:8400 HOST, and http://127.0.0.1:8400); or give --insecure, if you trust the network"
+            f"{url}: your token, and what your programs say, would cross the network unencrypted. Use https, or a "
+            "tunnel (ssh -L 8400:127.0.0.1:8400 HOST, and http://127.0.0.1:8400); or give --insecure, if you trust the network"
         )
     answer = _ask(url, "/health", {})
     try:
@@ -43,8 +43,8 @@ def check_address(url: str, *, insecure: bool = False) -> str:
         raise ConfigError(f"{url}: {refused(answer)}")
     if not known:
         raise ConfigError(
-            f"{url} is no trainer server: {url}/health answered {answer.status_code}, and not whether it is ready. Give "
-            "the root of what `art-langgraph serve` serves"
+            f"{url} is no trainer server: {url}/health answered {answer.status_code}, and not whether it is ready. "
+            "Give the root of what `art-langgraph serve` serves"
         )
     return url
 
@@ -68,8 +68,8 @@ def check_token(connection: Connection) -> TokenInfo:
     if series(token.version) != series(mine := version("art-langgraph")):
         wanted = ".".join(map(str, series(token.version)))
         raise ConfigError(
-            f"{connection.url} has art-langgraph {token.version}, and this machine has {mine}, which may speak to it in "
-            f"another way. Install its version here: pip install 'art-langgraph=={wanted}.*'"
+            f"{connection.url} has art-langgraph {token.version}, and this machine has {mine}, which may speak to it "
+            f"in another way. Install its version here: pip install 'art-langgraph=={wanted}.*'"
         )
     return token
 

@@ -248,8 +248,8 @@ class Connection:
     def find(
         cls, base_url: str | None = None, api_key: str | None = None, home: str | Path | None = None
     ) -> Connection:
-        """Finds address and token: first the arguments, then the environment, then the files in the home directory, that
-        of `connect` before those of the home's own server.
+        """Finds address and token: first the arguments, then the environment, then the files in the home directory,
+        that of `connect` before those of the home's own server.
 
         A token in the home directory goes to the server that it belongs to. No other address gets it.
 
@@ -269,8 +269,8 @@ class Connection:
         if not paths.token.exists():
             raise ConfigError(
                 f"no token for the trainer server: {paths.token} does not exist and ART_API_KEY is not set. "
-                "Start a server with `art-langgraph serve`; or, for a running one, call `art-langgraph connect URL`, or "
-                "set ART_BASE_URL and ART_API_KEY."
+                "Start a server with `art-langgraph serve`; or, for a running one, call `art-langgraph connect URL`, "
+                "or set ART_BASE_URL and ART_API_KEY."
             )
         own = paths.server_url() or DEFAULT_URL
         if origin(url) != origin(own):
