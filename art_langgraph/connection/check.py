@@ -32,7 +32,8 @@ def check_address(url: str, *, insecure: bool = False) -> str:
     if url.startswith("http://") and not (insecure or is_local(url)):
         raise ConfigError(
             f"{url}: your token, and what your programs say, would cross the network unencrypted. Use https, or a "
-            "tunnel (ssh -L 8400:127.0.0.1:8400 HOST, and http://127.0.0.1:8400); or give --insecure, if you trust the network"
+            "tunnel (ssh -L 8400:127.0.0.1:8400 HOST, and http://127.0.0.1:8400); or give --insecure, if you trust the "
+            "network"
         )
     answer = _ask(url, "/health", {})
     try:

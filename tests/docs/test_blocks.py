@@ -82,6 +82,11 @@ def test_a_command_has_the_options_that_a_page_gives_it(block: Block, command: s
     parsed(words_of(command))
 
 
+def test_an_option_that_does_not_exist_is_seen() -> None:
+    with pytest.raises(Exception, match="No such option: --no-such"):
+        parsed(words_of("art-langgraph engine command --no-such 1"))
+
+
 def pip_extras() -> Iterator[tuple[Block, str]]:
     for block, command in COMMANDS:
         if command.startswith("pip install"):

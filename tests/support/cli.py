@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import click
 import typer
+from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
@@ -27,19 +27,20 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
         words: Behind `art-langgraph`.
 
     Raises:
-        click.UsageError: There is no such command or option, or an option does not take this value.
+        Exception: There is no such command or option, or an option does not take this value. Which class it has depends
+            on the version of typer.
     """
-    program, context, words = _program(), None, list(words)
-    while isinstance(program, click.Group) and words:
-        context = program.make_context(program.name, words, parent=context)
-        name, found, words = program.resolve_command(context, [*context._protected_args, *context.args])
-        assert found is not None, name
-        program = found
+    program: Any = _program()
+    context, rest = None, list(words)
+    while isinstance(program, TyperGroup) and rest:
+        context = program.make_context(program.name, rest, parent=context)
+        name, program, rest = program.resolve_command(context, [*context._protected_args, *context.args])
+        assert program is not None, name
     if context is None:
         return {}
-    return dict(program.make_context(program.name, list(words), parent=context).params)
+    return dict(program.make_context(program.name, rest, parent=context).params)
 
 
 @cache
-def _program() -> click.Command:
+def _program() -> Any:
     return typer.main.get_command(build())

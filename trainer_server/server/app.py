@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI
 
@@ -84,9 +85,16 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
         title="art-langgraph trainer server",
         version=version("art-langgraph"),
         lifespan=lifespan,
+        openapi_url=None,  # FastAPI's own route would answer tokens of every scope
         docs_url=None,
         redoc_url=None,
     )
+
+    @app.api_route("/openapi.json", methods=["GET", "HEAD"], include_in_schema=False)
+    def openapi(_allowed: Annotated[None, Depends(check_scope)]) -> dict[str, Any]:
+        """The contract of the HTTP API."""
+        return app.openapi()
+
     app.state.server, app.state.sessions = server, sessions
     for router in (*ROUTERS, *views.ROUTERS):
         app.include_router(router, dependencies=[Depends(check_scope)])

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,29 @@ def test_the_printed_line_starts_nothing_without_a_key(
     else:
         assert (done.stdout, done.returncode != 0) == ("", True)
         assert "ART_ENGINE_API_KEY" in done.stderr
+
+
+def test_the_key_is_asked_for_before_anything_is_fetched(tmp_path: Path, cache: Path) -> None:
+    """vLLM asks the last middleware first."""
+    words = line(tmp_path, fetches=True)
+    given = [after for word, after in pairwise(words) if word == "--middleware"]
+    assert given == ["art_adapters.Fetched", "art_key.KeyOnly"]
+    assert "art_adapters.Fetched" not in line(tmp_path)
+
+
+def test_an_engine_that_fetches_is_told_where_and_where_to_put_it(
+    base_model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["engine", "command", "--model", str(base_model)]
+    assert "ART_ADAPTERS" not in CliRunner().invoke(build(), words).stdout
+    printed = CliRunner().invoke(build(), [*words, "--adapters-from", "https://art.example.com:8400"]).stdout
+    assert {"ART_ADAPTERS_FROM=https://art.example.com:8400", f"ART_ADAPTERS={cache / 'adapters'}"} <= set(
+        shlex.split(printed)
+    )
+    monkeypatch.setenv("ART_ADAPTERS_FROM", "https://art.example.com:8400")
+    assert CliRunner().invoke(build(), words).stdout == printed
+    refused = CliRunner().invoke(build(), [*words, "--adapters-from", "art.example.com"])
+    assert "--adapters-from art.example.com: it must look like https://art.example.com:8400" in str(refused.exception)
 
 
 def test_vllm_gets_its_own_variables_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,27 @@ def test_the_last_use_is_written_down_and_forgotten_with_the_token(home: Home) -
     assert len(book.last_used()) == 1
 
 
+def test_the_key_of_engines_fetches_and_is_no_name_for_others(home: Home) -> None:
+    keys = Keyring("key", TokenBook(home), engine_key="engines")
+    found = keys.find("engines")
+    assert found is not None
+    assert (found.name, found.scope) == ("engine-key", Scope.engine)
+    assert keys.named("engine-key") == found
+    assert Keyring("key", TokenBook(home)).find("engines") is None
+    same = Keyring("key", engine_key="key").find("key")
+    assert same is not None
+    assert same.scope == Scope.admin, "the server's own key stays what it is, where both are the same"
+    with pytest.raises(ConfigError, match="'engine-key', which are the server's own key and that of its engines"):
+        TokenBook(home).create("engine-key", Scope.engine)
+
+
+def test_the_scope_of_engines_is_apart_from_that_of_rollouts() -> None:
+    assert [scope for scope in Scope if scope.covers(Scope.engine)] == [Scope.engine, Scope.train, Scope.admin]
+    assert [scope for scope in Scope if scope.covers(Scope.rollout)] == [Scope.rollout, Scope.train, Scope.admin]
+    assert [scope for scope in Scope if scope.covers(Scope.train)] == [Scope.train, Scope.admin]
+    assert [scope for scope in Scope if scope.covers(Scope.admin)] == [Scope.admin]
+
+
 def test_a_login_ends_with_its_token(home: Home, http: TestClient) -> None:
     book = TokenBook(home)
     secret = book.create("alice", Scope.train)
