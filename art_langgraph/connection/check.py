@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from art_langgraph.client.api import refused
 from art_langgraph.client.outages import explain
 from trainer_server.wire import ConfigError, Connection, ServerUnreachable, TokenInfo
-from trainer_server.wire.home import is_local, server_address
+from trainer_server.wire.home import is_local, origin, server_address
 
 _TIMEOUT = 10.0
 """Seconds for an answer."""
@@ -29,7 +29,7 @@ def check_address(url: str, *, insecure: bool = False) -> str:
         ServerUnreachable: Nothing answers.
     """
     url = server_address(url)
-    if url.startswith("http://") and not (insecure or is_local(url)):
+    if origin(url)[0] == "http" and not (insecure or is_local(url)):
         raise ConfigError(
             f"{url}: your token, and what your programs say, would cross the network unencrypted. Use https, or a "
             "tunnel (ssh -L 8400:127.0.0.1:8400 HOST, and http://127.0.0.1:8400); or give --insecure, if you trust the "

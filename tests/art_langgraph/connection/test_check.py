@@ -23,7 +23,7 @@ def test_a_server_that_answers_is_found_by_its_root(server: TrainerServer) -> No
     assert (token.name, token.scope, token.version) == ("server-key", "admin", version("art-langgraph"))
 
 
-@pytest.mark.parametrize("url", ["http://art.example.com:8400", "http://10.0.0.2:8400/v1"])
+@pytest.mark.parametrize("url", ["http://art.example.com:8400", "http://10.0.0.2:8400/v1", "HTTP://10.0.0.2"])
 def test_another_machine_is_not_asked_unencrypted(url: str) -> None:
     with pytest.raises(ConfigError, match=r"would cross the network unencrypted.*ssh -L 8400.*--insecure"):
         check_address(url)
