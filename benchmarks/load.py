@@ -13,10 +13,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,56 +30,23 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.engine_stand_in import install_stand_in
+from testbed.server_process import KEY, ServerProcess
 from testbed.tiny_model import tiny_base
-from trainer_server.engines.vllm.command import free_port
-
-KEY = "benchmark"
-START = 180.0
-"""Seconds that the server has to be ready."""
 
 
 @contextmanager
 def server(scratch: Path, files: int) -> Iterator[str]:
-    """A server under a limit of open files, once it is ready; its address. Its output is in `scratch/server.log`."""
+    """A server under a limit of open files, once it is ready; its address."""
     install_stand_in(scratch / "cache")
-    port = free_port()
-    line = [
-        "-m",
-        "trainer_server",
-        "--home",
-        str(scratch / "home"),
-        "--model",
-        str(tiny_base(scratch)),
-        "--port",
-        str(port),
-    ]
-    environment = {**os.environ, "ART_API_KEY": KEY, "ART_CACHE": str(scratch / "cache")}
-    with (scratch / "server.log").open("wb") as log:
-        process = subprocess.Popen(
-            ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", sys.executable, *line],
-            env=environment,
-            stdout=log,
-            stderr=log,
-        )
-    url = f"http://127.0.0.1:{port}"
+    process = ServerProcess(
+        scratch / "home", tiny_base(scratch), files=files, environment={"ART_CACHE": str(scratch / "cache")}
+    )
+    process.start()
     try:
-        deadline = time.monotonic() + START
-        while not ready(url):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the server did not start:\n{(scratch / 'server.log').read_text()[-3000:]}")
-            time.sleep(0.1)
-        yield url
+        process.until_ready()
+        yield process.url
     finally:
-        process.terminate()
-        process.wait(60)
-
-
-def ready(url: str) -> bool:
-    """Whether the server answers completions."""
-    try:
-        return bool(httpx.get(f"{url}/health").json()["ready"])
-    except httpx.HTTPError:
-        return False
+        process.stop()
 
 
 async def burst(url: str, chats: int, seconds: float) -> dict[str, Any]:

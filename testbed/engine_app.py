@@ -8,9 +8,10 @@ What it answers follows from the last message: `think THOUGHT|TEXT` thinks first
 `calls [[NAME, {json}], …]` several, `say TEXT` says TEXT, `who` names the weights of the adapter that answers, `where`
 the engine, `slow` streams slowly, `die` breaks the connection, `no tokens` leaves the token ids out, `gap TEXT` says
 TEXT and leaves the second chunk of a stream out; `after SECONDS …` does the rest later, `when released …` does it once
-`state["released"]`, `turn …` does the rest and samples END; anything else is echoed. A forced tool is called with what
-would have been said. More than 2,000 characters are over the context. While a test leaves texts in `state["answers"]`,
-these are said instead (of `call …`, done), to prompts of any length. `state["scripts"]` has such answers for
+`state["released"]`, `paced SECONDS …` does the rest, a token every SECONDS in a stream, `turn …` does the rest and
+samples END; anything else is echoed. A forced tool is called with what would have been said. More than 2,000
+characters are over the context. While a test leaves texts in `state["answers"]`, these are said instead (of `call …`,
+done), to prompts of any length. `state["scripts"]` has such answers for
 conversations: a list for each text by which a conversation is known, however a framework wraps it. After the list it
 says `done`. Adapters whose names are in `state["refused"]` are not loaded, nor are those that are no whole safetensors
 files. While `state["deaf"]`, health checks are not answered. Asked for `prompt_logprobs`, it finds the characters of
@@ -136,6 +137,10 @@ def make_app(
             said = said.removeprefix("when released ")
             while not state["released"]:
                 await asyncio.sleep(0.01)
+        pace = 0.0
+        if said.startswith("paced "):
+            _, seconds, said = said.split(" ", 2)
+            pace = float(seconds)
         said = {"who": f"say {weights(state['loaded'].get(body['model']))}", "where": f"say {name}"}.get(said, said)
         said, ends = said.removeprefix("turn "), END * said.startswith("turn ")
         text, calls = _answer(said, body)
@@ -157,7 +162,8 @@ def make_app(
             for choice in choices:
                 choice["token_ids"] = None
         if body.get("stream"):
-            return StreamingResponse(_stream(head, choices[0], prompt_ids, said, state), media_type="text/event-stream")
+            events = _stream(head, choices[0], prompt_ids, said, state, pace)
+            return StreamingResponse(events, media_type="text/event-stream")
         if said == "slow":
             while not await request.is_disconnected():
                 await asyncio.sleep(0.01)
@@ -385,7 +391,12 @@ async def _events(bodies: list[dict[str, Any]]) -> AsyncIterator[bytes]:
 
 
 async def _stream(
-    head: dict[str, Any], choice: dict[str, Any], prompt_ids: list[int], said: str, state: dict[str, Any]
+    head: dict[str, Any],
+    choice: dict[str, Any],
+    prompt_ids: list[int],
+    said: str,
+    state: dict[str, Any],
+    pace: float,
 ) -> AsyncIterator[bytes]:
     def event(delta: dict[str, Any], at: int | None, reason: str | None = None, **extra: Any) -> bytes:
         part = {"index": 0, "delta": delta, "finish_reason": reason}
@@ -398,6 +409,8 @@ async def _stream(
     message, count = choice["message"], len(choice["logprobs"]["content"])
     try:
         for at in range(count):
+            if pace:
+                await asyncio.sleep(pace)
             last = at == count - 1
             if message.get("tool_calls"):
                 calls = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]
