@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -23,7 +22,8 @@ class _Lease:
 class Leases:
     """A rollout holds a version for `seconds` from its last call, or until it is released.
 
-    A call costs O(log n) of n leases: expired leases are taken from the top of a heap, a bounded number at a time.
+    All leases are as long, so the one that was renewed first expires first. A call costs the same however many leases
+    there are, and a lease that has ended takes no memory.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,10 +33,8 @@ class Leases:
         """Rollout → the name that it asked for → lease."""
         self._pins: Counter[tuple[str, int]] = Counter()
         """(policy, version) → how many leases hold it."""
-        self._expiries: list[tuple[float, int, str, str, _Lease]] = []
-        """A heap with one entry for each lease: when to look whether it has expired, a number that makes entries
-        unequal, rollout, name, lease. A renewed lease gets its later time when its entry comes to the top."""
-        self._entries = 0
+        self._expiries: OrderedDict[tuple[str, str], _Lease] = OrderedDict()
+        """The same leases by (rollout, name), in the order in which they expire."""
 
     def pin(self, rollout: str, policy: str, version: int, *, asked: str = "") -> int:
         """The version of this rollout: the one that it holds, or from now on the given one.
@@ -51,15 +49,16 @@ class Leases:
         self._expire()
         now, name = self._clock(), asked or policy
         leases = self._held.setdefault(rollout, {})
-        if (lease := leases.get(name)) is not None:
-            if lease.expiry >= now:
-                lease.expiry = now + self._seconds
-                return lease.version
+        lease = leases.get(name)
+        if lease is not None and lease.expiry < now:
             self._unpin(lease)
-        lease = leases[name] = _Lease(policy, version, now + self._seconds)
-        self._pins[policy, version] += 1
-        self._push(rollout, name, lease)
-        return version
+            lease = None
+        if lease is None:
+            lease = leases[name] = self._expiries[rollout, name] = _Lease(policy, version, now)
+            self._pins[policy, version] += 1
+        lease.expiry = now + self._seconds
+        self._expiries.move_to_end((rollout, name))
+        return lease.version
 
     def held(self, rollout: str, policy: str) -> int | None:
         """The version of a policy that a rollout holds, by the policy's name alone; None: it holds none."""
@@ -69,7 +68,8 @@ class Leases:
     def release(self, rollouts: Collection[str]) -> None:
         """Ends the leases of rollouts; those that have none are fine."""
         for rollout in rollouts:
-            for lease in self._held.pop(rollout, {}).values():
+            for name, lease in self._held.pop(rollout, {}).items():
+                del self._expiries[rollout, name]
                 self._unpin(lease)
 
     def versions(self) -> Collection[tuple[str, int]]:
@@ -80,23 +80,15 @@ class Leases:
     def _expire(self) -> None:
         now = self._clock()
         for _ in range(_AT_ONCE):
-            if not self._expiries or self._expiries[0][0] >= now:
+            if not self._expiries:
                 return
-            _, _, rollout, name, lease = heapq.heappop(self._expiries)
-            leases = self._held.get(rollout, {})
-            if leases.get(name) is not lease:  # it was released
-                continue
-            if lease.expiry >= now:  # it was renewed
-                self._push(rollout, name, lease)
-                continue
-            del leases[name]
-            if not leases:
+            (rollout, name), lease = next(iter(self._expiries.items()))
+            if lease.expiry >= now:
+                return
+            del self._expiries[rollout, name], self._held[rollout][name]
+            if not self._held[rollout]:
                 del self._held[rollout]
             self._unpin(lease)
-
-    def _push(self, rollout: str, name: str, lease: _Lease) -> None:
-        self._entries += 1
-        heapq.heappush(self._expiries, (lease.expiry, self._entries, rollout, name, lease))
 
     def _unpin(self, lease: _Lease) -> None:
         key = lease.policy, lease.version

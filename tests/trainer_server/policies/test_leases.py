@@ -133,3 +133,18 @@ def test_the_newest_version_has_a_lease_of_its_own() -> None:
     assert set(leases.versions()) == {("agent", 3), ("agent", 7)}
     leases.release(["r"])
     assert set(leases.versions()) == set()
+
+
+def test_released_leases_are_forgotten_long_before_they_would_expire() -> None:
+    """A server that answers a hundred rollouts a second would keep ninety thousand that have ended."""
+    leases = Leases(900)
+    for number in range(10_000):
+        leases.pin(f"r{number}", "agent", 1)
+        leases.release({f"r{number}"})
+        assert len(leases._expiries) < 200
+    for number in range(1_000):
+        leases.pin(f"r{number}", "agent", 1)
+    leases.release({f"r{number}" for number in range(0, 1_000, 2)})
+    assert leases.versions() == {("agent", 1)}
+    assert len(leases._held) == 500
+    assert leases.held("r1", "agent") == 1
