@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, overload
@@ -100,6 +100,11 @@ class Engines(Sequence[Engine]):
         engine = self._choose(affinity_key, sticky)
         with engine.occupied():
             yield engine
+
+    def forget(self, affinity_keys: Collection[str]) -> None:
+        """Forgets which engine knows the prompts of rollouts that have ended."""
+        for key in affinity_keys:
+            self._engine_by_key.pop(key, None)
 
     def _choose(self, affinity_key: str, sticky: bool) -> Engine:
         live = self.live

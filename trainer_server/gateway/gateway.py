@@ -169,6 +169,11 @@ class Gateway:
         except EngineError as error:
             raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
 
+    def forget(self, rollouts: Collection[str]) -> None:
+        """Forgets what is kept in memory for rollouts that have ended: their turns, and which engine knows them."""
+        self.splicer.forget(rollouts)
+        self._engines.forget(rollouts)
+
     async def _read(self, request: Request, dialect: Dialect) -> Exchange:
         """Reads a request, with the completion that it continues."""
         body = read_json(await request.body())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -87,6 +87,10 @@ class Splicer:
     def remember(self, conversation: Conversation, turn: Turn) -> None:
         """Remembers a turn for the prompts that will continue it."""
         self._turns.add(conversation, turn)
+
+    def forget(self, rollouts: Collection[str]) -> None:
+        """Forgets the turns of rollouts that have ended."""
+        self._turns.forget(rollouts)
 
 
 class Prompt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -62,7 +62,7 @@ class Conversation:
     """
 
     def __init__(self, messages: Sequence[Mapping[str, Any]], rollout: str | None) -> None:
-        self.messages = messages
+        self.messages, self.rollout = messages, rollout
         self._keys = digests(messages, "" if rollout is None else f"rollout {rollout}")
 
     def beginnings(self) -> list[tuple[int, bytes]]:
@@ -84,28 +84,49 @@ class Turns:
 
     def __init__(self, most_tokens: int = MOST_TOKENS) -> None:
         self._most = most_tokens
-        self._turns: OrderedDict[bytes, Turn] = OrderedDict()
+        self._turns: OrderedDict[bytes, tuple[Turn, str | None]] = OrderedDict()
+        """By key: the turn, and its rollout."""
+        self._of_rollout: dict[str, set[bytes]] = {}
         self._size = 0
 
     def add(self, conversation: Conversation, turn: Turn) -> None:
         """Remembers a turn: the conversation that was answered, and the answer."""
-        key = conversation.answered(turn.message)
-        if known := self._turns.pop(key, None):
-            self._size -= known.size
+        key, rollout = conversation.answered(turn.message), conversation.rollout
+        if known := self._drop(key):
             same = (known.prompt, known.sampled) == (turn.prompt, turn.sampled)
             if not same or known.hindrance == Continuation.ambiguous:
                 turn = dataclasses.replace(turn, hindrance=Continuation.ambiguous)
-        self._turns[key] = turn
+        self._turns[key] = turn, rollout
+        if rollout is not None:
+            self._of_rollout.setdefault(rollout, set()).add(key)
         self._size += turn.size
         while self._size > self._most:
-            _, forgotten = self._turns.popitem(last=False)
-            self._size -= forgotten.size
+            self._drop(next(iter(self._turns)))
+
+    def forget(self, rollouts: Collection[str]) -> None:
+        """Forgets the turns of rollouts that have ended; those that have none are fine."""
+        for rollout in rollouts:
+            for key in tuple(self._of_rollout.get(rollout, ())):
+                self._drop(key)
 
     def matches(self, conversation: Conversation) -> list[Match]:
         """The turns that a conversation begins with, the longest first."""
         found: list[Match] = []
         for length, key in conversation.beginnings():
-            if turn := self._turns.get(key):
+            if known := self._turns.get(key):
                 self._turns.move_to_end(key)
-                found.append(Match(turn, length))
+                found.append(Match(known[0], length))
         return found
+
+    def _drop(self, key: bytes) -> Turn | None:
+        """Forgets a turn, and returns it if it was known."""
+        if key not in self._turns:
+            return None
+        turn, rollout = self._turns.pop(key)
+        self._size -= turn.size
+        if rollout is not None:
+            keys = self._of_rollout[rollout]
+            keys.discard(key)
+            if not keys:
+                del self._of_rollout[rollout]
+        return turn

@@ -102,8 +102,8 @@ async def put_trace(rollout: NewRolloutId, request: Request, server: ServerDep) 
 
 @router.delete("/{rollout}", status_code=204)
 async def release(rollout: str, server: ServerDep) -> None:
-    """Ends a rollout's lease on its policy version, and forgets the records of its remote graphs. An unknown id is
-    fine: its lease may have expired."""
+    """Ends a rollout's lease on its policy version, and forgets its turns and the records of its remote graphs. An
+    unknown id is fine: its lease may have expired."""
     await release_all({rollout}, server)
 
 
@@ -112,6 +112,7 @@ async def release_all(rollouts: Annotated[set[str], Body()], server: ServerDep) 
     """The same for many rollouts."""
     server.leases.release(rollouts)
     server.records.drop(rollouts)
+    server.gateway.forget(rollouts)
 
 
 @router.post("/erase")

@@ -74,3 +74,26 @@ def test_turns_that_were_not_used_lately_are_forgotten() -> None:
     assert kept == ["b", "d", "e"]
     turns.add(Conversation(ASKED, "r"), turn("huge", "f", tuple(range(5_000))))
     assert found(turns, [*ASKED, said("f"), *ASKED]) == []
+
+
+def test_the_turns_of_a_rollout_that_has_ended_take_no_memory() -> None:
+    turns, more = Turns(), [*ASKED, said("b"), {"role": "user", "content": "c"}]
+    for rollout in ("r", "s", None):
+        turns.add(Conversation(ASKED, rollout), turn(f"of {rollout}", "b"))
+        turns.add(Conversation(ASKED, rollout), turn(f"of {rollout}", "b"))
+    turns.forget({"r", "unknown"})
+    assert found(turns, more, "r") == []
+    assert found(turns, more, "s") == [("of s", 2)]
+    assert found(turns, more, None) == [("of None", 2)]
+    turns.forget({"r", "s"})
+    assert turns._size == turn("one", "b").size
+    assert not turns._of_rollout
+
+
+def test_turns_that_were_pushed_out_are_not_looked_for_again() -> None:
+    turns = Turns(most_tokens=2 * turn("one", "b").size)
+    for rollout in "abcd":
+        turns.add(Conversation(ASKED, rollout), turn(rollout, "b"))
+    assert turns._of_rollout.keys() == {"c", "d"}
+    turns.forget(set("abcd"))
+    assert (turns._size, len(turns._turns)) == (0, 0)
