@@ -8,6 +8,8 @@ import tempfile
 import zlib
 from pathlib import Path
 
+from pyarrow import parquet
+
 
 def files_with(home: Path, mark: str, *, tokens: bool = True) -> list[str]:
     """Files of a home in which a text stands: as it is, or in compressed records.
@@ -31,6 +33,8 @@ def files_with(home: Path, mark: str, *, tokens: bool = True) -> list[str]:
             content = path.read_bytes()
             if path.suffix == ".gz":
                 content += gzip.decompress(content)
+            if path.suffix == ".parquet":
+                content += str(parquet.read_table(path).to_pylist()).encode()
             texts = [content, *_records(content)]
             if any(text in one for text in wanted for one in texts):
                 found.append(path.relative_to(copy).as_posix())

@@ -1,5 +1,5 @@
 """Commands of the server side: `art-langgraph serve`, `plan`, `doctor`, `engine install | command | status`, `tokens`,
-`audit`, `backup`, `restore`."""
+`audit`, `backup`, `restore`, `ledger archive`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.console import Console
 from trainer_server.cli.audit import audit_command
 from trainer_server.cli.backup import backup_command, restore_command
 from trainer_server.cli.doctor import doctor_command
+from trainer_server.cli.ledger import app as ledger_app
 from trainer_server.cli.parser_options import ReasoningOption, ToolOption
 from trainer_server.cli.plan import plan_command
 from trainer_server.cli.tokens import app as tokens_app
@@ -404,3 +405,4 @@ def register(app: typer.Typer) -> None:
     app.command("audit")(audit_command)
     app.command("backup")(backup_command)
     app.command("restore")(restore_command)
+    app.add_typer(ledger_app, name="ledger")

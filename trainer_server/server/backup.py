@@ -2,8 +2,8 @@
 
 Each file is copied whole: databases as they are at one moment, by SQLite's own means; weights, which never change, by
 hard links where the file system allows it. The order makes the copy one that the server could have left behind when it
-was killed: jobs before the versions that they made, and before the completions that they use. A restored server goes on
-from there as after a crash.
+was killed: jobs before the versions that they made, and before the completions that they use; the ledger before the
+archive, to which its completions move. A restored server goes on from there as after a crash.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _refuse_existing(path: Path) -> None:
 def _in_order(root: Path) -> list[str]:
     """Names in a home, in the order in which they are copied; see the top of this file."""
     names = [path.name for path in root.iterdir() if path.name not in _LEFT_OUT and not _passing(path.name)]
-    last = {"policies": 1, "rollouts.sqlite": 2, "ledger.sqlite": 3}
+    last = {"policies": 1, "rollouts.sqlite": 2, "ledger.sqlite": 3, "archive": 4}
     return sorted(names, key=lambda name: (-1 if name == "jobs" else last.get(name, 0), name))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from trainer_server.engines.slots import Key, NoFreeSlot, Slots, adapter_name
 from trainer_server.gateway.errors import APIError
 from trainer_server.jobs.service import JobService
+from trainer_server.ledger.archive import Archive
 from trainer_server.ledger.base import ErasesCompletions, Ledger
 from trainer_server.ledger.draws import Draws
 from trainer_server.ledger.rollouts import RolloutBook
@@ -31,6 +32,7 @@ class Erasure:
 
     Args:
         ledger: Has the completions.
+        archive: Has those of earlier months.
         rollouts: What rollouts were registered with, and their rewards.
         runs: The list of runs, and what clients told of them.
         draws: Which rollouts a candidate answered.
@@ -47,6 +49,7 @@ class Erasure:
         self,
         *,
         ledger: Ledger,
+        archive: Archive,
         rollouts: RolloutBook,
         runs: RunBook,
         draws: Draws,
@@ -58,7 +61,8 @@ class Erasure:
         records: Records,
         creating: Mapping[str, asyncio.Lock],
     ) -> None:
-        self._ledger, self._rollouts, self._runs, self._draws = ledger, rollouts, runs, draws
+        self._ledger, self._archive = ledger, archive
+        self._rollouts, self._runs, self._draws = rollouts, runs, draws
         self._jobs, self._store, self._names, self._slots = jobs, store, names, slots
         self._leases, self._records, self._creating = leases, records, creating
         self._turn = asyncio.Lock()
@@ -75,11 +79,16 @@ class Erasure:
         """
         ledger = self._erasing()
         async with self._turn:
-            found = await asyncio.to_thread(ledger.matching, rollouts=wanted.rollouts, completions=wanted.completions)
-            self._refuse_needed(found)
-            self._leases.release(set(wanted.rollouts))
-            self._records.drop(set(wanted.rollouts))
-            return await asyncio.to_thread(self._erase, ledger, wanted.rollouts, list(found), None)
+            with self._archive.locked():
+                return await self._erase_runs(ledger, wanted)
+
+    async def _erase_runs(self, ledger: ErasesCompletions, wanted: Erase) -> Erased:
+        named = {"rollouts": wanted.rollouts, "completions": wanted.completions}
+        found = await asyncio.to_thread(lambda: {**self._archive.matching(**named), **ledger.matching(**named)})
+        self._refuse_needed(found)
+        self._leases.release(set(wanted.rollouts))
+        self._records.drop(set(wanted.rollouts))
+        return await asyncio.to_thread(self._erase, ledger, wanted.rollouts, list(found), None)
 
     async def policy(self, name: str) -> Erased:
         """Deletes a policy: its versions, its jobs, its completions, and the runs in which it answered.
@@ -107,7 +116,8 @@ class Erasure:
                 for key in versions:
                     await self._slots.forget(key)
                 self._refuse_used(name, versions)
-                return await asyncio.to_thread(self._erase_policy, ledger, name, len(versions))
+                with self._archive.locked():
+                    return await asyncio.to_thread(self._erase_policy, ledger, name, len(versions))
             except (NoFreeSlot, EngineError) as error:
                 if isinstance(error, NoFreeSlot):
                     raise Conflict(str(error), code="policy_in_use", param="name") from None
@@ -121,10 +131,10 @@ class Erasure:
                     self._names.unserved.pop(name, None)
 
     def _erase_policy(self, ledger: ErasesCompletions, name: str, versions: int) -> Erased:
-        completions = ledger.matching(policy=name)
+        completions = {**self._archive.matching(policy=name), **ledger.matching(policy=name)}
         rollouts = {rollout for rollout in completions.values() if rollout is not None}
         rollouts |= self._rollouts.of_policy(name) | self._runs.of_policy(name)
-        completions |= ledger.matching(rollouts=sorted(rollouts))
+        completions |= self._archive.matching(rollouts=rollouts) | ledger.matching(rollouts=sorted(rollouts))
         erased = self._erase(ledger, sorted(rollouts), list(completions), name)
         self._store.delete_policy(name)
         return erased.model_copy(update={"versions": versions})
@@ -137,7 +147,10 @@ class Erasure:
         self._runs.erase(rollouts, policy)
         self._draws.erase(rollouts, policy)
         self._rollouts.erase(rollouts)
+        of_policy = self._archive.matching(policy=policy) if policy is not None else {}
+        self._archive.erase(set(completions) - of_policy.keys())
         rewritten = ledger.erase(completions)
+        self._archive.erase(of_policy)  # last: it tells the rollouts, of which the ledger may have other answers
         self._runs.erase(rollouts, policy)  # the list may have read the ledger meanwhile
         rewritten = self._runs.overwrite() and rewritten
         return Erased(rollouts=len(rollouts), completions=len(completions), jobs=len(jobs), rewritten=rewritten)

@@ -24,6 +24,7 @@ from trainer_server.gateway.splice.splicer import SpliceMode, Splicer
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.service import JobService
 from trainer_server.jobs.supervisor import TrainerSettings
+from trainer_server.ledger.archive import Archive
 from trainer_server.ledger.draws import Draws
 from trainer_server.ledger.redaction import Redaction
 from trainer_server.ledger.registry import ledger_factory, open_ledger
@@ -153,6 +154,7 @@ class Server:
         """By policy: one creation, promotion, deletion or change of its candidate at a time."""
         self.erasure = Erasure(
             ledger=self.ledger,
+            archive=Archive(home.archive),
             rollouts=self.rollouts,
             runs=self.runs,
             draws=self.draws,

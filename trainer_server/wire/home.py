@@ -118,6 +118,11 @@ class Home:
         return self.root / "ledger.sqlite"
 
     @property
+    def archive(self) -> Path:
+        """Directory of earlier months of the ledger (Parquet)."""
+        return self.root / "archive"
+
+    @property
     def rollouts(self) -> Path:
         """What rollouts were registered with, and their rewards (SQLite)."""
         return self.root / "rollouts.sqlite"

@@ -16,6 +16,7 @@ from tests.support.jobs import ask, finish, groups, step, version_of
 from tests.support.ledger_rows import row
 from tests.support.processes import processes, version_files
 from tests.support.versions import publish
+from trainer_server.ledger.archive import Archive, archive_months
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.store import AdapterStore
 from trainer_server.server.backup import MANIFEST, back_up, restore
@@ -70,6 +71,25 @@ def test_a_copy_is_whole_while_the_ledger_is_written(tmp_path: Path) -> None:
     assert not any(".deleted" in path for path in sizes)
     for path in new.root.rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 or path.suffix == ".safetensors", path
+
+
+async def test_what_is_archived_meanwhile_is_in_the_copy(tmp_path: Path) -> None:
+    """A month moves from the ledger to the archive while both are copied: the ledger goes first."""
+    home = home_with_a_policy(tmp_path / "home")
+    ledger, archive = SQLiteLedger(home.ledger), Archive(home.archive)
+    await ledger.add(row("earlier", 1e9), row("old", 1.1e9))
+    assert len(list(archive_months(ledger, archive, 1.05e9))) == 1
+    moved: list[tuple[str, int]] = []
+
+    def archives(told: str) -> None:
+        if told == "copying ledger.sqlite":
+            moved.extend(archive_months(ledger, archive, 1.2e9))
+
+    back_up(home, tmp_path / "copy", archives)
+    ledger.close()
+    assert len(moved) == 1
+    assert set(Archive(tmp_path / "copy" / "archive").read(["earlier", "old"])) == {"earlier", "old"}
+    assert not list((tmp_path / "copy" / "archive").glob(".*")), "no locks and no parts"
 
 
 def test_without_hard_links_weights_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

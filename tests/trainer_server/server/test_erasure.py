@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
 import httpx
 from starlette.testclient import TestClient
 
+from tests.support.cli import art
 from tests.support.home_files import files_with
 from tests.support.jobs import ask, finish
 from tests.support.ledger_rows import row
 from tests.support.trainer_server import TrainerServer
 from tests.support.versions import publish
+from trainer_server.ledger.archive import Archive
+from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Home, PolicySpec
+from trainer_server.wire import Completion, Home, PolicySpec
 
 MARK = "zebrafinch"
 
@@ -87,6 +91,39 @@ def test_of_a_deleted_rollout_nothing_is_left_in_the_home(server: TrainerServer)
         assert files_with(server.home.root, "forgets") == [
             name for name in files_with(server.home.root, "forgets") if name.startswith(("audit/", "logs/"))
         ]
+
+
+async def test_deletion_reaches_the_archive(server: TrainerServer) -> None:
+    """Of a rollout, and of a policy with the rollouts in which it answered, whoever else answered in them."""
+    long_ago = time.time() - 100 * 86400
+
+    def old(one: str, policy: str, rollout: str) -> Completion:
+        request = {"messages": [{"role": "user", "content": f"{MARK}-{rollout}"}]}
+        return row(f"old-{one}", long_ago).model_copy(update={"policy": policy, "rollout": rollout, "request": request})
+
+    with server.http() as http:
+        assert http.post("/api/policies", json={"name": "archived"}).status_code == 201
+        rows = [old("a", "archived", "ro-old"), old("b", "archived", "ro-both"), old("c", "agent", "ro-both")]
+        ledger = SQLiteLedger(server.home.ledger)
+        await ledger.add(*rows, old("d", "agent", "ro-kept"))
+        done = art("ledger", "archive", "--months", "1", "--home", str(server.home.root))
+        assert done.exit_code == 0, done.output
+        await ledger.add(old("e", "agent", "ro-both").model_copy(update={"created": time.time()}))
+        ledger.close()
+        for rollout in ("ro-old", "ro-both", "ro-kept"):
+            assert any(name.startswith("archive/") for name in files_with(server.home.root, f"{MARK}-{rollout}"))
+
+        assert http.post("/api/rollouts/erase", json={"rollouts": ["ro-old"]}).json()["completions"] == 1
+        assert files_with(server.home.root, f"{MARK}-ro-old") == []
+        assert http.delete("/api/policies/archived").json()["completions"] == 3
+        assert files_with(server.home.root, f"{MARK}-ro-both") == []
+        assert files_with(server.home.root, f"{MARK}-ro-kept")
+        with Archive(server.home.archive).locked():
+            refused = http.post("/api/rollouts/erase", json={"rollouts": ["ro-kept"]})
+        assert refused.status_code == 503
+        assert "ask again" in refused.json()["error"]["message"]
+        assert http.post("/api/rollouts/erase", json={"rollouts": ["ro-kept"]}).json()["completions"] == 1
+        assert files_with(server.home.root, f"{MARK}-ro-kept") == []
 
 
 def test_a_deleted_policy_is_gone_and_its_name_stays_taken(server: TrainerServer) -> None:

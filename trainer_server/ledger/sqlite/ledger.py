@@ -8,13 +8,14 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from trainer_server.ledger.base import RETENTION_DAYS, LedgerError, Recorded
-from trainer_server.ledger.sqlite.slices import delete_in_slices
+from trainer_server.ledger.sqlite.old_months import OldMonth
+from trainer_server.ledger.sqlite.slices import delete_in_slices, keep_place
 from trainer_server.wire import Completion
 from trainer_server.wire.home import create_private, overwrite_deleted
 from trainer_server.wire.jsonl import from_json, to_json
@@ -120,7 +121,7 @@ class SQLiteLedger:
         try:
             with closing(self._open()) as db:
                 with db:
-                    _keep_place(db)
+                    keep_place(db)
                     db.execute("CREATE TEMP TABLE keep (id TEXT PRIMARY KEY)")
                     db.executemany("INSERT OR IGNORE INTO keep VALUES (?)", ((kept,) for kept in keep))
                 deleted = delete_in_slices(lambda rows: _delete_oldest(db, time.time() - days * 86400, rows))
@@ -131,6 +132,23 @@ class SQLiteLedger:
                 return deleted
         except sqlite3.Error as error:
             raise LedgerError(f"old completions in {self.path} cannot be deleted: {error}") from error
+
+    @contextmanager
+    def oldest_month(self, before: float, keep: Collection[str] = ()) -> Iterator[OldMonth]:
+        """The oldest month, for the archive. `add` works meanwhile.
+
+        Args:
+            before: Unix time from which on completions stay in the ledger.
+            keep: Ids of completions that stay.
+
+        Raises:
+            LedgerError: The ledger could not be read or changed.
+        """
+        try:
+            with closing(self._open()) as db:
+                yield OldMonth(db, before, keep)
+        except sqlite3.Error as error:
+            raise LedgerError(f"completions in {self.path} cannot be archived: {error}") from error
 
     def matching(
         self, *, rollouts: Sequence[str] = (), completions: Sequence[str] = (), policy: str | None = None
@@ -146,7 +164,7 @@ class SQLiteLedger:
         try:
             with closing(self._open()) as db:
                 with db:
-                    _keep_place(db)
+                    keep_place(db)
                 for start in range(0, len(completions), _CHUNK):
                     chunk = completions[start : start + _CHUNK]
                     with db:
@@ -261,14 +279,6 @@ def _used_bytes(db: sqlite3.Connection) -> int:
     names = ("page_count", "freelist_count", "page_size")
     pages, free, size = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
     return int((pages - free) * size)
-
-
-def _keep_place(db: sqlite3.Connection) -> None:
-    """Notes the place of the newest row, before it may be deleted. In a transaction."""
-    (last,) = db.execute("SELECT max(rowid) FROM completions").fetchone()
-    if last is not None:
-        db.execute("DELETE FROM places WHERE last < ?", (last,))
-        db.execute("INSERT INTO places SELECT ? WHERE NOT EXISTS (SELECT 1 FROM places)", (last,))
 
 
 def _row(completion: Completion) -> tuple[object, ...]:

@@ -1,7 +1,8 @@
-"""Deletions of many rows that let others write meanwhile."""
+"""Deletions of many completions that let others write meanwhile."""
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable
 
@@ -33,3 +34,11 @@ def delete_in_slices(delete: Callable[[int], int]) -> int:
             return deleted
         time.sleep(spent)
         rows = max(_FEWEST, min(_MOST, int(rows * _HELD / max(spent, 1e-6))))
+
+
+def keep_place(db: sqlite3.Connection) -> None:
+    """Notes the place of a ledger's newest row, before it may be deleted. In a transaction."""
+    (last,) = db.execute("SELECT max(rowid) FROM completions").fetchone()
+    if last is not None:
+        db.execute("DELETE FROM places WHERE last < ?", (last,))
+        db.execute("INSERT INTO places SELECT ? WHERE NOT EXISTS (SELECT 1 FROM places)", (last,))

@@ -1,0 +1,52 @@
+"""`art-langgraph ledger archive`: earlier months of the ledger as Parquet files."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from trainer_server.cli.local import HomeOption, audited
+from trainer_server.process.extras import require
+from trainer_server.wire import ConfigError, Home
+
+app = typer.Typer(help="The ledger of a server's home.", no_args_is_help=True)
+
+
+@app.command("archive")
+def archive_command(
+    months: Annotated[
+        int, typer.Option(help="Months that stay in the ledger, besides the current one.", min=0, max=1200)
+    ] = 1,
+    home: HomeOption = None,
+) -> None:
+    """Move earlier months of the ledger to archive/YYYY-MM.parquet. The server may run, and go on answering.
+
+    A month is written and read back before anything of it is deleted. What is archived can no longer be trained, and
+    the dashboard and look-ups do not show it. Months are those of UTC. Needs pyarrow.
+
+    Example: art-langgraph ledger archive --months 2
+    """
+    require("pyarrow", extra="parquet")
+    from trainer_server.jobs.board import JobBoard
+    from trainer_server.jobs.open_jobs import OpenJobs
+    from trainer_server.ledger.archive import Archive, archive_months
+    from trainer_server.ledger.sqlite import SQLiteLedger
+    from trainer_server.ledger.sqlite.old_months import beginning
+
+    paths = Home.find(home)
+    if not paths.ledger.exists():
+        raise ConfigError(f"{paths.root} has no ledger.sqlite: name the home of a server with --home or ART_HOME")
+    before = beginning(f"{datetime.fromtimestamp(time.time(), UTC):%Y-%m}", later=-months)
+    console, moved = Console(stderr=True), 0
+    with audited(paths, "ledger.archive", f"{months} months stay"), console.status("archiving"):
+        ledger, archive = SQLiteLedger(paths.ledger), Archive(paths.archive)
+        keep = OpenJobs(JobBoard(paths.jobs), ledger).completions()
+        for month, count in archive_months(ledger, archive, before, keep=keep):
+            moved += count
+            print(f"{month}: {count:,} completions in {archive.path(month)}")
+    if not moved:
+        print(f"the ledger has no completions from before {datetime.fromtimestamp(before, UTC):%Y-%m-%d}")

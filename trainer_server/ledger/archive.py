@@ -1,0 +1,234 @@
+"""Old months of the ledger as Parquet files. A month is written, read back, and only then deleted from the ledger."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from trainer_server.ledger.base import LedgerError
+from trainer_server.ledger.sqlite import SQLiteLedger
+from trainer_server.ledger.sqlite.old_months import COLUMNS, OldMonth, Row
+from trainer_server.wire import Completion
+from trainer_server.wire.jsonl import from_json
+
+_SUFFIX, _PARTIAL = ".parquet", ".partial"
+_AT_ONCE = 1000
+"""Rows of a row group, which are in memory at once."""
+
+
+class Archive:
+    """The months that were archived: `archive/2026-08.parquet` has the completions of August 2026 (UTC).
+
+    Whoever reads and changes it holds the lock meanwhile (`locked`), because rows come from the ledger while the server
+    runs.
+
+    Args:
+        directory: Where the files are. It need not exist.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else archives or deletes while the context is open.
+
+        Raises:
+            LedgerError: Somebody does; or the lock cannot be made.
+        """
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self.directory / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
+        except OSError as error:
+            raise LedgerError(f"the archive at {self.directory} cannot be opened: {error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            message = f"completions are being archived in {self.directory}, or deleted: ask again when that has ended"
+            raise LedgerError(message) from None
+        try:
+            for path in self.directory.glob(f".*{_PARTIAL}"):  # of a process that was killed
+                path.unlink(missing_ok=True)
+            yield
+        finally:
+            os.close(lock)
+
+    def months(self) -> list[str]:
+        """The months that it has, such as `2026-08`, the oldest first."""
+        return sorted(path.name.removesuffix(_SUFFIX) for path in self.directory.glob(f"[0-9]*{_SUFFIX}"))
+
+    def path(self, month: str) -> Path:
+        """The file of a month."""
+        return self.directory / f"{month}{_SUFFIX}"
+
+    def rows(self, month: str) -> Iterator[Row]:
+        """The rows of a month.
+
+        Raises:
+            LedgerError: The file cannot be read.
+        """
+        return _read(self.path(month))
+
+    def read(self, ids: Collection[str]) -> dict[str, Completion]:
+        """Looks completions up. Ids that it does not have are left out.
+
+        Raises:
+            LedgerError: A file cannot be read.
+        """
+        wanted = set(ids)
+        found = (row for month in self.months() for row in self.rows(month) if row[0] in wanted)
+        return {row[0]: from_json(Completion, row[-1]) for row in found}
+
+    def matching(
+        self, *, rollouts: Collection[str] = (), completions: Collection[str] = (), policy: str | None = None
+    ) -> dict[str, str | None]:
+        """See ErasesCompletions.matching."""
+        found: dict[str, str | None] = {}
+        of_rollouts, with_ids = set(rollouts), set(completions)
+        for month in self.months():
+            for one, of_policy, rollout in _read(self.path(month), ("id", "policy", "rollout")):
+                named = policy is not None and of_policy == policy
+                if named or one in with_ids or (rollout is not None and rollout in of_rollouts):
+                    found[one] = rollout
+        return found
+
+    def erase(self, completions: Collection[str]) -> None:
+        """Deletes completions: the files that have them are written anew without them. Unknown ids are ignored.
+
+        Raises:
+            LedgerError: A file cannot be read or written.
+        """
+        ids = set(completions)
+        for month in self.months() if ids else ():
+            if any(one in ids for (one,) in _read(self.path(month), ("id",))):
+                self.write(month, lambda month=month: (row for row in self.rows(month) if row[0] not in ids))
+
+    def write(self, month: str, rows: Callable[[], Iterable[Row]]) -> int:
+        """Writes the file of a month in place of the one that is there. Until it is whole and was read back, the
+        earlier one stays. Without rows, there is no file afterwards.
+
+        Args:
+            month: The month.
+            rows: Gives the rows.
+
+        Returns:
+            How many rows the file has.
+
+        Raises:
+            LedgerError: It cannot be written, or what is read back differs.
+        """
+        path = self.path(month)
+        aside = self.directory / f".{path.name}{_PARTIAL}"
+        try:
+            written = _write(aside, rows())
+            if _digest(_read(aside)) != written:
+                raise LedgerError(f"{aside} was not written as it should: is the disk {self.directory} damaged?")
+            if written[0]:
+                os.replace(aside, path)
+            else:
+                path.unlink(missing_ok=True)
+            _flush(self.directory)
+        except (OSError, _pyarrow()[0].ArrowException) as error:
+            raise LedgerError(f"{path} cannot be written: {error}") from error
+        finally:
+            aside.unlink(missing_ok=True)
+        return written[0]
+
+
+def archive_months(
+    ledger: SQLiteLedger, archive: Archive, before: float, *, keep: Collection[str] = ()
+) -> Iterator[tuple[str, int]]:
+    """Moves completions from the ledger to the archive, a month after another. The server may run.
+
+    A process that is killed meanwhile leaves each completion in the ledger, in the archive, or in both; the next call
+    goes on, and the archive has it once.
+
+    Args:
+        ledger: The ledger.
+        archive: The archive.
+        before: Unix time from which on completions stay in the ledger.
+        keep: Ids of completions that stay, because open jobs need them.
+
+    Yields:
+        Each month, and how many completions were moved.
+
+    Raises:
+        LedgerError: Ledger or archive cannot be read or written, or somebody else archives or deletes.
+    """
+    while True:
+        with archive.locked(), ledger.oldest_month(before, keep) as month:
+            if month.name is None:
+                return
+            archive.write(month.name, lambda month=month: _joined(month, archive))
+            moved = month.delete()
+        yield month.name, moved
+
+
+def _joined(month: OldMonth, archive: Archive) -> Iterator[Row]:
+    """The rows of a month: those of the ledger, and those that were archived before."""
+    yield from month.rows()
+    if month.name is not None and archive.path(month.name).exists():
+        yield from (row for row in archive.rows(month.name) if row[0] not in month)
+
+
+def _write(path: Path, rows: Iterable[Row]) -> tuple[int, str]:
+    arrow, parquet = _pyarrow()
+    text = arrow.string()
+    kinds = (text, arrow.float64(), text, arrow.int64(), text, text, text)
+    schema = arrow.schema(list(zip(COLUMNS, kinds, strict=True)))
+    count, digest = 0, hashlib.sha256()
+    left = iter(rows)
+    with open(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
+        with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+            while chunk := list(islice(left, _AT_ONCE)):
+                columns = dict(zip(COLUMNS, map(list, zip(*chunk, strict=True)), strict=True))
+                writer.write_table(arrow.table(columns, schema=schema))
+                count += len(chunk)
+                for row in chunk:
+                    digest.update(repr(row).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    return count, digest.hexdigest()
+
+
+def _read(path: Path, columns: Sequence[str] = COLUMNS) -> Iterator[Any]:
+    """Rows of a file, as tuples of these columns."""
+    arrow, parquet = _pyarrow()
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(_AT_ONCE, columns=list(columns)):
+                yield from zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+    except (OSError, KeyError, arrow.ArrowException) as error:
+        raise LedgerError(f"{path} cannot be read: {error}. Move it away if it is damaged") from error
+
+
+def _digest(rows: Iterable[Row]) -> tuple[int, str]:
+    count, digest = 0, hashlib.sha256()
+    for row in rows:
+        count += 1
+        digest.update(repr(row).encode())
+    return count, digest.hexdigest()
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        return import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError:
+        raise LedgerError("the archive needs pyarrow: pip install 'art-langgraph[parquet]'") from None
+
+
+def _flush(directory: Path) -> None:
+    """Makes renames inside a directory durable."""
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

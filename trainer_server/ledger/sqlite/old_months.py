@@ -1,0 +1,76 @@
+"""Completions of earlier months, on their way out of a SQLite ledger."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime
+
+from trainer_server.ledger.sqlite.slices import delete_in_slices, keep_place
+
+Row = tuple[str, float, str | None, int | None, str | None, str, str]
+"""A row of the ledger: the values of COLUMNS."""
+COLUMNS = ("id", "created", "policy", "version", "rollout", "status", "record")
+
+
+class OldMonth:
+    """The oldest month of which a ledger has completions that may leave it.
+
+    Args:
+        db: A connection without a transaction, of which nobody else uses the temporary tables.
+        before: Unix time from which on completions stay.
+        keep: Ids of completions that stay.
+
+    Attributes:
+        name: Such as `2026-08` (UTC); None: no completion may leave.
+    """
+
+    def __init__(self, db: sqlite3.Connection, before: float, keep: Collection[str]) -> None:
+        self._db = db
+        with db:
+            db.execute("CREATE TEMP TABLE keep (id TEXT PRIMARY KEY)")
+            db.executemany("INSERT OR IGNORE INTO keep VALUES (?)", ((kept,) for kept in keep))
+            db.execute("CREATE TEMP TABLE leaving (id TEXT PRIMARY KEY)")
+        oldest = "SELECT created FROM completions WHERE created < ? AND id NOT IN keep ORDER BY created LIMIT 1"
+        found = db.execute(oldest, (before,)).fetchone()
+        self.name = None if found is None else f"{datetime.fromtimestamp(found[0], UTC):%Y-%m}"
+        if self.name is not None:
+            with db:
+                db.execute(
+                    "INSERT INTO leaving SELECT id FROM completions "
+                    "WHERE created >= ? AND created < ? AND id NOT IN keep",
+                    (beginning(self.name), min(before, beginning(self.name, later=1))),
+                )
+
+    def __contains__(self, completion: object) -> bool:
+        return self._db.execute("SELECT 1 FROM leaving WHERE id = ?", (completion,)).fetchone() is not None
+
+    def rows(self) -> Iterator[Row]:
+        """The rows of the month."""
+        columns = ", ".join(f"completions.{name}" for name in COLUMNS)
+        query = f"SELECT {columns} FROM leaving JOIN completions USING (id) ORDER BY completions.rowid"
+        return iter(self._db.execute(query))
+
+    def delete(self) -> int:
+        """Deletes the rows, a few at a time; returns how many."""
+        with self._db:
+            keep_place(self._db)
+        return delete_in_slices(self._delete)
+
+    def _delete(self, most: int) -> int:
+        with self._db:
+            ids = self._db.execute("SELECT id FROM leaving LIMIT ?", (most,)).fetchall()
+            self._db.executemany("DELETE FROM completions WHERE id = ?", ids)
+            self._db.executemany("DELETE FROM leaving WHERE id = ?", ids)
+        return len(ids)
+
+
+def beginning(month: str, *, later: int = 0) -> float:
+    """When a month begins, as Unix time.
+
+    Args:
+        month: Such as `2026-08`.
+        later: So many months later; may be negative.
+    """
+    year, number = divmod(int(month[:4]) * 12 + int(month[5:]) - 1 + later, 12)
+    return datetime(year, number + 1, 1, tzinfo=UTC).timestamp()
