@@ -157,8 +157,8 @@ class Side:
 
 
 async def latencies(gateway: Side, engine: Side, seconds: float) -> dict[str, float]:
-    """What the gateway adds to an answer at half of its highest rate: the median of the turns, so that other work on the
-    machine during one of them does not decide. seconds: of each turn of a side."""
+    """What the gateway adds to an answer at half of its highest rate: the median of the turns, so that other work on
+    the machine during one of them does not decide. seconds: of each turn of a side."""
     rng = random.Random(0)
     saturation = await gateway.saturation(seconds)
     figures: dict[str, list[float]] = defaultdict(list)

@@ -1,0 +1,1 @@
+"""What may happen to a running server, and whether everything comes back and the books balance."""

@@ -1,0 +1,62 @@
+"""Some chaos: kills, stops, a full disk, clock steps and too many connections; everything comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chaos.clock import Clock
+from benchmarks.chaos.disk import Disk
+
+ASKED = "import time, datetime; print(time.time(), datetime.datetime.now().timestamp(), time.monotonic())"
+
+
+@pytest.mark.slow
+def test_after_some_chaos_everything_is_back_and_the_books_balance() -> None:
+    line = [sys.executable, "-m", "benchmarks.chaos", "--json", "--minutes", "0.3", "--every", "3", "--stop", "3"]
+    line += ["--rollouts", "8", "--connections", "1500"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=900)
+    assert done.stdout, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["back"], done.stderr
+    assert result["even"], done.stderr
+    assert done.returncode == 0
+    happened = result["happened"]
+    assert sum(happened["kills"][role] for role in ("server", "engine", "trainer") if role in happened["kills"]) > 0
+    assert happened["flood"]["restarts"] == 0
+    assert happened["flood"]["silent"] == 0
+    assert set(happened["flood"]["statuses"]) <= {"200", "429"}
+    assert result["answered"] > 0
+    assert result["steps"] > 0
+
+
+def test_a_clock_is_stepped_for_one_process_alone(tmp_path: Path) -> None:
+    clock = Clock(tmp_path)
+    if clock.hindrance:
+        pytest.skip(clock.hindrance)
+    clock.step(-7200)
+    env = {**os.environ, **clock.environment}
+    told = subprocess.run([sys.executable, "-c", ASKED], env=env, capture_output=True, text=True, check=True).stdout
+    wall, other, monotonic = map(float, told.split())
+    assert abs(wall - (time.time() - 7200)) < 600
+    assert abs(other - wall) < 60
+    assert abs(monotonic - time.monotonic()) < 600
+
+
+def test_a_disk_is_full_for_a_while(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "disk")
+    if disk.hindrance:
+        pytest.skip(disk.hindrance)
+    try:
+        with disk.full(), pytest.raises(OSError, match="No space left"):
+            (tmp_path / "disk" / "file").write_bytes(bytes(4096))
+        (tmp_path / "disk" / "file").write_bytes(bytes(4096))
+    finally:
+        disk.unmount()
+    assert not (tmp_path / "disk" / "file").exists()
