@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +19,8 @@ KEY = "benchmark"
 """The server's own key, and the engine's."""
 START = 180.0
 """Seconds that a process has to be ready."""
+_LIBC, _PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
+"""The kernel ends a process whose starter has died, also where that was killed by SIGKILL."""
 _ROOT = Path(__file__).parents[1]
 
 
@@ -49,7 +53,14 @@ class _Process:
 
     def _run(self, line: Sequence[str], environment: Mapping[str, str]) -> None:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(line, cwd=_ROOT, env={**os.environ, **environment}, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                line,
+                cwd=_ROOT,
+                env={**os.environ, **environment},
+                stdout=log,
+                stderr=log,
+                preexec_fn=lambda: _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
+            )
 
     def ready(self) -> bool:
         """Whether it answers completions."""

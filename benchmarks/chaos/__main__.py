@@ -59,6 +59,8 @@ STEPS = (3600, -3600, 0)
 """By how much the clock is off, in seconds, one after another."""
 HALVES = 100
 """Connections of each kind that vanish."""
+HELD = 45.0
+"""Seconds for which they are kept open."""
 VLLM = ("--engine-args=--max-model-len 1024 --max-num-seqs 16", "--max-rank", "8")
 """Options of `serve` for a real vLLM on two cores."""
 
@@ -141,7 +143,7 @@ class Chaos:
     async def half_open(self) -> dict[str, Any]:
         """Opens connections that say nothing more."""
         before = self.world.clients.answered
-        closed = await half_open(self.world.server.url, HALVES, 30.0)
+        closed = await half_open(self.world.server.url, HALVES, HELD)
         return {"closed": closed, "of_each": HALVES, "answered": self.world.clients.answered - before}
 
     async def flood(self) -> dict[str, Any]:

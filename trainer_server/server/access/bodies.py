@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -9,9 +11,13 @@ from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.auth import authorized
 from trainer_server.server.access.layer import Layer
 
+BODY_TIMEOUT = 20.0
+"""Seconds within which a client must send a further part of a body. A client that has vanished would hold its
+connection for ever."""
+
 
 class Bodies(Layer):
-    """Reads the bodies of requests, and answers 413 to those that are too large.
+    """Reads the bodies of requests, and answers 413 to those that are too large, and 408 to those that stop coming.
 
     Requests without a token come here for open routes only. These read no body, so none is read for them.
 
@@ -33,7 +39,14 @@ class Bodies(Layer):
         more = not (declared.isdecimal() and int(declared) > most)
         too_large = not more
         while more:
-            message = await receive()
+            try:
+                message = await asyncio.wait_for(receive(), BODY_TIMEOUT)
+            except TimeoutError:
+                raise APIError(
+                    408,
+                    f"{len(body)} bytes of the body have come, and none for {BODY_TIMEOUT:g} s: send the request again",
+                    code="body_timeout",
+                ) from None
             if message["type"] == "http.disconnect":
                 return
             body += message.get("body", b"")

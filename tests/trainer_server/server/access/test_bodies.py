@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from tests.support.patience import PATIENCE
+from trainer_server.server.access import bodies
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Home
@@ -43,6 +48,27 @@ def test_a_body_over_the_limit_is_refused(http: TestClient, path: str) -> None:
 def test_a_body_up_to_the_limit_is_read(http: TestClient) -> None:
     for body in (b"[]" + b" " * (MIB - 2), iter([b"[", b"]"])):
         assert http.post("/api/rollouts/release", content=body, headers=HOLDER).status_code == 204
+
+
+async def test_a_body_that_stops_coming_is_not_waited_for(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that vanished in the middle of its request would hold a connection for ever."""
+    monkeypatch.setattr(bodies, "BODY_TIMEOUT", 0.05)
+    parts: list[dict[str, object]] = [{"type": "http.request", "body": b"[", "more_body": True}]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, object]:
+        return parts.pop() if parts else await asyncio.Future()
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-length", b"99"), (b"authorization", b"Bearer token")]
+    path = "/api/rollouts/release"
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b"", "root_path": ""}
+    async with asyncio.timeout(PATIENCE):
+        await http.app(scope, receive, send)  # type: ignore[arg-type]
+    assert sent[0]["status"] == 408
+    assert json.loads(sent[1]["body"])["error"]["code"] == "body_timeout"
 
 
 @pytest.mark.parametrize(("path", "status"), [("/v1/chat/completions", 401), ("/health", 405)])
