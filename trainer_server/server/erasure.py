@@ -83,8 +83,11 @@ class Erasure:
                 return await self._erase_runs(ledger, wanted)
 
     async def _erase_runs(self, ledger: ErasesCompletions, wanted: Erase) -> Erased:
-        named = {"rollouts": wanted.rollouts, "completions": wanted.completions}
-        found = await asyncio.to_thread(lambda: {**self._archive.matching(**named), **ledger.matching(**named)})
+        def matching() -> dict[str, str | None]:
+            archived = self._archive.matching(rollouts=wanted.rollouts, completions=wanted.completions)
+            return archived | ledger.matching(rollouts=wanted.rollouts, completions=wanted.completions)
+
+        found = await asyncio.to_thread(matching)
         self._refuse_needed(found)
         self._leases.release(set(wanted.rollouts))
         self._records.drop(set(wanted.rollouts))
@@ -131,7 +134,7 @@ class Erasure:
                     self._names.unserved.pop(name, None)
 
     def _erase_policy(self, ledger: ErasesCompletions, name: str, versions: int) -> Erased:
-        completions = {**self._archive.matching(policy=name), **ledger.matching(policy=name)}
+        completions = self._archive.matching(policy=name) | ledger.matching(policy=name)
         rollouts = {rollout for rollout in completions.values() if rollout is not None}
         rollouts |= self._rollouts.of_policy(name) | self._runs.of_policy(name)
         completions |= self._archive.matching(rollouts=rollouts) | ledger.matching(rollouts=sorted(rollouts))
