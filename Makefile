@@ -17,7 +17,7 @@ SLOW := -m "slow or servers or vllm" -n 3 --dist loadfile --no-loadscope-reorder
 SHARING := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind ART_TRAINER_LOW_PRIORITY=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine quickstart test test-fast check docs sbom release format clean
+.PHONY: help setup engine quickstart examples test test-fast check docs sbom release format clean
 
 help: ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,14 @@ engine: setup ## Install vLLM into an environment of its own
 
 quickstart: engine ## Train the example agent and show that it got better; ARGS="--steps 4" passes options
 	@$(BIN)/art-langgraph quickstart $(ARGS)
+
+# The metrics files in the folders of the examples are of whole runs: short ones write elsewhere.
+EXAMPLES := $(patsubst examples/%/__main__.py,%,$(wildcard examples/*/__main__.py))
+SHORT := --seeds 1 --steps 2 --held-out 24
+$(EXAMPLES:%=example-%): example-%: engine
+	@$(BIN)/python -m art_examples.$* $(SHORT) --out runs/examples/$* $(ARGS)
+
+examples: $(EXAMPLES:%=example-%) ## Train all examples for two steps; `make example-NAME` trains one, ARGS="--steps 4" passes options
 
 # Both lanes run, whatever fails: who waited half an hour wants to know of all failures.
 test: engine ## All tests, the real vLLM included

@@ -23,9 +23,10 @@ assert not {"torch", "transformers", "vllm", "fastapi"} & set(sys.modules), "the
 packed = set(zipfile.ZipFile(wheel).namelist())
 tracked = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout.split()
 wanted = {
-    name.replace("examples/quickstart/", "art_examples/quickstart/")
+    name.replace("examples/", "art_examples/")
     for name in tracked
-    if name.startswith(("art_langgraph/", "art_mcp/", "trainer_server/", "examples/quickstart/"))
+    if name.startswith(("art_langgraph/", "art_mcp/", "trainer_server/"))
+    or (name.startswith("examples/") and name.endswith(".py"))
 }
 assert wanted <= packed, f"the wheel lacks {sorted(wanted - packed)}"
 

@@ -27,6 +27,8 @@ from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 import uvicorn
+from art_examples.learning.learn import SERVER_ARGUMENTS, Learning
+from art_examples.learning.runs import tell
 from art_examples.quickstart.server_process import trainer_server
 from rich.console import Console
 from rich.table import Table
@@ -36,8 +38,6 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from art_langgraph import LLM, Evaluation, Ruler, TrainerClient, TrajectoryGroup
-from benchmarks.tasks.__main__ import tell
-from benchmarks.tasks.learn import SERVER_ARGUMENTS, Learning
 from benchmarks.tasks.reverse_text import reverse_text
 from trainer_server.wire import Connection
 

@@ -28,10 +28,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from art_examples.learning.runs import tell
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.tasks.__main__ import learn_all, tell
+from benchmarks.tasks.__main__ import learn_all
 from benchmarks.tasks.registry import TASKS
 from benchmarks.tasks.sweep import SETTINGS, SWEPT_TASKS, print_sweep, sweep
 from trainer_server.wire.jsonl import read_jsonl

@@ -15,13 +15,13 @@ from difflib import SequenceMatcher
 from statistics import fmean
 from typing import Any
 
+from art_examples.learning.task import Recipe, Task, chat, solved, weighted_parts
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig, Trajectory
-from benchmarks.tasks.task import Recipe, Task, chat, solved, weighted_parts
 
 SYSTEM = "Sort all names so far by the alphabet."
 TURNS = (2, 1, 1)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from art_examples.learning.task import Recipe, Task
 from art_examples.quickstart import city_server
 from art_examples.quickstart.agent import PROMPT, build_agent
 from art_examples.quickstart.reward import reward, success
@@ -18,7 +19,6 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig
 from art_mcp import connect
-from benchmarks.tasks.task import Recipe, Task
 
 RECIPE = Recipe(
     warm_start=SFTConfig(lr=3e-4, num_train_epochs=1, per_device_train_batch_size=6),

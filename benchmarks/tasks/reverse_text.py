@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from difflib import SequenceMatcher
 
+from art_examples.learning.task import Recipe, Task, chat, solved, weighted_parts
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AnyMessage, SystemMessage
 from langchain_core.runnables import Runnable
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig, Trajectory
-from benchmarks.tasks.task import Recipe, Task, chat, solved, weighted_parts
 
 SYSTEM = "Write the letters in reverse order."
 LENGTHS = (3, 4, 5, 6)

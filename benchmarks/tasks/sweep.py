@@ -13,14 +13,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from art_examples.learning.learn import SERVER_ARGUMENTS, Learning
+from art_examples.learning.task import Recipe, Task
 from art_examples.quickstart.server_process import trainer_server
 from rich.console import Console
 from rich.table import Table
 
 from art_langgraph import GRPOConfig, TrainerClient
-from benchmarks.tasks.learn import SERVER_ARGUMENTS, Learning
 from benchmarks.tasks.registry import TASKS
-from benchmarks.tasks.task import Recipe, Task
 from trainer_server.wire.jsonl import append_jsonl, read_jsonl
 
 SWEPT_TASKS = ["reverse_text", "alphabet_sort", "sql"]

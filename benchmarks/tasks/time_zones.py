@@ -10,13 +10,14 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from art_examples.learning.task import Recipe, Task
+
 from art_langgraph import GRPOConfig, SFTConfig
 from art_mcp import connect
 from art_mcp.scenarios.generate import generate_scenarios
 from art_mcp.specialization.agent import SYSTEM, build_agent
 from art_mcp.specialization.demonstrations import demonstrations
 from art_mcp.specialization.verify import solved, verify
-from benchmarks.tasks.task import Recipe, Task
 from testbed.environments import environment
 
 SERVER = "mcp-server-time"

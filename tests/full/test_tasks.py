@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from art_examples.learning.learn import learn
 
 from art_langgraph import TrainerClient
-from benchmarks.tasks.learn import learn
 from benchmarks.tasks.registry import TASKS
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]

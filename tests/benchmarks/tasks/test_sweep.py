@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from art_examples.learning.task import Recipe
+from art_examples.sql_agent import task as sql
 
-from benchmarks.tasks import alphabet_sort, reverse_text, sql
+from benchmarks.tasks import alphabet_sort, reverse_text
 from benchmarks.tasks.sweep import SETTINGS, sweep
-from benchmarks.tasks.task import Recipe
 from trainer_server.wire.jsonl import append_jsonl
 
 

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from langchain_core.callbacks import CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
-from langchain_core.outputs import ChatGeneration, ChatResult
-from pydantic import Field
+from art_examples.sql_agent import task as sql
+from art_examples.sql_agent.databases import HELD_OUT_SUBJECTS, TRAINING_SUBJECTS, database_name, questions
 
 from art_langgraph import Conversation, Scenario, Trajectory
-from art_langgraph.rewards import score
-from benchmarks.tasks import alphabet_sort, reverse_text, sql
+from benchmarks.tasks import alphabet_sort, reverse_text
 from benchmarks.tasks.registry import TASKS
-from benchmarks.tasks.sql_databases import HELD_OUT_SUBJECTS, TRAINING_SUBJECTS, database_name, questions
-from benchmarks.tasks.task import Task
+from tests.support.tasks import Scripted, run
 
 TURNS = alphabet_sort.draw(alphabet_sort.TRAINING_NAMES, random.Random(1))
 QUESTIONS = questions(TRAINING_SUBJECTS[0], database_name(*TRAINING_SUBJECTS[:2]), random.Random(1))
@@ -35,35 +29,6 @@ RIGHT_RUNS = [
         if not rewritten or "(*)" not in asked.query
     ),
 ]
-
-
-class Scripted(BaseChatModel):
-    """Gives the answers of a script, one a call (the last one for ever), and keeps what it was asked."""
-
-    answers: list[str]
-    asked: list[Any] = Field(default_factory=list)
-
-    @property
-    def _llm_type(self) -> str:
-        return "scripted"
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        self.asked.append(convert_to_openai_messages(messages))
-        said = self.answers[min(len(self.asked), len(self.answers)) - 1]
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(said))])
-
-
-async def run(task: Task, scenario: Scenario, model: Scripted) -> Trajectory:
-    given = scenario.input if isinstance(scenario.input, dict) else {"messages": [("user", scenario.input)]}
-    made = Trajectory(scenario=scenario, output=await task.graph(model).ainvoke(given))
-    await score(made, task.reward)
-    return made
 
 
 @pytest.mark.parametrize("name", LOCAL)

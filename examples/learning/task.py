@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -25,6 +25,7 @@ class Recipe:
         steps: Number of training steps.
         groups_per_step: Scenarios of a step.
         n: Runs of each scenario.
+        steps_per_opponent: In self-play, the number of steps after which the newest version becomes the opponent.
     """
 
     warm_start: SFTConfig | None
@@ -32,6 +33,7 @@ class Recipe:
     steps: int
     groups_per_step: int = 6
     n: int = 8
+    steps_per_opponent: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,10 @@ class Task:
         success: Whether a scored run solved its scenario.
         max_tokens: Largest number of tokens in an answer of the model.
         recipe: How the policy learns the task.
+        nodes: Names of the nodes whose answers are trained. None: all.
+        shots: How many demonstrations the prompted baseline has in its prompts.
+        self_play: Makes the graph of the training from the policy and its opponent, which is an earlier version of it.
+            It is measured on `graph` all the same. None: it is trained on `graph` too.
     """
 
     name: str
@@ -59,6 +65,13 @@ class Task:
     success: Success
     max_tokens: int
     recipe: Recipe = field(repr=False)
+    nodes: Sequence[str] | None = None
+    shots: int = 4
+    self_play: Callable[[BaseChatModel, BaseChatModel], Runnable[Any, Any]] | None = None
+
+    def short(self, *, steps: int, held_out: int | None = None) -> Task:
+        """The task with another number of steps, and perhaps with fewer held-out scenarios."""
+        return replace(self, recipe=replace(self.recipe, steps=steps), held_out=self.held_out[:held_out])
 
 
 TaskMaker = Callable[[int], AbstractAsyncContextManager[Task]]

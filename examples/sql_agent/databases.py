@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 
 ROWS = 12
 """Rows of a table."""
@@ -135,6 +136,13 @@ def questions(subject: Subject, database: str, rng: random.Random) -> list[Quest
         ),
     ]
     return [Question(database, text, query) for text, query in asked]
+
+
+def all_questions(subjects: Sequence[Subject], rng: random.Random) -> Iterator[Question]:
+    """Questions about both tables of each pair of subjects."""
+    for pair in combinations(subjects, 2):
+        for subject in pair:
+            yield from questions(subject, database_name(*pair), rng)
 
 
 def execute(database: str, query: str) -> list[Row]:

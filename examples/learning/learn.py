@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from art_examples.learning.baselines import LiteLLMChat, PromptedChatART
+from art_examples.learning.task import Recipe, Task
 from langchain_core.runnables import Runnable
 
 from art_langgraph import ChatART, Evaluation, Scenario, TrainerClient, TrajectoryGroup, evaluate, gather, train
+from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.rewards import GroupReward
-from benchmarks.tasks.task import Recipe, Task
 
 SERVER_ARGUMENTS = ("--max-rank", "8", "--no-trainer-low-priority")
 """Arguments of the trainer server. Rollouts and steps take turns here, so that the trainer need not give way."""
@@ -27,9 +29,11 @@ class Learned:
         task: Name of the task.
         seed: Seed of the task, the LoRA and the training.
         before: The untrained policy, on the held-out scenarios at temperature 0.
-        warm: The same after the warm start. None: there was none.
-        after: The same after the training.
-        seconds: Wall time of each stage: before, warm_start, warm, training, after.
+        prompted: The same with demonstrations in its prompts. None: not measured.
+        models: Other models with these prompts, by name.
+        warm: The policy after the warm start. None: there was none.
+        after: The policy after the training.
+        seconds: Wall time of each stage: before, prompted, the names of models, warm_start, warm, training, after.
         tokens: Numbers of trained tokens: `warm_start` of the demonstrations, `training` of the policy's own.
         rewards: Mean reward of each training step. None: no run of the step has a reward.
         skipped: How many training steps made no version.
@@ -38,6 +42,8 @@ class Learned:
     task: str
     seed: int
     before: Evaluation | None = None
+    prompted: Evaluation | None = None
+    models: dict[str, Evaluation] = field(default_factory=dict)
     warm: Evaluation | None = None
     after: Evaluation | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -55,7 +61,9 @@ class Learned:
         return {
             "task": self.task,
             "seed": self.seed,
-            **{name: _measured(getattr(self, name)) for name in ("before", "warm", "after")},
+            "steps": len(self.rewards),
+            **{name: _measured(getattr(self, name)) for name in ("before", "prompted", "warm", "after")},
+            "models": {name: _measured(evaluation) for name, evaluation in self.models.items()},
             "seconds": round(self.total_seconds, 1),
             "stages": {name: round(seconds, 1) for name, seconds in self.seconds.items()},
             "tokens": self.tokens,
@@ -102,19 +110,35 @@ class Learning:
 
     async def measure(self, stage: str) -> Evaluation:
         """Measures the newest version on the held-out scenarios at temperature 0. stage: before, warm or after."""
+        evaluation = await self._evaluate(stage, self._task.graph(self._model()), await self._latest())
+        setattr(self.learned, stage, evaluation)
+        return evaluation
+
+    async def measure_prompted(self) -> None:
+        """Measures the newest version with demonstrations in its prompts."""
+        shown = {"demonstrations": self._task.demonstrations, "shots": self._task.shots}
+        model = PromptedChatART(policy=self._policy, **shown, **self._options())
+        self.learned.prompted = await self._evaluate("prompted", self._task.graph(model), await self._latest())
+
+    async def measure_model(self, name: str) -> None:
+        """Measures another model with demonstrations in its prompts. name: as litellm knows it."""
+        model = LiteLLMChat(model=name, demonstrations=self._task.demonstrations, shots=self._task.shots)
+        self.learned.models[name] = await self._evaluate(name, self._task.graph(model), None)
+
+    async def _evaluate(self, stage: str, graph: Runnable[Any, Any], version: int | None) -> Evaluation:
+        """Measures a graph on the held-out scenarios. version: of the policy that it asks; None: it asks none."""
         started = time.monotonic()
-        version = (await self._client.policy(self._policy)).latest
         evaluation = await evaluate(
-            self._graph(),
+            graph,
             self._task.held_out,
             self._task.reward,
             version=version,
             success=self._task.success,
+            temperature=None if version is None else 0.0,
             max_concurrency=CONCURRENCY,
             progress=False,
         )
         self.learned.seconds[stage] = time.monotonic() - started
-        setattr(self.learned, stage, evaluation)
         self._tell(f"{stage}: {evaluation}")
         return evaluation
 
@@ -134,7 +158,7 @@ class Learning:
     async def gather(self, scenarios: Sequence[Scenario], n: int) -> list[TrajectoryGroup]:
         """Runs scenarios n times at temperature 1, and scores the runs. No step trains on them."""
         return await gather(
-            self._graph(),
+            self._task.graph(self._model()),
             scenarios,
             n,
             self._task.reward,
@@ -151,24 +175,9 @@ class Learning:
             recipe: Other settings than those of the task.
             group_reward: Scores the runs of a scenario together, in place of the task's reward.
         """
-        recipe = recipe or self._task.recipe
         started = time.monotonic()
         trained = 0
-        async for record in train(
-            self._graph(),
-            self._task.training,
-            policy=self._policy,
-            reward=None if group_reward else self._task.reward,
-            group_reward=group_reward,
-            steps=recipe.steps,
-            client=self._client,
-            groups_per_step=recipe.groups_per_step,
-            n=recipe.n,
-            config=recipe.config,
-            max_concurrency=CONCURRENCY,
-            seed=self._seed,
-            progress=False,
-        ):
+        async for record in self._steps(recipe or self._task.recipe, group_reward):
             trained += record.result.metrics.get("tokens_trained", 0)
             self.learned.rewards.append(record.reward)
             self.learned.skipped += record.skipped is not None
@@ -177,18 +186,56 @@ class Learning:
         self.learned.seconds["training"] = time.monotonic() - started
         self.learned.tokens["training"] = trained
 
-    def _graph(self) -> Runnable[Any, Any]:
+    async def _steps(self, recipe: Recipe, group_reward: GroupReward | None) -> AsyncIterator[StepRecord]:
+        """The training steps. In self-play the opponent changes after `steps_per_opponent` of them."""
+        size = recipe.steps if self._task.self_play is None else recipe.steps_per_opponent
+        for first in range(1, recipe.steps + 1, size):
+            async for record in train(
+                await self._training_graph(),
+                self._task.training,
+                policy=self._policy,
+                reward=None if group_reward else self._task.reward,
+                group_reward=group_reward,
+                steps=min(first + size - 1, recipe.steps),
+                first_step=first,
+                client=self._client,
+                groups_per_step=recipe.groups_per_step,
+                n=recipe.n,
+                config=recipe.config,
+                nodes=self._task.nodes,
+                max_concurrency=CONCURRENCY,
+                seed=self._seed,
+                progress=False,
+            ):
+                yield record
+
+    async def _training_graph(self) -> Runnable[Any, Any]:
+        """The graph of the next steps. In self-play the newest version is the opponent."""
+        if self._task.self_play is None:
+            return self._task.graph(self._model())
+        opponent = ChatART(policy=f"{self._policy}@{await self._latest()}", **self._options())
+        return self._task.self_play(self._model(), opponent)
+
+    async def _latest(self) -> int:
+        return (await self._client.policy(self._policy)).latest
+
+    def _model(self) -> ChatART:
+        return ChatART(policy=self._policy, **self._options())
+
+    def _options(self) -> dict[str, Any]:
         server = self._client.connection
-        options: dict[str, Any] = {
-            "base_url": server.url,
-            "api_key": server.api_key,
-            "max_tokens": self._task.max_tokens,
-        }
-        return self._task.graph(ChatART(policy=self._policy, **options))
+        return {"base_url": server.url, "api_key": server.api_key, "max_tokens": self._task.max_tokens}
 
 
 async def learn(
-    task: Task, seed: int, client: TrainerClient, policy: str, tell: Callable[[str], None] = lambda line: None
+    task: Task,
+    seed: int,
+    client: TrainerClient,
+    policy: str,
+    tell: Callable[[str], None] = lambda line: None,
+    *,
+    prompted: bool = False,
+    models: Sequence[str] = (),
 ) -> Learned:
     """Measures the untrained policy, warms it up, measures, trains it, and measures again.
 
@@ -198,10 +245,16 @@ async def learn(
         client: Client of the trainer server.
         policy: Name of the new policy.
         tell: As that of `Learning`.
+        prompted: Whether the untrained policy is also measured with demonstrations in its prompts.
+        models: Names of other models to measure with these prompts, as litellm knows them.
     """
     learning = Learning(task, seed, client, policy, tell)
     await learning.create()
     await learning.measure("before")
+    if prompted:
+        await learning.measure_prompted()
+    for name in models:
+        await learning.measure_model(name)
     if task.recipe.warm_start is not None:
         await learning.warm_start()
         await learning.measure("warm")

@@ -6,8 +6,7 @@ import random
 import sqlite3
 
 import pytest
-
-from benchmarks.tasks.sql_databases import (
+from art_examples.sql_agent.databases import (
     HELD_OUT_SUBJECTS,
     ROWS,
     TRAINING_SUBJECTS,

@@ -1,0 +1,1 @@
+"""An agent that plays 2048: long trajectories with a shaped reward."""

@@ -1,0 +1,74 @@
+"""The task: make the tile TARGET within MAX_MOVES moves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from art_examples.game_2048.agent import MAX_MOVES, SYSTEM, TARGET, build_graph
+from art_examples.game_2048.board import first, possible, show, slide, with_new_tile
+from art_examples.learning.task import Recipe, Task, chat, solved, weighted_parts
+
+from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig, Trajectory
+
+WEIGHTS = {"moves": 0.2, "points": 0.4, "success": 0.4}
+FULL_POINTS = 5 * TARGET
+"""Points that are worth the whole part of the reward."""
+SHOWN_MOVES = 8
+"""Moves of a demonstration."""
+RECIPE = Recipe(
+    warm_start=SFTConfig(lr=1e-3, num_train_epochs=1, per_device_train_batch_size=4),
+    config=GRPOConfig(lr=4e-4),
+    steps=8,
+    groups_per_step=4,
+    n=6,
+)
+
+
+@asynccontextmanager
+async def game_2048(seed: int = 0) -> AsyncIterator[Task]:
+    """The task for a seed. Held-out games have boards and tiles by other seeds than in training."""
+    yield Task(
+        name="game_2048",
+        graph=build_graph,
+        training=[scenario(f"{seed}-{at}") for at in range(120)],
+        held_out=[scenario(f"held-out-{at}") for at in range(64)],
+        demonstrations=[demonstration(f"{seed}-shown-{at}") for at in range(32)],
+        reward=weighted_parts(WEIGHTS, parts),
+        success=solved,
+        max_tokens=4,
+        recipe=RECIPE,
+        shots=2,
+    )
+
+
+def scenario(seed: str) -> Scenario:
+    """A game. seed: of its tiles."""
+    return Scenario(id=f"2048-{seed}", input={"seed": seed})
+
+
+def demonstration(seed: str) -> Conversation:
+    """A few moves, made by chance. They show how to answer, and not how to win."""
+    rng, rows, said = random.Random(seed), first(seed), list[str]()
+    for _ in range(SHOWN_MOVES):
+        move = rng.choice(possible(rows))
+        said += [show(rows), move]
+        rows = with_new_tile(slide(rows, move)[0], rng)
+    return chat(SYSTEM, *said)
+
+
+def parts(trajectory: Trajectory) -> dict[str, float]:
+    """The parts of the reward, each from 0 to 1.
+
+    - moves: How many of MAX_MOVES the game took. A game that is won early has all of them.
+    - points: The sum of the tiles that were made by merging, up to FULL_POINTS.
+    - success: Whether the tile TARGET was made.
+    """
+    state = trajectory.output
+    won = max(map(max, state["rows"])) >= TARGET
+    return {
+        "moves": 1.0 if won else state["moves"] / MAX_MOVES,
+        "points": 1.0 if won else min(1.0, state["points"] / FULL_POINTS),
+        "success": float(won),
+    }

@@ -1,0 +1,107 @@
+"""Chat models to compare a policy with: they have demonstrations in their prompts, and nothing was trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
+from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import Field
+
+from art_langgraph import ChatART, Conversation
+from art_langgraph.llm.target import check_litellm, load_litellm
+
+MAX_TOKENS = 1024
+"""Largest number of tokens in an answer of a litellm model: many of them think before they answer."""
+TIMEOUT = 120.0
+"""Seconds for an answer of a litellm model."""
+
+
+def with_demonstrations(
+    messages: Sequence[BaseMessage], demonstrations: Sequence[Conversation], shots: int
+) -> list[BaseMessage]:
+    """A prompt with demonstrations behind its system message.
+
+    Args:
+        messages: The prompt. Its first message is a system message.
+        demonstrations: Conversations to choose from. Those with another system message are for another role.
+        shots: How many to show.
+    """
+    system, *others = messages
+    fitting = [shown for shown in demonstrations if shown.messages[0]["content"] == system.content]
+    said = [message for shown in fitting[:shots] for message in shown.messages[1:]]
+    plain = [{name: value for name, value in message.items() if name != "weight"} for message in said]
+    return [system, *convert_to_messages(plain), *others]
+
+
+class PromptedChatART(ChatART):
+    """A policy of the trainer server with demonstrations in its prompts.
+
+    Args:
+        demonstrations: As those of `with_demonstrations`.
+        shots: As that of `with_demonstrations`.
+
+    All other arguments are ChatART's.
+    """
+
+    demonstrations: Sequence[Conversation] = Field(repr=False)
+    shots: int
+
+    def _get_request_payload(
+        self, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        messages = self._convert_input(input_).to_messages()
+        shown = with_demonstrations(messages, self.demonstrations, self.shots)
+        return super()._get_request_payload(shown, stop=stop, **kwargs)
+
+
+class LiteLLMChat(BaseChatModel):
+    """A model that litellm knows, with demonstrations in its prompts, at temperature 0. It answers `ainvoke` alone.
+
+    Its address and key come from the provider's environment variables, such as OPENAI_API_BASE and OPENAI_API_KEY.
+
+    Args:
+        model: Name of the model, such as "openai/gpt-4o-mini".
+        demonstrations: As those of `with_demonstrations`.
+        shots: As that of `with_demonstrations`.
+    """
+
+    model: str
+    demonstrations: Sequence[Conversation] = Field(repr=False)
+    shots: int
+
+    @property
+    def _llm_type(self) -> str:
+        return "litellm"
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        raise NotImplementedError(f"{self.model} is asked by ainvoke() alone: make the node of the graph async")
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        check_litellm(self.model)
+        litellm = await load_litellm()
+        response = await litellm.acompletion(
+            model=self.model,
+            messages=convert_to_openai_messages(with_demonstrations(messages, self.demonstrations, self.shots)),
+            temperature=0.0,
+            max_tokens=MAX_TOKENS,
+            drop_params=True,  # some models take no temperature
+            timeout=TIMEOUT,
+            num_retries=2,
+        )
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(response.choices[0].message.content or ""))])

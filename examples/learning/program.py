@@ -1,0 +1,64 @@
+"""The command of an example: `python -m art_examples.NAME`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from art_examples.learning.curve import draw
+from art_examples.learning.runs import Options, learn_all, newest, own_server, table
+from art_examples.learning.task import TaskMaker
+from rich.console import Console
+
+from trainer_server.wire import Connection
+
+
+def main(about: str | None, makers: Mapping[str, TaskMaker], folder: Path, words: Sequence[str] | None = None) -> None:
+    """Measures each task before, prompted, after the warm start and after the training, for each seed.
+
+    Each finished run is a line of results.jsonl, of which curve.svg is drawn.
+
+    Args:
+        about: What `--help` says.
+        makers: Makers of the tasks, by their names.
+        folder: The folder of the example, which gets results.jsonl and curve.svg.
+        words: The words of the command line. None: those of the process.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m art_examples.{folder.name}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--task", action="append", choices=list(makers), help="only this one; may be repeated (all)")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each task, with the seeds from 0 (3)")
+    parser.add_argument("--steps", type=int, help="training steps in place of those of the recipe")
+    parser.add_argument("--held-out", type=int, help="measure on the first N held-out scenarios only (all)")
+    parser.add_argument(
+        "--model", action="append", default=[], help="also measure this model of litellm; may be repeated"
+    )
+    parser.add_argument(
+        "--connect", action="store_true", help="use the server of ART_BASE_URL and ART_API_KEY, and start none"
+    )
+    parser.add_argument("--out", type=Path, default=folder, help=f"folder of results.jsonl and curve.svg ({folder})")
+    parser.add_argument("--note", default="", help="what readers of results.jsonl should know of these runs")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    given = parser.parse_args(words)
+    results = given.out / "results.jsonl"
+    options = Options(
+        steps=given.steps,
+        held_out=given.held_out,
+        results=results,
+        prompted=True,
+        models=given.model,
+        note=given.note,
+    )
+    runs = [(name, seed) for name in given.task or makers for seed in range(given.seeds)]
+    with nullcontext(Connection.find()) if given.connect else own_server() as server:
+        rows = learn_all(makers, runs, server, options)
+    draw(given.out / "curve.svg", list(newest(results).values()))
+    Console(width=170, stderr=given.json).print(table(rows))
+    if given.json:
+        print(json.dumps({"example": folder.name, "runs": rows}))

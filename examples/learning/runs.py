@@ -1,0 +1,151 @@
+"""Runs of tasks on a trainer server, and the metrics file that each finished run is appended to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from art_examples.learning.learn import SERVER_ARGUMENTS, learn
+from art_examples.learning.task import TaskMaker
+from art_examples.quickstart.server_process import trainer_server
+from rich.table import Table
+
+from art_langgraph import TrainerClient
+from trainer_server.process.hardware import gpu_count
+from trainer_server.wire import Connection
+from trainer_server.wire.jsonl import append_jsonl, read_jsonl
+
+Row = dict[str, Any]
+"""A finished run: `Learned.as_json`, with date, machine and note."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How tasks are run.
+
+    Args:
+        steps: Number of training steps. None: those of the recipe of each task.
+        held_out: Number of held-out scenarios. None: all.
+        results: JSONL file to which each finished run is appended. None: no file.
+        prompted: Whether the untrained policy is also measured with demonstrations in its prompts.
+        models: Names of other models to measure with these prompts, as litellm knows them.
+        note: What a reader of the metrics file should know of the runs.
+    """
+
+    steps: int | None = None
+    held_out: int | None = None
+    results: Path | None = None
+    prompted: bool = False
+    models: Sequence[str] = ()
+    note: str = ""
+
+
+def tell(line: str) -> None:
+    """Prints a line of progress to the standard error output."""
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def own_server() -> Iterator[Connection]:
+    """A trainer server that ends, and whose state is deleted, when the block is left."""
+    with tempfile.TemporaryDirectory() as scratch:
+        home = Path(scratch)
+        with trainer_server(home, home / "server.log", tell, *SERVER_ARGUMENTS) as server:
+            yield server
+
+
+def learn_all(
+    makers: Mapping[str, TaskMaker], runs: Sequence[tuple[str, int]], server: Connection, options: Options
+) -> list[Row]:
+    """Learns tasks one after another, each with a policy of its own.
+
+    Args:
+        makers: Makers of tasks, by the names of the tasks.
+        runs: Name of the task and seed of each run.
+        server: The trainer server.
+        options: How they are run.
+
+    Returns:
+        A row for each run.
+    """
+    return asyncio.run(_learn_all(makers, runs, server, options))
+
+
+async def _learn_all(
+    makers: Mapping[str, TaskMaker], runs: Sequence[tuple[str, int]], server: Connection, options: Options
+) -> list[Row]:
+    rows = []
+    async with TrainerClient(server.url, server.api_key) as client:
+        for name, seed in runs:
+            tell(f"{name}, seed {seed}")
+            async with makers[name](seed) as task:
+                steps = task.recipe.steps if options.steps is None else options.steps
+                learned = await learn(
+                    task.short(steps=steps, held_out=options.held_out),
+                    seed,
+                    client,
+                    f"{name}-{seed}-{uuid.uuid4().hex[:6]}".replace("_", "-"),
+                    lambda line: tell(f"  {line}"),
+                    prompted=options.prompted,
+                    models=options.models,
+                )
+            tell(f"  {learned.total_seconds:.0f} s in all")
+            facts = {"date": datetime.now(UTC).date().isoformat(), "machine": machine()}
+            rows.append({**learned.as_json(), **facts, "note": options.note})
+            if options.results is not None:
+                options.results.parent.mkdir(parents=True, exist_ok=True)
+                append_jsonl(options.results, rows[-1:])
+    return rows
+
+
+def newest(path: Path) -> dict[tuple[str, int], Row]:
+    """The newest row of each task and seed in a metrics file, which may be missing."""
+    rows = read_jsonl(path, dict, what="run") if path.exists() else ()
+    return {(row["task"], row["seed"]): row for row in rows}
+
+
+def machine() -> str:
+    """The machine in words: its processor, the cores that this process may use, memory, GPUs."""
+    names = [line.partition(":")[2].strip() for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    gpus = gpu_count()
+    parts = [names[0] if names else "unknown processor", f"{len(os.sched_getaffinity(0))} cores", f"{memory:.0f} GiB"]
+    return ", ".join([*parts, *([f"{gpus} GPUs" if gpus else "GPUs"] if gpus != 0 else [])])
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """A line for each run."""
+    models = list(dict.fromkeys(name for row in rows for name in row["models"]))
+    headings = ("task", "seed", "before", "prompted", *models, "after warm start", "after RL")
+    made = Table(*headings, "mean reward", "seconds", "tokens", "n")
+    for row in rows:
+        measured = [row["before"], row["warm"], row["after"]]
+        means = " → ".join(f"{each['mean']:.3f}" for each in measured if each is not None)
+        tokens = " + ".join(map(str, row["tokens"].values()))
+        compared = [row["before"], row["prompted"], *(row["models"].get(name) for name in models)]
+        rates = map(success, [*compared, row["warm"], row["after"]])
+        made.add_row(
+            row["task"], str(row["seed"]), *rates, means, f"{row['seconds']:.0f}", tokens, str(row["after"]["n"])
+        )
+    return made
+
+
+def success(measured: Mapping[str, Any] | None) -> str:
+    """The success rate with its 95 % interval."""
+    if measured is None:
+        return "-"
+    low, high = measured["interval"]
+    return f"{measured['success']:.3f} ({low:.3f} - {high:.3f})"

@@ -1,0 +1,84 @@
+"""Writes docs/results.md and its pictures from the metrics files of the examples.
+
+    python -m art_examples.results
+
+It needs a clone of the repository. No figure of the page is typed.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from art_examples.learning.runs import Row, newest, success
+
+EXAMPLES = Path(__file__).parent
+DOCS = EXAMPLES.parent / "docs"
+PICTURES = "images/results"
+HEAD = """# Results of the examples
+
+Each example is a LangGraph app in a folder of `examples/`. `make example-NAME` trains it for two steps, and
+`make examples` all of them. The figures here are of whole runs: `python -m art_examples.NAME` appends each run to
+`results.jsonl` in the folder of the example. `python -m art_examples.results` makes this page from those files.
+
+All figures are success rates on held-out scenarios at temperature 0, with 95 % intervals. "before" is the untrained
+policy, and "prompted" the same with demonstrations in its prompts. The policy is SmolLM2-135M-Instruct, the model that
+the CPU set-up has, unless a note says otherwise.
+"""
+
+
+def page(rows: dict[str, list[Row]], texts: dict[str, str]) -> str:
+    """The text of docs/results.md.
+
+    Args:
+        rows: Rows of the metrics file, by example.
+        texts: README.md of each example.
+    """
+    return "\n".join([HEAD, *(_section(name, found, texts[name]) for name, found in rows.items())])
+
+
+def _section(name: str, rows: list[Row], text: str) -> str:
+    """Title and first paragraph of the README, the runs, and the picture."""
+    title, about = re.match(r"# (.+)\n\n((?:.+\n)+)", text).groups()  # type: ignore[union-attr]
+    models = list(dict.fromkeys(model for row in rows for model in row["models"]))
+    heads = ["task", "seed", "steps", "before", "prompted", *models, "after warm start", "after RL", "n", "seconds"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|", *(_line(row, models) for row in rows)]
+    facts = dict.fromkeys(f"{row['date']}, {row['machine']}{_note(row)}." for row in rows)
+    picture = f"![{title}: success at each stage, and mean reward by step]({PICTURES}/{name}.svg)"
+    return "\n".join([f"## {title}\n", about, *lines, "", *facts, f"\n{picture}\n"])
+
+
+def _line(row: Row, models: list[str]) -> str:
+    measured = [row["before"], row["prompted"], *(row["models"].get(name) for name in models)]
+    rates = map(success, [*measured, row["warm"], row["after"]])
+    cells = [f"`{row['task']}`", row["seed"], row["steps"], *rates, row["after"]["n"], f"{row['seconds']:.0f}"]
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _note(row: Row) -> str:
+    return f" ({row['note']})" if row["note"] else ""
+
+
+def collected(examples: Path = EXAMPLES) -> dict[str, list[Row]]:
+    """The newest row of each task and seed, by example. Examples without a metrics file are left out."""
+    files = sorted(examples.glob("*/results.jsonl"))
+    return {path.parent.name: sorted(newest(path).values(), key=lambda row: row["seed"]) for path in files}
+
+
+def write(docs: Path = DOCS, examples: Path = EXAMPLES) -> None:
+    """Writes the page and copies the pictures.
+
+    Args:
+        docs: The folder of the documentation.
+        examples: The folder of the examples.
+    """
+    rows = collected(examples)
+    (docs / "results.md").write_text(page(rows, {name: (examples / name / "README.md").read_text() for name in rows}))
+    (docs / PICTURES).mkdir(parents=True, exist_ok=True)
+    for name in rows:
+        (docs / PICTURES / f"{name}.svg").write_bytes((examples / name / "curve.svg").read_bytes())
+
+
+if __name__ == "__main__":
+    write()
+    print(DOCS / "results.md")

@@ -1,0 +1,1 @@
+"""An agent that solves deduction puzzles: when, where, and who."""

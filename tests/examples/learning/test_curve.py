@@ -1,0 +1,24 @@
+"""The picture of an example."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from art_examples.learning.curve import STAGES, draw
+
+
+def row(seed: int, task: str = "a", warm: bool = True) -> dict[str, Any]:
+    measured = {"success": 0.5, "interval": [0.4, 0.6]}
+    stages = {name: measured if warm or name != "warm" else None for name in STAGES}
+    return {"task": task, "seed": seed, **stages, "rewards": [0.1, None, 0.3]}
+
+
+def test_each_task_and_seed_is_in_it_and_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
+    rows = [row(0), row(1), row(0, "b", warm=False)]
+    for name in ("one.svg", "two.svg"):
+        draw(tmp_path / "made" / name, rows)
+    text = (tmp_path / "made" / "one.svg").read_text()
+    for word in (">a<", ">b<", "seed 1", "after RL", "prompted"):
+        assert word in text
+    assert text == (tmp_path / "made" / "two.svg").read_text()

@@ -1,0 +1,66 @@
+"""The command of an example, from its words to the metrics file and the picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from art_examples.learning.program import main
+from art_examples.learning.runs import newest
+from art_examples.learning.task import Task
+from art_examples.tic_tac_toe.task import tic_tac_toe
+
+from tests.support.judge_app import endpoint
+from tests.support.tasks import answers
+from tests.support.trainer_server import TrainerServer
+
+
+@asynccontextmanager
+async def few(seed: int) -> AsyncIterator[Task]:
+    async with tic_tac_toe(seed) as task:
+        recipe = replace(task.recipe, groups_per_step=2, n=4)
+        yield replace(task, demonstrations=task.demonstrations[:4], recipe=recipe)
+
+
+def test_a_run_is_measured_recorded_and_drawn(
+    connected: TrainerServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "an_example"
+    short = ["--connect", "--seeds", "1", "--steps", "2", "--held-out", "4"]
+    words = [*short, "--model", "openai/some-model", "--json", "--note", "a short run"]
+    with endpoint("5") as fake, answers(connected, list("123456789")):
+        monkeypatch.setenv("OPENAI_API_BASE", fake.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+        main("An example.", {"tic_tac_toe": few}, folder, words)
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert printed["example"] == "an_example"
+    (row,) = printed["runs"]
+    assert (row["task"], row["seed"], row["steps"], row["note"]) == ("tic_tac_toe", 0, 2, "a short run")
+    assert row["seconds"] > 0
+    assert "cores" in row["machine"]
+    for measured in (row["before"], row["prompted"], row["warm"], row["after"], row["models"]["openai/some-model"]):
+        low, high = measured["interval"]
+        assert 0 <= low <= measured["success"] <= high <= 1
+        assert measured["n"] == 4
+    assert newest(folder / "results.jsonl") == {("tic_tac_toe", 0): row}
+    assert "seed 0" in (folder / "curve.svg").read_text()
+
+
+def test_the_newest_run_of_a_seed_counts(tmp_path: Path) -> None:
+    rows = [{"task": "a", "seed": seed, "at": at} for at, seed in enumerate((0, 1, 0))]
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [row["at"] for row in newest(tmp_path / "results.jsonl").values()] == [2, 1]
+    assert newest(tmp_path / "none.jsonl") == {}
+
+
+def test_a_task_that_the_example_does_not_have_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main("An example.", {"tic_tac_toe": few}, tmp_path, ["--task", "chess"])
+    assert "invalid choice: 'chess'" in capsys.readouterr().err

@@ -1,0 +1,48 @@
+"""sql_agent: that two steps train it. What it has in common with the benchmarks' tasks is tested with those."""
+
+from __future__ import annotations
+
+import pytest
+from art_examples.sql_agent.agent import check
+from art_examples.sql_agent.databases import TRAINING_SUBJECTS, database_name
+from art_examples.sql_agent.task import sql
+
+from tests.support.tasks import Scripted, learned_in_two_steps, run
+from tests.support.trainer_server import TrainerServer
+
+DATABASE = database_name(*TRAINING_SUBJECTS[:2])
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("SELECT title FROM books", ""),
+        ("SELECT title FROM books WHERE pages > 1000", "It gives no rows. Write it again."),
+        ("SELECT titel FROM books", "no such column: titel. Write it again."),
+    ],
+)
+def test_what_is_wrong_with_a_query_is_said(query: str, problem: str) -> None:
+    assert check(DATABASE, query)[1] == problem
+
+
+async def test_a_query_is_rewritten_once() -> None:
+    async with sql(0) as task:
+        scenario = task.training[0]
+        wanted = scenario.metadata["query"]
+        made = await run(task, scenario, Scripted(answers=["SELECT nothing", wanted]))
+        assert task.success(made)
+        model = Scripted(answers=["SELECT nothing", "SELECT nothing", wanted])
+        made = await run(task, scenario, model)
+    assert not task.success(made)
+    assert len(model.asked) == 2
+
+
+async def test_two_steps_train_it(connected: TrainerServer) -> None:
+    tables = [subject.table for subject in TRAINING_SUBJECTS]
+    texts = [f"SELECT {what} FROM {table}" for table in tables for what in ("*", "COUNT(*)")]
+    learned = await learned_in_two_steps(sql, "sql", connected, texts)
+    assert len(learned.rewards) == 2
+    assert learned.skipped < 2
+    assert learned.tokens["training"] > 0
+    assert learned.after is not None
+    assert learned.after.n == 4

@@ -1,0 +1,49 @@
+"""docs/results.md is what the metrics files say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from art_examples import results
+from art_examples.learning.curve import draw
+
+ROOT = Path(__file__).parents[2]
+NOT_COUNTED = ("__init__.py", "__main__.py", "databases.py", "puzzles.py")
+"""The command of an example, and what makes its data."""
+COMMAND = "run `python -m art_examples.results` and commit what it writes"
+
+
+def test_the_page_is_made_of_the_metrics_files(tmp_path: Path) -> None:
+    results.write(tmp_path, ROOT / "examples")
+    made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    page = ROOT / "docs"
+    there = [page / "results.md", *(page / results.PICTURES).glob("*")]
+    assert made == {path.relative_to(page): path.read_bytes() for path in there}, COMMAND
+
+
+@pytest.mark.parametrize("name", results.collected(ROOT / "examples"))
+def test_the_picture_of_an_example_has_its_figures(name: str, tmp_path: Path) -> None:
+    """Matplotlib may draw a line otherwise in another version: what is compared is text."""
+    rows = results.collected(ROOT / "examples")[name]
+    draw(tmp_path / "curve.svg", rows)
+    texts = [_texts(folder / "curve.svg") for folder in (tmp_path, ROOT / "examples" / name)]
+    assert texts[0] == texts[1], f"run `python -m art_examples.{name}`, or draw the picture anew"
+
+
+def _texts(path: Path) -> list[str]:
+    return [line.strip() for line in path.read_text().splitlines() if "<text" in line]
+
+
+def test_every_example_has_a_page_of_one_screen_and_a_program() -> None:
+    for folder in sorted(path.parent for path in (ROOT / "examples").glob("*/task.py")):
+        if folder.name == "learning":
+            continue
+        text = (folder / "README.md").read_text()
+        assert text.count("\n") <= 50, f"{folder.name}/README.md has {text.count(chr(10))} lines"
+        assert f"make example-{folder.name}" in text
+        assert "(curve.svg)" in text
+        assert f"python -m art_examples.{folder.name}" in text
+        assert (folder / "__main__.py").exists()
+        files = [path for path in folder.glob("*.py") if path.name not in NOT_COUNTED]
+        assert sum(path.read_text().count("\n") for path in files) <= 200, f"{folder.name} is longer than 200 lines"

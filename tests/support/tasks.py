@@ -1,0 +1,69 @@
+"""Tasks of examples and benchmarks: run by a script, and learned in two steps on the test server."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from art_examples.learning.learn import Learned, learn
+from art_examples.learning.task import Task, TaskMaker
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
+from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import Field
+
+from art_langgraph import Scenario, TrainerClient, Trajectory
+from art_langgraph.rewards import score
+from tests.support.trainer_server import TOKEN, TrainerServer
+
+
+class Scripted(BaseChatModel):
+    """Gives the answers of a script, one a call (the last one for ever), and keeps what it was asked."""
+
+    answers: list[str]
+    asked: list[Any] = Field(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        self.asked.append(convert_to_openai_messages(messages))
+        said = self.answers[min(len(self.asked), len(self.answers)) - 1]
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(said))])
+
+
+async def run(task: Task, scenario: Scenario, model: Scripted) -> Trajectory:
+    given = scenario.input if isinstance(scenario.input, dict) else {"messages": [("user", scenario.input)]}
+    made = Trajectory(scenario=scenario, output=await task.graph(model).ainvoke(given))
+    await score(made, task.reward)
+    return made
+
+
+@contextmanager
+def answers(server: TrainerServer, texts: Sequence[str], seed: int = 0) -> Iterator[None]:
+    """The engine of the test server answers with one of the texts, drawn anew each time."""
+    server.engine["answers"] = random.Random(seed).choices(texts, k=20_000)
+    try:
+        yield
+    finally:
+        server.engine["answers"] = []
+
+
+async def learned_in_two_steps(maker: TaskMaker, policy: str, server: TrainerServer, texts: Sequence[str]) -> Learned:
+    """Learns a task in two steps of few runs, with few demonstrations. texts: as those of `answers`."""
+    with answers(server, texts):
+        async with TrainerClient(server.url, TOKEN) as client, maker(0) as task:
+            few = replace(task.short(steps=2, held_out=4), demonstrations=task.demonstrations[:4])
+            few = replace(few, recipe=replace(few.recipe, groups_per_step=2, n=4, steps_per_opponent=1))
+            return await learn(few, 0, client, policy, prompted=True)
