@@ -12,7 +12,7 @@ from pathlib import Path
 
 from art_examples.learning.runs import Row, newest, success
 
-EXAMPLES = Path(__file__).parent
+EXAMPLES = Path(__file__).resolve().parent
 DOCS = EXAMPLES.parent / "docs"
 PICTURES = "images/results"
 HEAD = """# Results of the examples
@@ -23,7 +23,8 @@ Each example is a LangGraph app in a folder of `examples/`. `make example-NAME` 
 
 All figures are success rates on held-out scenarios at temperature 0, with 95 % intervals. "before" is the untrained
 policy, and "prompted" the same with demonstrations in its prompts. The policy is SmolLM2-135M-Instruct, the model that
-the CPU set-up has, unless a note says otherwise.
+the CPU set-up has, unless a note says otherwise. "n" is the number of held-out scenarios, and "seconds" has all
+measurements and the training, without the start of the server.
 """
 
 
@@ -40,12 +41,17 @@ def page(rows: dict[str, list[Row]], texts: dict[str, str]) -> str:
 def _section(name: str, rows: list[Row], text: str) -> str:
     """Title and first paragraph of the README, the runs, and the picture."""
     title, about = re.match(r"# (.+)\n\n((?:.+\n)+)", text).groups()  # type: ignore[union-attr]
+    head = (
+        f"## {title}\n\n{about}\nFolder: `examples/{name}/`.{'' if rows else ' No whole run has been measured yet.'}\n"
+    )
+    if not rows:
+        return head
     models = list(dict.fromkeys(model for row in rows for model in row["models"]))
     heads = ["task", "seed", "steps", "before", "prompted", *models, "after warm start", "after RL", "n", "seconds"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|", *(_line(row, models) for row in rows)]
     facts = dict.fromkeys(f"{row['date']}, {row['machine']}{_note(row)}." for row in rows)
     picture = f"![{title}: success at each stage, and mean reward by step]({PICTURES}/{name}.svg)"
-    return "\n".join([f"## {title}\n", about, *lines, "", *facts, f"\n{picture}\n"])
+    return "\n".join([f"{head}\n", *lines, "", *facts, f"\n{picture}\n"])
 
 
 def _line(row: Row, models: list[str]) -> str:
@@ -60,9 +66,9 @@ def _note(row: Row) -> str:
 
 
 def collected(examples: Path = EXAMPLES) -> dict[str, list[Row]]:
-    """The newest row of each task and seed, by example. Examples without a metrics file are left out."""
-    files = sorted(examples.glob("*/results.jsonl"))
-    return {path.parent.name: sorted(newest(path).values(), key=lambda row: row["seed"]) for path in files}
+    """The newest row of each task and seed, by example; none for an example that has no metrics file."""
+    folders = sorted(path.parent for path in examples.glob("*/README.md"))
+    return {folder.name: list(newest(folder / "results.jsonl").values()) for folder in folders}
 
 
 def write(docs: Path = DOCS, examples: Path = EXAMPLES) -> None:
@@ -75,7 +81,7 @@ def write(docs: Path = DOCS, examples: Path = EXAMPLES) -> None:
     rows = collected(examples)
     (docs / "results.md").write_text(page(rows, {name: (examples / name / "README.md").read_text() for name in rows}))
     (docs / PICTURES).mkdir(parents=True, exist_ok=True)
-    for name in rows:
+    for name in (name for name, found in rows.items() if found):
         (docs / PICTURES / f"{name}.svg").write_bytes((examples / name / "curve.svg").read_bytes())
 
 

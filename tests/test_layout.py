@@ -13,7 +13,9 @@ documentation; what holds for all of the repository."""
 OF_A_PACKAGE = {"public_names"}
 """What tests of a whole package, its `__init__`, are about."""
 
-FILES = sorted(path for folder in ("tests", "benchmarks", "testbed") for path in (ROOT / folder).rglob("*.py"))
+FILES = sorted(
+    path for folder in ("tests", "benchmarks", "examples", "testbed") for path in (ROOT / folder).rglob("*.py")
+)
 TESTS = [path for path in FILES if path.name.startswith("test_")]
 
 
@@ -43,10 +45,18 @@ def test_no_test_imports_from_a_test_or_a_conftest() -> None:
     assert wrong == set()
 
 
-def test_benchmarks_import_no_tests() -> None:
-    """What both need is in testbed."""
+def test_benchmarks_and_examples_import_no_tests() -> None:
+    """What they and tests need is in testbed."""
     others = [path for path in FILES if not relative(path).startswith("tests/")]
     assert [relative(path) for path in others if any(one.split(".")[0] == "tests" for one in imports(path))] == []
+
+
+def test_examples_import_no_benchmarks() -> None:
+    """What both need is in examples/learning. An example is installed without benchmarks and testbed."""
+    examples = [path for path in FILES if relative(path).startswith("examples/")]
+    assert examples
+    for path in examples:
+        assert not {one.split(".")[0] for one in imports(path)} & {"benchmarks", "testbed"}, relative(path)
 
 
 def test_a_test_file_mirrors_a_module_or_a_folder() -> None:

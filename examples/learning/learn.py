@@ -88,13 +88,14 @@ def _measured(evaluation: Evaluation | None) -> dict[str, Any] | None:
 
 
 class Learning:
-    """A policy that learns a task. Each method is a stage, and notes its result and its seconds in `learned`.
+    """A policy that learns a task, or one for each role of it. Each method is a stage, and notes its result and its
+    seconds in `learned`.
 
     Args:
         task: The task.
         seed: Seed of the policy's LoRA, the warm start and the order of the scenarios.
         client: Client of the trainer server.
-        policy: Name of the policy, which `create` creates.
+        policy: Name of the policy, which `create` creates. Policies of roles have the name of the role behind it.
         tell: Called with a line of text after each stage and step.
     """
 
@@ -102,31 +103,33 @@ class Learning:
         self, task: Task, seed: int, client: TrainerClient, policy: str, tell: Callable[[str], None] = lambda line: None
     ) -> None:
         self.learned = Learned(task.name, seed)
-        self._task, self._seed, self._client, self._policy, self._tell = task, seed, client, policy, tell
+        self._task, self._seed, self._client, self._tell = task, seed, client, tell
+        self._policies = [f"{policy}-{role}" for role in task.roles] or [policy]
 
     async def create(self) -> None:
         """Creates the policy."""
-        await self._client.create_policy(self._policy, rank=8, seed=self._seed)
+        for policy in self._policies:
+            await self._client.create_policy(policy, rank=8, seed=self._seed)
 
     async def measure(self, stage: str) -> Evaluation:
         """Measures the newest version on the held-out scenarios at temperature 0. stage: before, warm or after."""
-        evaluation = await self._evaluate(stage, self._task.graph(self._model()), await self._latest())
+        evaluation = await self._evaluate(stage, self._graph(), await self._latest())
         setattr(self.learned, stage, evaluation)
         return evaluation
 
     async def measure_prompted(self) -> None:
         """Measures the newest version with demonstrations in its prompts."""
         shown = {"demonstrations": self._task.demonstrations, "shots": self._task.shots}
-        model = PromptedChatART(policy=self._policy, **shown, **self._options())
-        self.learned.prompted = await self._evaluate("prompted", self._task.graph(model), await self._latest())
+        models = (PromptedChatART(policy=policy, **shown, **self._options()) for policy in self._policies)
+        self.learned.prompted = await self._evaluate("prompted", self._task.graph(*models), await self._latest())
 
     async def measure_model(self, name: str) -> None:
         """Measures another model with demonstrations in its prompts. name: as litellm knows it."""
         model = LiteLLMChat(model=name, demonstrations=self._task.demonstrations, shots=self._task.shots)
-        self.learned.models[name] = await self._evaluate(name, self._task.graph(model), None)
+        self.learned.models[name] = await self._evaluate(name, self._task.graph(*[model] * len(self._policies)), None)
 
-    async def _evaluate(self, stage: str, graph: Runnable[Any, Any], version: int | None) -> Evaluation:
-        """Measures a graph on the held-out scenarios. version: of the policy that it asks; None: it asks none."""
+    async def _evaluate(self, stage: str, graph: Runnable[Any, Any], version: dict[str, int] | None) -> Evaluation:
+        """Measures a graph on the held-out scenarios. version: of the policies that it asks; None: it asks none."""
         started = time.monotonic()
         evaluation = await evaluate(
             graph,
@@ -148,17 +151,18 @@ class Learning:
         assert recipe.warm_start is not None
         started = time.monotonic()
         config = recipe.warm_start.model_copy(update={"seed": self._seed})
-        result = await self._client.sft(self._policy, self._task.demonstrations, config, progress=False)
+        trained = 0
+        for policy, shown in zip(self._policies, self._task.demonstrations_by_role(), strict=True):
+            result = await self._client.sft(policy, shown, config, progress=False)
+            trained += result.metrics["tokens_trained"] * config.num_train_epochs
+            self._tell(f"warm start: {len(shown)} demonstrations, {result.metrics['loss_last']:.3f} loss")
         self.learned.seconds["warm_start"] = time.monotonic() - started
-        self.learned.tokens["warm_start"] = result.metrics["tokens_trained"] * config.num_train_epochs
-        self._tell(
-            f"warm start: {len(self._task.demonstrations)} demonstrations, {result.metrics['loss_last']:.3f} loss"
-        )
+        self.learned.tokens["warm_start"] = trained
 
     async def gather(self, scenarios: Sequence[Scenario], n: int) -> list[TrajectoryGroup]:
         """Runs scenarios n times at temperature 1, and scores the runs. No step trains on them."""
         return await gather(
-            self._task.graph(self._model()),
+            self._graph(),
             scenarios,
             n,
             self._task.reward,
@@ -187,13 +191,14 @@ class Learning:
         self.learned.tokens["training"] = trained
 
     async def _steps(self, recipe: Recipe, group_reward: GroupReward | None) -> AsyncIterator[StepRecord]:
-        """The training steps. In self-play the opponent changes after `steps_per_opponent` of them."""
-        size = recipe.steps if self._task.self_play is None else recipe.steps_per_opponent
-        for first in range(1, recipe.steps + 1, size):
+        """The training steps. Those of several roles take turns; in self-play the opponent changes between some."""
+        size = recipe.steps if len(self._policies) == 1 else 1
+        size = size if self._task.self_play is None else recipe.steps_per_opponent
+        for turn, first in enumerate(range(1, recipe.steps + 1, size)):
             async for record in train(
                 await self._training_graph(),
                 self._task.training,
-                policy=self._policy,
+                policy=self._policies[turn % len(self._policies)],
                 reward=None if group_reward else self._task.reward,
                 group_reward=group_reward,
                 steps=min(first + size - 1, recipe.steps),
@@ -212,15 +217,17 @@ class Learning:
     async def _training_graph(self) -> Runnable[Any, Any]:
         """The graph of the next steps. In self-play the newest version is the opponent."""
         if self._task.self_play is None:
-            return self._task.graph(self._model())
-        opponent = ChatART(policy=f"{self._policy}@{await self._latest()}", **self._options())
-        return self._task.self_play(self._model(), opponent)
+            return self._graph()
+        (policy, version), *_ = (await self._latest()).items()
+        options = self._options()
+        return self._task.self_play(ChatART(policy=policy, **options), ChatART(policy=f"{policy}@{version}", **options))
 
-    async def _latest(self) -> int:
-        return (await self._client.policy(self._policy)).latest
+    def _graph(self) -> Runnable[Any, Any]:
+        return self._task.graph(*(ChatART(policy=policy, **self._options()) for policy in self._policies))
 
-    def _model(self) -> ChatART:
-        return ChatART(policy=self._policy, **self._options())
+    async def _latest(self) -> dict[str, int]:
+        """The newest version of each policy."""
+        return {policy: (await self._client.policy(policy)).latest for policy in self._policies}
 
     def _options(self) -> dict[str, Any]:
         server = self._client.connection

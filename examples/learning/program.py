@@ -13,7 +13,14 @@ from art_examples.learning.runs import Options, learn_all, newest, own_server, t
 from art_examples.learning.task import TaskMaker
 from rich.console import Console
 
-from trainer_server.wire import Connection
+from trainer_server.wire import ARTError, Connection
+
+
+def positive(text: str) -> int:
+    """A number of the command line that must be at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 def main(about: str | None, makers: Mapping[str, TaskMaker], folder: Path, words: Sequence[str] | None = None) -> None:
@@ -33,14 +40,14 @@ def main(about: str | None, makers: Mapping[str, TaskMaker], folder: Path, words
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--task", action="append", choices=list(makers), help="only this one; may be repeated (all)")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each task, with the seeds from 0 (3)")
-    parser.add_argument("--steps", type=int, help="training steps in place of those of the recipe")
-    parser.add_argument("--held-out", type=int, help="measure on the first N held-out scenarios only (all)")
+    parser.add_argument("--seeds", type=positive, default=3, help="runs of each task, with the seeds from 0 (3)")
+    parser.add_argument("--steps", type=positive, help="training steps in place of those of the recipe")
+    parser.add_argument("--held-out", type=positive, help="measure on the first N held-out scenarios only (all)")
     parser.add_argument(
         "--model", action="append", default=[], help="also measure this model of litellm; may be repeated"
     )
     parser.add_argument(
-        "--connect", action="store_true", help="use the server of ART_BASE_URL and ART_API_KEY, and start none"
+        "--connect", action="store_true", help="use the running server that ART_BASE_URL and ART_API_KEY name"
     )
     parser.add_argument("--out", type=Path, default=folder, help=f"folder of results.jsonl and curve.svg ({folder})")
     parser.add_argument("--note", default="", help="what readers of results.jsonl should know of these runs")
@@ -56,8 +63,11 @@ def main(about: str | None, makers: Mapping[str, TaskMaker], folder: Path, words
         note=given.note,
     )
     runs = [(name, seed) for name in given.task or makers for seed in range(given.seeds)]
-    with nullcontext(Connection.find()) if given.connect else own_server() as server:
-        rows = learn_all(makers, runs, server, options)
+    try:
+        with nullcontext(Connection.find()) if given.connect else own_server() as server:
+            rows = learn_all(makers, runs, server, options)
+    except ARTError as error:
+        raise SystemExit(f"{parser.prog}: {error}") from error
     draw(given.out / "curve.svg", list(newest(results).values()))
     Console(width=170, stderr=given.json).print(table(rows))
     if given.json:

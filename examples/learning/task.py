@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -42,7 +42,8 @@ class Task:
 
     Args:
         name: Name of the task.
-        graph: Makes the agent, a compiled graph, from the chat model that asks the policy.
+        graph: Makes the agent, a compiled graph, from the chat model that asks the policy; with `roles`, from the chat
+            models of all of them.
         training: Scenarios to learn from.
         held_out: Scenarios to measure on. None of them is among the training scenarios or the demonstrations.
         demonstrations: Conversations made by script, for the warm start. They have the prompts that the graph sends.
@@ -52,12 +53,14 @@ class Task:
         recipe: How the policy learns the task.
         nodes: Names of the nodes whose answers are trained. None: all.
         shots: How many demonstrations the prompted baseline has in its prompts.
+        roles: Of an agent with a policy for each role: their system messages, by the names of the roles. Steps train
+            them in turns, and each imitates the demonstrations that have its system message. Empty: one policy.
         self_play: Makes the graph of the training from the policy and its opponent, which is an earlier version of it.
             It is measured on `graph` all the same. None: it is trained on `graph` too.
     """
 
     name: str
-    graph: Callable[[BaseChatModel], Runnable[Any, Any]]
+    graph: Callable[..., Runnable[Any, Any]]
     training: Sequence[Scenario]
     held_out: Sequence[Scenario]
     demonstrations: Sequence[Conversation]
@@ -67,7 +70,17 @@ class Task:
     recipe: Recipe = field(repr=False)
     nodes: Sequence[str] | None = None
     shots: int = 4
+    roles: Mapping[str, str] = field(default_factory=dict)
     self_play: Callable[[BaseChatModel, BaseChatModel], Runnable[Any, Any]] | None = None
+
+    def demonstrations_by_role(self) -> list[list[Conversation]]:
+        """The demonstrations of each role, by their system messages. Without roles: all, as those of a single one."""
+        if not self.roles:
+            return [list(self.demonstrations)]
+        return [
+            [shown for shown in self.demonstrations if shown.messages[0]["content"] == system]
+            for system in self.roles.values()
+        ]
 
     def short(self, *, steps: int, held_out: int | None = None) -> Task:
         """The task with another number of steps, and perhaps with fewer held-out scenarios."""

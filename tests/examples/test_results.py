@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from art_examples import results
 from art_examples.learning.curve import draw
 
 ROOT = Path(__file__).parents[2]
-NOT_COUNTED = ("__init__.py", "__main__.py", "databases.py", "puzzles.py")
+NOT_COUNTED = ("__init__.py", "__main__.py", "databases.py", "orders.py", "puzzles.py", "words.py")
 """The command of an example, and what makes its data."""
 COMMAND = "run `python -m art_examples.results` and commit what it writes"
 
@@ -22,7 +23,7 @@ def test_the_page_is_made_of_the_metrics_files(tmp_path: Path) -> None:
     assert made == {path.relative_to(page): path.read_bytes() for path in there}, COMMAND
 
 
-@pytest.mark.parametrize("name", results.collected(ROOT / "examples"))
+@pytest.mark.parametrize("name", [name for name, rows in results.collected(ROOT / "examples").items() if rows])
 def test_the_picture_of_an_example_has_its_figures(name: str, tmp_path: Path) -> None:
     """Matplotlib may draw a line otherwise in another version: what is compared is text."""
     rows = results.collected(ROOT / "examples")[name]
@@ -47,3 +48,11 @@ def test_every_example_has_a_page_of_one_screen_and_a_program() -> None:
         assert (folder / "__main__.py").exists()
         files = [path for path in folder.glob("*.py") if path.name not in NOT_COUNTED]
         assert sum(path.read_text().count("\n") for path in files) <= 200, f"{folder.name} is longer than 200 lines"
+
+
+def test_every_example_is_installed() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {path.parent.relative_to(ROOT / "examples").parts for path in (ROOT / "examples").rglob("__init__.py")}
+    assert {name for name in listed if name.startswith("art_examples")} == {
+        ".".join(["art_examples", *parts]) for parts in folders
+    }

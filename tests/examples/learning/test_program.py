@@ -60,7 +60,25 @@ def test_the_newest_run_of_a_seed_counts(tmp_path: Path) -> None:
     assert newest(tmp_path / "none.jsonl") == {}
 
 
-def test_a_task_that_the_example_does_not_have_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--task", "chess"], "invalid choice: 'chess'"),
+        (["--seeds", "0"], "'0' is not a whole number of at least 1"),
+        (["--steps", "-3"], "'-3' is not a whole number of at least 1"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     with pytest.raises(SystemExit):
-        main("An example.", {"tic_tac_toe": few}, tmp_path, ["--task", "chess"])
-    assert "invalid choice: 'chess'" in capsys.readouterr().err
+        main("An example.", {"tic_tac_toe": few}, tmp_path, words)
+    assert said in capsys.readouterr().err
+
+
+def test_without_a_server_to_connect_to_the_error_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ART_HOME", str(tmp_path))
+    monkeypatch.delenv("ART_BASE_URL", raising=False)
+    monkeypatch.delenv("ART_API_KEY", raising=False)
+    with pytest.raises(SystemExit, match="ART_API_KEY is not set"):
+        main("An example.", {"tic_tac_toe": few}, tmp_path, ["--connect"])

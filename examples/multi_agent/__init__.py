@@ -1,0 +1,1 @@
+"""A supervisor that hands questions to workers, of whom each knows one thing."""
