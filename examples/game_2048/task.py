@@ -16,7 +16,6 @@ WEIGHTS = {"moves": 0.2, "points": 0.4, "success": 0.4}
 FULL_POINTS = 5 * TARGET
 """Points that are worth the whole part of the reward."""
 SHOWN_MOVES = 8
-"""Moves of a demonstration."""
 RECIPE = Recipe(
     warm_start=SFTConfig(lr=1e-3, num_train_epochs=1, per_device_train_batch_size=4),
     config=GRPOConfig(lr=4e-4),

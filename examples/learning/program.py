@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from art_examples.learning.curve import draw
@@ -21,6 +22,19 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the block, so that its server ends too. A shell may have had SIGINT ignored."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def main(about: str | None, makers: Mapping[str, TaskMaker], folder: Path, words: Sequence[str] | None = None) -> None:
@@ -64,7 +78,7 @@ def main(about: str | None, makers: Mapping[str, TaskMaker], folder: Path, words
     )
     runs = [(name, seed) for name in given.task or makers for seed in range(given.seeds)]
     try:
-        with nullcontext(Connection.find()) if given.connect else own_server() as server:
+        with interruptible(), nullcontext(Connection.find()) if given.connect else own_server() as server:
             rows = learn_all(makers, runs, server, options)
     except ARTError as error:
         raise SystemExit(f"{parser.prog}: {error}") from error

@@ -36,6 +36,22 @@ def _texts(path: Path) -> list[str]:
     return [line.strip() for line in path.read_text().splitlines() if "<text" in line]
 
 
+def test_a_run_is_a_line_with_what_was_measured_beside_it() -> None:
+    measured = {"success": 0.5, "interval": [0.4, 0.6], "n": 96}
+    row = {
+        "task": "sql", "seed": 1, "steps": 8, "before": measured, "prompted": None, "warm": measured, "after": measured,
+        "models": {"openai/some-model": {**measured, "success": 0.75}}, "seconds": 61.4,
+        "date": "2026-11-23", "machine": "a processor, 2 cores", "note": "other work ran beside it",
+    }  # fmt: skip
+    text = results.page({"sql_agent": [row], "codenames": []}, dict.fromkeys(("sql_agent", "codenames"), "# A\n\nB.\n"))
+    assert "| task | seed | steps | before | prompted | openai/some-model | after warm start |" in text
+    half = "0.500 (0.400 - 0.600)"
+    assert f"| `sql` | 1 | 8 | {half} | - | 0.750 (0.400 - 0.600) | {half} | {half} | 96 | 61 |" in text
+    assert "2026-11-23, a processor, 2 cores (other work ran beside it)." in text
+    assert "Folder: `examples/codenames/`. No whole run has been measured yet." in text
+    assert text.count(".svg)") == 1
+
+
 def test_every_example_has_a_page_of_one_screen_and_a_program() -> None:
     for folder in sorted(path.parent for path in (ROOT / "examples").glob("*/task.py")):
         if folder.name == "learning":
