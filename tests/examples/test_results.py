@@ -59,7 +59,7 @@ def test_every_example_has_a_page_of_one_screen_and_a_program() -> None:
         text = (folder / "README.md").read_text()
         assert text.count("\n") <= 50, f"{folder.name}/README.md has {text.count(chr(10))} lines"
         assert f"make example-{folder.name}" in text
-        assert "(curve.svg)" in text
+        assert ("(curve.svg)" in text) == (folder / "curve.svg").exists(), f"{folder.name}: show curve.svg in README.md"
         assert f"python -m art_examples.{folder.name}" in text
         assert (folder / "__main__.py").exists()
         files = [path for path in folder.glob("*.py") if path.name not in NOT_COUNTED]
