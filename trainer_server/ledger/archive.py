@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import islice
@@ -109,15 +109,15 @@ class Archive:
         ids = set(completions)
         for month in self.months() if ids else ():
             if any(one in ids for (one,) in _read(self.path(month), ("id",))):
-                self.write(month, lambda month=month: (row for row in self.rows(month) if row[0] not in ids))
+                self.write(month, (row for row in self.rows(month) if row[0] not in ids))
 
-    def write(self, month: str, rows: Callable[[], Iterable[Row]]) -> int:
+    def write(self, month: str, rows: Iterable[Row]) -> int:
         """Writes the file of a month in place of the one that is there. Until it is whole and was read back, the
         earlier one stays. Without rows, there is no file afterwards.
 
         Args:
             month: The month.
-            rows: Gives the rows.
+            rows: The rows. They may be read from the file that is replaced.
 
         Returns:
             How many rows the file has.
@@ -128,7 +128,7 @@ class Archive:
         path = self.path(month)
         aside = self.directory / f".{path.name}{_PARTIAL}"
         try:
-            written = _write(aside, rows())
+            written = _write(aside, rows)
             if _digest(_read(aside)) != written:
                 raise LedgerError(f"{aside} was not written as it should: is the disk {self.directory} damaged?")
             if written[0]:
@@ -167,7 +167,7 @@ def archive_months(
         with archive.locked(), ledger.oldest_month(before, keep) as month:
             if month.name is None:
                 return
-            archive.write(month.name, lambda month=month: _joined(month, archive))
+            archive.write(month.name, _joined(month, archive))
             moved = month.delete()
         yield month.name, moved
 
