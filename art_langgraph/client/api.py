@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import httpx
 
-from art_langgraph.client.outages import explain, retry_seconds
+from art_langgraph.client.outages import STALLED, explain, retry_seconds
 from art_langgraph.client.servers import meet
 from art_langgraph.client.transport import PatientAsyncClient
 from trainer_server.wire import ConfigError, Connection, ServerError, ServerUnreachable, TokenInfo
@@ -27,6 +27,7 @@ class ServerAPI:
         meet(self.connection)
         self._http = PatientAsyncClient(
             self.retry_for,
+            lost=STALLED,
             base_url=self.connection.url,
             headers={"Authorization": f"Bearer {self.connection.api_key}"},
             timeout=httpx.Timeout(60.0, connect=5.0),

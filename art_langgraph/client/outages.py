@@ -18,6 +18,9 @@ RETRY_FOR = 120.0
 """Seconds for which a request is repeated, where neither an argument nor `ART_RETRY_FOR` says otherwise."""
 LOST = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
 """Errors of a connection that was refused or cut. A server that holds the connection and is slow is not lost."""
+STALLED = (*LOST, httpx.ReadTimeout, httpx.WriteTimeout)
+"""The same, and a server that does not answer in time what takes it no time: its machine may be short of memory. Not
+for requests to a model, which may take long."""
 _OVER = 30.0
 """Seconds without any failure after which the next failure begins another outage."""
 _LONGEST_PAUSE = 2.0

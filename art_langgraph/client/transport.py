@@ -30,12 +30,13 @@ class PatientAsyncClient(httpx.AsyncClient):
 
     Args:
         retry_for: Seconds for which requests are repeated, from the beginning of an outage.
+        lost: Errors after which a request is sent again.
         options: Those of httpx.
     """
 
-    def __init__(self, retry_for: float, **options: Any) -> None:
+    def __init__(self, retry_for: float, lost: tuple[type[Exception], ...] = LOST, **options: Any) -> None:
         super().__init__(**options)
-        self.retry_for = retry_for
+        self.retry_for, self._lost = retry_for, lost
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
         attempt, since = 0, math.inf
@@ -43,7 +44,7 @@ class PatientAsyncClient(httpx.AsyncClient):
             attempt += 1
             try:
                 answer = await super().send(request, **options)
-            except LOST as error:
+            except self._lost as error:
                 since = min(since, time.monotonic())
                 pause = outages.pause(request.url, error, attempt=attempt, since=since, patience=self.retry_for)
                 if pause is None:

@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from art_langgraph import rollout
-from art_langgraph.client.transport import LoopTransport
+from art_langgraph import TrainerClient, rollout
+from art_langgraph.client.transport import LoopTransport, PatientAsyncClient
 from tests.support.graphs import counting
 from tests.support.patience import PATIENCE
 from tests.support.serving import serving
@@ -101,3 +101,23 @@ def test_a_plain_chat_openai_may_be_shared_with_this_transport(connected: Traine
 
     with ThreadPoolExecutor(4) as pool:
         assert [text for texts in pool.map(thread, range(4)) for text in texts] == ["hello"] * 16
+
+
+async def test_a_server_that_stalls_is_asked_again_but_not_for_an_answer_of_a_model() -> None:
+    asked: list[str] = []
+
+    async def slow_at_first(request: Request) -> Response:
+        asked.append(request.url.path)
+        await asyncio.sleep(2.0 if len(asked) == 1 else 0)
+        return PlainTextResponse("[]")
+
+    with serving(Starlette(routes=[Route("/{path:path}", slow_at_first, methods=["GET", "POST"])])) as url:
+        async with TrainerClient(url, TOKEN, retry_for=20) as client:
+            client._http.timeout = httpx.Timeout(0.3)
+            assert (await client._ask("GET", "/api/jobs")).text == "[]"
+        assert len(asked) == 2
+        asked.clear()
+        async with PatientAsyncClient(20, timeout=0.3) as model:
+            with pytest.raises(httpx.ReadTimeout):
+                await model.post(f"{url}/v1/chat/completions")
+        assert len(asked) == 1

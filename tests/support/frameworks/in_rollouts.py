@@ -21,9 +21,12 @@ async def reward(trajectory: Trajectory) -> float:
 
 
 async def run(script: str, inputs: list[str], n: int) -> list[TrajectoryGroup]:
-    """Runs the function `agent` of a script on all inputs at once."""
+    """Runs the function `agent` of a script on all inputs: on the first one alone, then on the others at once. In its
+    first run a framework may import the rest of itself, and CrewAI's imports do not stand several threads."""
     agent = runpy.run_path(script)["agent"]
-    return await gather(agent, inputs, n=n, reward=reward, progress=False)
+    alone = 1 if len(inputs) > 1 else 0
+    groups = await gather(agent, inputs[:alone], n=n, reward=reward, progress=False) if alone else []
+    return [*groups, *await gather(agent, inputs[alone:], n=n, reward=reward, progress=False)]
 
 
 if __name__ == "__main__":
