@@ -19,9 +19,9 @@ KUBERNETES = DEPLOY / "kubernetes"
 _CALL = re.compile(r"(?:^|[\s(]|bin/)art-langgraph +(?P<words>[a-z][^\n)&|;]+)", re.M)
 
 
-def commands() -> list[tuple[str, list[str]]]:
+def commands() -> list[tuple[str, tuple[str, ...]]]:
     """Every call of `art-langgraph` in the files, their comments included: the file, and the words of the call."""
-    return sorted({(path, tuple(words)) for path, words in _commands()})  # type: ignore[arg-type]
+    return sorted({(path, tuple(words)) for path, words in _commands()})
 
 
 def _commands() -> Iterator[tuple[str, list[str]]]:

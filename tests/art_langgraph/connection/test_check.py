@@ -60,7 +60,7 @@ def test_a_server_that_has_another_name_says_how_it_is_told(server: TrainerServe
 
 def test_tokens_that_do_not_count_are_refused_with_the_servers_reason(server: TrainerServer) -> None:
     for token, words in (
-        ("wrong", "the bearer token is wrong, or was revoked"),
+        ("art-nobody", "the bearer token is wrong, or was revoked"),
         (TokenBook(server.home).create("old", Scope.train, seconds=-1), "the token 'old' expired"),
         (TokenBook(server.home).create("gpu", Scope.engine), "needs a token of scope rollout"),
     ):

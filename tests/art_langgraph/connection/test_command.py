@@ -8,6 +8,8 @@ import pty
 import stat
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,10 @@ def test_a_token_that_is_typed_is_not_shown(laptop: Home, server: TrainerServer)
     shown = b""
     while b"Token for" not in shown:
         shown += os.read(ours, 1000)
+    deadline = time.monotonic() + PATIENCE
+    while termios.tcgetattr(ours)[3] & termios.ECHO:  # what is typed before is thrown away
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.01)
     os.write(ours, f"{TOKEN}\n".encode())
     try:
         while more := os.read(ours, 1000):

@@ -70,6 +70,8 @@ def test_each_route_refuses_tokens_of_lesser_scopes(app: Any, tokens: dict[Scope
             answer = http.request(method, filled(path), headers=headers, content=b"{}")
             asked += 1
             assert answer.status_code == 403, name
+            if method == "HEAD":  # its answer has no body
+                continue
             assert f"needs a token of scope {rule.scope}" in answer.text, name
             if not path.startswith("/ui") and path != "/":
                 assert answer.json()["error"]["code"] == "scope_missing"
