@@ -46,10 +46,14 @@ def connect_command(
             Console(stderr=True, soft_wrap=True).print(f"{name} is set, and comes first: programs take what it says")
 
 
-def disconnect_command() -> None:
+def disconnect_command(as_json: JsonOption = False) -> None:
     """Forget the server of `connect`: programs ask the one on this machine again. Its token is deleted here."""
     home = Home.find()
-    print(f"disconnected: {home.connection} is deleted" if home.disconnect() else "not connected to any server")
+    was_connected = home.disconnect()
+    if as_json:
+        print_json({"disconnected": was_connected})
+    else:
+        print(f"disconnected: {home.connection} is deleted" if was_connected else "not connected to any server")
 
 
 def _token(url: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import UTC, datetime
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from trainer_server.cli.local import HomeOption, audited
+from trainer_server.cli.local import HomeOption, JsonOption, audited
 from trainer_server.process.extras import require
 from trainer_server.wire import ConfigError, Home
 
@@ -21,6 +22,7 @@ def archive_command(
     months: Annotated[
         int, typer.Option(help="Months that stay in the ledger, besides the current one.", min=0, max=1200)
     ] = 1,
+    as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
     """Move earlier months of the ledger to archive/YYYY-MM.parquet. The server may run, and go on answering.
@@ -41,12 +43,15 @@ def archive_command(
     if not paths.ledger.exists():
         raise ConfigError(f"{paths.root} has no ledger.sqlite: name the home of a server with --home or ART_HOME")
     before = beginning(f"{datetime.fromtimestamp(time.time(), UTC):%Y-%m}", later=-months)
-    console, moved = Console(stderr=True), 0
+    console, moved = Console(stderr=True), dict[str, int]()
     with audited(paths, "ledger.archive", f"{months} months stay"), console.status("archiving"):
         ledger, archive = SQLiteLedger(paths.ledger), Archive(paths.archive)
         keep = OpenJobs(JobBoard(paths.jobs), ledger).completions()
         for month, count in archive_months(ledger, archive, before, keep=keep):
-            moved += count
-            print(f"{month}: {count:,} completions in {archive.path(month)}")
-    if not moved:
+            moved[month] = count
+            if not as_json:
+                print(f"{month}: {count:,} completions in {archive.path(month)}")
+    if as_json:
+        print(json.dumps({"directory": str(paths.archive), "completions": moved}))
+    elif not moved:
         print(f"the ledger has no completions from before {datetime.fromtimestamp(before, UTC):%Y-%m-%d}")

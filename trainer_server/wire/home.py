@@ -304,8 +304,8 @@ class TokenInfo(BaseModel):
     """`engine`, `rollout`, `train` or `admin`; the last two have the rights of those before them."""
     expires: float | None = None
     """Unix time, seconds; None: never."""
-    version: str = "0.1.0"
-    """Version of the server. The first version did not say it."""
+    version: str
+    """Version of the server."""
 
 
 def origin(url: str) -> tuple[str, str, int | None]:

@@ -72,7 +72,7 @@ def test_each_route_refuses_tokens_of_lesser_scopes(app: Any, tokens: dict[Scope
             assert answer.status_code == 403, name
             if method == "HEAD":  # its answer has no body
                 continue
-            assert f"needs a token of scope {rule.scope}" in answer.text, name
+            assert method == "HEAD" or f"needs a token of scope {rule.scope}" in answer.text, name
             if not path.startswith("/ui") and path != "/":
                 assert answer.json()["error"]["code"] == "scope_missing"
                 assert f"'{scope}-user', of scope {scope}" in answer.json()["error"]["message"]
