@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from art_langgraph.trajectory import Scenario, scenario_id
+from art_mcp.canonical import canonical
 from art_mcp.worlds.change import Change
 from trainer_server.wire import ConfigError
 
@@ -141,6 +142,11 @@ class Plan(BaseModel):
     def executed(self) -> bool:
         """Whether the result of each call is known, so that the reference can be shown."""
         return len(self.observations) == len(self.reference)
+
+    @property
+    def calls(self) -> str:
+        """Tools and arguments of the reference as text: equal for tasks that are solved by the same calls."""
+        return canonical([[step.tool, step.arguments] for step in self.reference])
 
     @property
     def asks(self) -> bool:

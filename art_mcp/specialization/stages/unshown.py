@@ -36,7 +36,7 @@ def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCP
     alike: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
     for one in training:
         plan = one.plan
-        calls.append(canonical([[step.tool, step.arguments] for step in plan.reference]))
+        calls.append(plan.calls)
         alike[plan.kind, *one.tools].add(calls[-1])
     kept: set[str] = set()
     owed = 0.0

@@ -14,7 +14,6 @@ from langchain_core.tools import BaseTool
 
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.client.demonstrations import load_conversations
-from art_mcp.canonical import canonical
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.specialization.demonstrations import demonstrations
 from art_mcp.specialization.settings import WarmStart
@@ -145,9 +144,9 @@ def varied(training: Sequence[MCPScenario]) -> list[MCPScenario]:
     told: Counter[str] = Counter()
     kinds: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for index, scenario in enumerate(training):
-        calls = canonical([[step.tool, step.arguments] for step in scenario.plan.reference])
-        kinds[scenario.plan.kind].append((told[calls], index))
-        told[calls] += 1
+        plan = scenario.plan
+        kinds[plan.kind].append((told[plan.calls], index))
+        told[plan.calls] += 1
     places = [
         ((place + 0.5) / len(listed), index)
         for listed in kinds.values()
