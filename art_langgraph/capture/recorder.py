@@ -93,6 +93,6 @@ class Recorder:
 def _arguments(text: str) -> dict[str, Any]:
     try:
         arguments = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = text
     return arguments if isinstance(arguments, dict) else {"input": arguments}

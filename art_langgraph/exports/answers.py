@@ -52,6 +52,6 @@ def _parsed(call: dict[str, Any]) -> dict[str, Any]:
     function = call.get("function") or {}
     try:
         arguments = json.loads(function.get("arguments", ""))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return call
     return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call

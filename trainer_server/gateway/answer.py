@@ -91,7 +91,7 @@ def merge_delta(message: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any
 
 
 def unusable_calls(choice: dict[str, Any]) -> list[dict[str, Any]]:
-    """The tool calls of a choice whose arguments are JSON but no object.
+    """The tool calls of a choice whose arguments are JSON but no object, or nested too deeply to be read.
 
     A policy writes such calls while it explores. Clients raise an error for them, and the run would be lost.
     """
@@ -138,5 +138,7 @@ def written_call(call: Mapping[str, Any]) -> str:
 def _is_object(arguments: str) -> bool:
     try:
         return isinstance(json.loads(arguments), dict)
+    except RecursionError:  # nested so deeply that clients fail on it
+        return False
     except ValueError:
         return True  # clients handle arguments that are no JSON

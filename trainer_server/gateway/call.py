@@ -11,7 +11,7 @@ from contextlib import aclosing, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from trainer_server.engines.base import AdapterLost, Engine, EngineLost, Reply, RequestRefused
 from trainer_server.engines.model_files import ModelFiles
@@ -27,6 +27,7 @@ from trainer_server.gateway.splice.splicer import Prompt
 from trainer_server.policies.names import PolicyNames
 from trainer_server.wire import Completion, CompletionStatus, EngineError
 from trainer_server.wire.headers import COMPLETION
+from trainer_server.wire.jsonl import to_json
 from trainer_server.wire.watching import gen_ai, tracing
 
 log = logging.getLogger("trainer_server")
@@ -89,6 +90,8 @@ class Call:
         answers = [Answer() for _ in range(self._chat.sampling.n)]
         async with self._admitted(answers):
             body = await self._whole()
+            if (numbers := sorted(choice["index"] for choice in body["choices"])) != list(range(len(answers))):
+                raise EngineLost(f"it was asked for {len(answers)} choices, and sent those of the numbers {numbers}")
             for choice in body["choices"]:
                 if unusable_calls(choice):
                     as_text(choice, await self._sampled_text(choice))
@@ -97,7 +100,8 @@ class Call:
             await self._record(answers, (body.get("usage") or {}).get("completion_tokens"))
         self._stamp(body)
         body["system_fingerprint"] = self.id
-        return JSONResponse(self._exchange.whole(body), headers={COMPLETION: self.id})
+        written = to_json(self._exchange.whole(body))  # a model may say half of a character, which UTF-8 cannot hold
+        return Response(written, media_type="application/json", headers={COMPLETION: self.id})
 
     async def _sampled_text(self, choice: dict[str, Any]) -> str | None:
         """What the model wrote, without the token that ends an answer; None if the engine cannot be asked any more."""
@@ -162,6 +166,8 @@ class Call:
                     if self._stopping.is_set():
                         raise stopping()
                     for choice in chunk.get("choices") or []:
+                        if choice["index"]:
+                            raise EngineLost(f"it was asked for one choice, and sent that of number {choice['index']}")
                         answer.take(choice, chunk.get("prompt_token_ids"))
                         self._clean(choice)
                         if choice.get("finish_reason"):

@@ -41,7 +41,10 @@ def from_json(kind: type[M], text: str) -> M:
     try:
         return kind.model_validate_json(text)
     except ValidationError:  # of half a surrogate pair; an error of any other kind comes again
-        return kind.model_validate(json.loads(text))
+        try:
+            return kind.model_validate(json.loads(text))
+        except RecursionError:
+            raise ValueError("it is nested too deeply to be read") from None
 
 
 def read_jsonl(

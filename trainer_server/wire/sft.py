@@ -169,7 +169,7 @@ def _call_problem(call: object) -> str | None:
     arguments = function.get("arguments")
     try:
         is_object = isinstance(arguments, str) and isinstance(json.loads(arguments), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         is_object = False
     if not is_object:
         return f"arguments of {function['name']} must be a JSON object written as a text, not {arguments!r:.80}"

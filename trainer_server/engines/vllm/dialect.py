@@ -7,18 +7,28 @@ import errno
 import json
 import re
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import httpx
+from pydantic import BaseModel
 
 from trainer_server.engines.adapter_files import is_copy
 from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, RequestRefused
+from trainer_server.engines.vllm.replies import (
+    Detokenized,
+    Models,
+    Prompted,
+    PromptScores,
+    TextReply,
+    Tokenized,
+    VLLMReply,
+    read,
+)
 from trainer_server.wire import EngineError
-from trainer_server.wire.jsonl import lines_of
 from trainer_server.wire.text import beginning
 
 _LOAD_TIMEOUT = 120.0
@@ -301,17 +311,19 @@ class VLLMClient:
         """See Engine.render."""
         body = {**chat, "messages": [_renamed(message) for message in chat["messages"]]}
         if self._harmony and generation:  # /tokenize renders with the chat template, which chat requests do not use
-            prompted = await self._ask("/v1/chat/completions", {**body, "max_tokens": 1, "return_token_ids": True})
-            return list(prompted["prompt_token_ids"])
-        return list((await self._ask("/tokenize", {**body, "add_generation_prompt": generation}))["tokens"])
+            asked = {**body, "max_tokens": 1, "return_token_ids": True}
+            return list((await self._ask("/v1/chat/completions", asked, Prompted))["prompt_token_ids"])
+        asked = {**body, "add_generation_prompt": generation}
+        return list((await self._ask("/tokenize", asked, Tokenized))["tokens"])
 
     async def tokenize(self, text: str) -> list[int]:
         """See Engine.tokenize."""
-        return list((await self._ask("/tokenize", {"prompt": text, "add_special_tokens": False}))["tokens"])
+        asked = {"prompt": text, "add_special_tokens": False}
+        return list((await self._ask("/tokenize", asked, Tokenized))["tokens"])
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         """See Engine.detokenize."""
-        return str((await self._ask("/detokenize", {"tokens": list(tokens)}))["prompt"])
+        return str((await self._ask("/detokenize", {"tokens": list(tokens)}, Detokenized))["prompt"])
 
     async def prompt_logprobs(self, tokens: Sequence[int], count: int) -> list[float | None]:
         """How likely the base model finds the last tokens of a text, at temperature 1.
@@ -328,7 +340,7 @@ class VLLMClient:
         """
         body = {"model": self._base, "prompt": list(tokens), "max_tokens": 1, "prompt_logprobs": 0}
         async with self._generation("/v1/completions", body) as response:
-            (choice,) = (await VLLMReply(response, self.url).whole())["choices"]
+            (choice,) = (await VLLMReply(response, self.url).read(PromptScores))["choices"]
         by_token = choice.get("prompt_logprobs") or []
         if len(by_token) != len(tokens):
             return [None] * count
@@ -352,11 +364,11 @@ class VLLMClient:
                 f"VLLM_API_KEY, the same for all addresses of {self._option}"
             )
         try:
-            return list(answer.json()["data"])
-        except (ValueError, KeyError, TypeError):
+            return list(read(answer.content, Models)["data"])
+        except ValueError as error:
             raise EngineError(
-                f"{self.url}/v1/models answered {answer.status_code} and no list of models: {self._option} must name "
-                "the root of a vLLM server"
+                f"{self.url}/v1/models answered {answer.status_code} and no list of models ({error}): {self._option} "
+                "must name the root of a vLLM server"
             ) from None
 
     async def _raise_refusal(self, status: int, body: bytes, model: str) -> None:
@@ -372,8 +384,8 @@ class VLLMClient:
             message, status=status, too_long=status == 400 and any(words in lowered for words in too_long)
         )
 
-    async def _ask(self, path: str, body: dict[str, Any]) -> Any:
-        """Asks vLLM's tokenizer, which is the same for all adapters."""
+    async def _ask(self, path: str, body: dict[str, Any], form: type[BaseModel]) -> dict[str, Any]:
+        """Asks vLLM's tokenizer, which is the same for all adapters. form: that of the answer."""
         answer = await self._post(path, {"model": self._base, **body}, _RENDER_TIMEOUT)
         if answer.status_code == 404:
             raise RequestRefused(f"{self.url}{path} is not found: the engine must be a vLLM that offers it", status=404)
@@ -382,7 +394,10 @@ class VLLMClient:
         if answer.status_code != 200:
             message = f"the engine cannot render it: {answer.text[:500]}"
             raise RequestRefused(message, status=answer.status_code)
-        return answer.json()
+        try:
+            return read(answer.content, form)
+        except ValueError as error:
+            raise EngineError(f"{self.url}{path} answered what no vLLM answers: {error}") from None
 
     async def _expect_success(self, path: str, params: dict[str, str]) -> None:
         try:
@@ -409,91 +424,6 @@ class VLLMClient:
             )
         reached = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
         return EngineLost(f"{self.url}: {error!r}", reached=reached)
-
-
-class VLLMReply:
-    """An answer of vLLM whose headers were received; see Reply."""
-
-    def __init__(self, response: httpx.Response, url: str) -> None:
-        self._response, self._url = response, url
-
-    async def whole(self) -> dict[str, Any]:
-        """See Reply.whole."""
-        with self._errors_as_lost():
-            body: dict[str, Any] = json.loads(await self._response.aread())
-            return body
-
-    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        """See Reply.chunks."""
-        begun = False
-        with self._errors_as_lost():
-            async for line in lines_of(self._response.aiter_bytes()):
-                if not line.startswith("data: ") or line == "data: [DONE]":
-                    continue
-                chunk: dict[str, Any] = json.loads(line.removeprefix("data: "))
-                if "error" in chunk:
-                    raise EngineLost(str(chunk["error"]))
-                begun = True
-                yield chunk
-        if not begun:
-            raise EngineLost("the stream ended before it began")
-
-    @contextmanager
-    def _errors_as_lost(self) -> Iterator[None]:
-        """Turns errors of the connection, and answers that are no JSON, into EngineLost."""
-        try:
-            yield
-        except httpx.HTTPError as error:
-            raise EngineLost(f"{self._url}: {error!r}") from error
-        except ValueError as error:
-            raise EngineLost(f"{self._url} answered no JSON: {error}") from error
-
-
-class TextReply(VLLMReply):
-    """An answer of vLLM to a text completion, in the form of a chat completion; see Engine.complete."""
-
-    async def whole(self) -> dict[str, Any]:
-        """See Reply.whole."""
-        body = await super().whole()
-        choices = [_as_chat(choice, "message") for choice in body["choices"]]
-        return {**body, "choices": choices, **_prompt_of(body)}
-
-    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        """See Reply.chunks."""
-        async for chunk in super().chunks():
-            choices = [_as_chat(choice, "delta") for choice in chunk["choices"]]
-            yield {**chunk, "choices": choices, **_prompt_of(chunk)}
-
-
-def _as_chat(choice: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A choice of a text completion as that of a chat completion. key: `message`, or `delta`."""
-    logprobs = choice.get("logprobs") or {}
-    tokens, tops = logprobs.get("tokens") or [], logprobs.get("top_logprobs") or []
-    content = [
-        {
-            "token": token,
-            "logprob": logprob,
-            "bytes": list(token.encode()),
-            "top_logprobs": [
-                {"token": text, "logprob": value, "bytes": list(text.encode())} for text, value in (top or {}).items()
-            ],
-        }
-        for token, logprob, top in zip(tokens, logprobs.get("token_logprobs") or [], tops, strict=True)
-    ]
-    return {
-        "index": choice["index"],
-        key: {"role": "assistant", "content": choice["text"]},
-        "finish_reason": choice.get("finish_reason"),
-        "stop_reason": choice.get("stop_reason"),
-        "token_ids": choice.get("token_ids"),
-        "logprobs": {"content": content},
-    }
-
-
-def _prompt_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """`prompt_token_ids` where a chat completion has them; nothing if no choice has them."""
-    ids = [choice["prompt_token_ids"] for choice in body["choices"] if choice.get("prompt_token_ids")]
-    return {"prompt_token_ids": ids[0]} if ids else {}
 
 
 def _out_of_files(error: BaseException) -> bool:

@@ -1,0 +1,338 @@
+"""vLLM's answers, whole and in chunks: read, and held against the form that the gateway relies on.
+
+What listens at an address may be another version of vLLM, a proxy, or a vLLM that dies while it answers. An answer of
+another form counts as no answer (EngineLost). Fields that are not named here pass as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
+
+import httpx
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from trainer_server.engines.base import EngineLost
+from trainer_server.wire.jsonl import explain, lines_of
+
+_MOST_CALLS = 1000
+"""Tool calls of one answer. A larger index is a fault, and would make a list of that length."""
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _TopLogprob(_Form):
+    token: str
+    logprob: float
+
+
+class _TokenLogprob(_TopLogprob):
+    top_logprobs: list[_TopLogprob] = Field(default_factory=list)
+
+
+class _Logprobs(_Form):
+    content: list[_TokenLogprob] | None = None
+
+
+class _Details(_Form):
+    cached_tokens: int | None = Field(default=None, ge=0)
+    reasoning_tokens: int | None = Field(default=None, ge=0)
+
+
+class _Usage(_Form):
+    prompt_tokens: int | None = Field(default=None, ge=0)
+    completion_tokens: int | None = Field(default=None, ge=0)
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+
+
+class _Said(_Form):
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+
+class _Function(_Form):
+    name: str
+    arguments: str
+
+
+class _Call(_Form):
+    id: str | None = None
+    function: _Function
+
+
+class _Message(_Said):
+    tool_calls: list[_Call] | None = None
+
+
+class _FunctionPart(_Form):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _CallPart(_Form):
+    index: int = Field(ge=0, lt=_MOST_CALLS)
+    id: str | None = None
+    function: _FunctionPart | None = None
+
+
+class _Delta(_Said):
+    tool_calls: list[_CallPart] | None = None
+
+
+class _Choice(_Form):
+    index: int = Field(ge=0)
+    stop_reason: int | str | None = None
+    token_ids: list[TokenId] | None = None
+
+
+class _WholeChoice(_Choice):
+    message: _Message
+    finish_reason: str
+    logprobs: _Logprobs | None = None
+
+
+class _ChunkChoice(_Choice):
+    delta: _Delta
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _Answer(_Form):
+    prompt_token_ids: list[TokenId] | None = None
+    usage: _Usage | None = None
+
+
+class ChatAnswer(_Answer):
+    """A chat completion."""
+
+    choices: list[_WholeChoice]
+
+
+class ChatChunk(_Answer):
+    """A chunk of a chat completion."""
+
+    choices: list[_ChunkChoice]
+
+
+class _TextLogprobs(_Form):
+    tokens: list[str] = Field(default_factory=list)
+    token_logprobs: list[float] = Field(default_factory=list)
+    top_logprobs: list[dict[str, float] | None] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _of_one_length(self) -> _TextLogprobs:
+        lengths = len(self.tokens), len(self.token_logprobs), len(self.top_logprobs)
+        if len(set(lengths)) > 1:
+            raise ValueError(f"has {', '.join(map(str, lengths))} tokens, log-probabilities and alternatives")
+        return self
+
+
+class _TextChoice(_Choice):
+    text: str
+    finish_reason: str | None = None
+    logprobs: _TextLogprobs | None = None
+    prompt_token_ids: list[TokenId] | None = None
+
+
+class TextAnswer(_Answer):
+    """A text completion, or a chunk of one."""
+
+    choices: list[_TextChoice]
+
+
+class _Scored(_Form):
+    logprob: float
+
+
+class _ScoredChoice(_Form):
+    prompt_logprobs: list[dict[str, _Scored] | None] | None = None
+
+
+class PromptScores(_Form):
+    """A text completion that was asked for the log-probabilities of its prompt."""
+
+    choices: list[_ScoredChoice] = Field(min_length=1, max_length=1)
+
+
+class Tokenized(_Form):
+    """Token ids of a text."""
+
+    tokens: list[TokenId]
+
+
+class Prompted(_Form):
+    """A chat completion that was asked for the token ids of its prompt."""
+
+    prompt_token_ids: list[TokenId]
+
+
+class Detokenized(_Form):
+    """The text of token ids."""
+
+    prompt: str
+
+
+class _Model(_Form):
+    id: str
+    parent: str | None = None
+    root: str | None = None
+    max_model_len: int | None = None
+
+
+class Models(_Form):
+    """The models that vLLM serves."""
+
+    data: list[_Model]
+
+
+def read(raw: bytes | str, form: type[BaseModel]) -> dict[str, Any]:
+    """Reads JSON of a form. All of its fields are in the result, those that the form does not name too.
+
+    Args:
+        raw: What vLLM sent.
+        form: A class of this module.
+
+    Raises:
+        ValueError: It is no JSON, has numbers that JSON has not, or has another form; the message says where.
+    """
+    return _checked(_parsed(raw), form)
+
+
+def _parsed(raw: bytes | str) -> Any:
+    try:
+        return json.loads(raw, parse_constant=_refuse_number, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deeply to be read") from None
+
+
+def _checked(body: Any, form: type[BaseModel]) -> dict[str, Any]:
+    try:
+        form.model_validate(body)
+    except ValidationError as error:
+        raise ValueError(explain(error)) from None
+    return dict(body)
+
+
+class VLLMReply:
+    """An answer of vLLM whose headers were received; see Reply.
+
+    Args:
+        response: The answer.
+        url: Of vLLM.
+    """
+
+    _whole: type[BaseModel] = ChatAnswer
+    _chunk: type[BaseModel] = ChatChunk
+
+    def __init__(self, response: httpx.Response, url: str) -> None:
+        self._response, self._url = response, url
+
+    async def whole(self) -> dict[str, Any]:
+        """See Reply.whole."""
+        return await self.read(self._whole)
+
+    async def read(self, form: type[BaseModel]) -> dict[str, Any]:
+        """The answer in a form.
+
+        Raises:
+            EngineLost: The engine went away, or the answer has another form.
+        """
+        with self._errors_as_lost():
+            return read(await self._response.aread(), form)
+
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """See Reply.chunks."""
+        begun = False
+        with self._errors_as_lost():
+            async for line in lines_of(self._response.aiter_bytes()):
+                if not line.startswith("data: ") or line == "data: [DONE]":
+                    continue
+                said = _parsed(line.removeprefix("data: "))
+                if isinstance(said, dict) and "error" in said:
+                    raise EngineLost(str(said["error"]))
+                chunk = _checked(said, self._chunk)
+                begun = True
+                yield chunk
+        if not begun:
+            raise EngineLost("the stream ended before it began")
+
+    @contextmanager
+    def _errors_as_lost(self) -> Iterator[None]:
+        """Turns errors of the connection, and answers of another form, into EngineLost."""
+        try:
+            yield
+        except httpx.HTTPError as error:
+            raise EngineLost(f"{self._url}: {error!r}") from error
+        except ValueError as error:
+            raise EngineLost(f"{self._url} answered what no vLLM answers: {error}") from error
+
+
+class TextReply(VLLMReply):
+    """An answer of vLLM to a text completion, in the form of a chat completion; see Engine.complete."""
+
+    _whole = _chunk = TextAnswer
+
+    async def whole(self) -> dict[str, Any]:
+        """See Reply.whole."""
+        body = await super().whole()
+        choices = [_as_chat(choice, "message") for choice in body["choices"]]
+        return {**body, "choices": choices, **_prompt_of(body)}
+
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """See Reply.chunks."""
+        async for chunk in super().chunks():
+            choices = [_as_chat(choice, "delta") for choice in chunk["choices"]]
+            yield {**chunk, "choices": choices, **_prompt_of(chunk)}
+
+
+def _as_chat(choice: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A choice of a text completion as that of a chat completion. key: `message`, or `delta`."""
+    logprobs = choice.get("logprobs") or {}
+    tokens, tops = logprobs.get("tokens") or [], logprobs.get("top_logprobs") or []
+    content = [
+        {
+            "token": token,
+            "logprob": logprob,
+            "bytes": _bytes(token),
+            "top_logprobs": [
+                {"token": text, "logprob": value, "bytes": _bytes(text)} for text, value in (top or {}).items()
+            ],
+        }
+        for token, logprob, top in zip(tokens, logprobs.get("token_logprobs") or [], tops, strict=True)
+    ]
+    return {
+        "index": choice["index"],
+        key: {"role": "assistant", "content": choice["text"]},
+        "finish_reason": choice.get("finish_reason"),
+        "stop_reason": choice.get("stop_reason"),
+        "token_ids": choice.get("token_ids"),
+        "logprobs": {"content": content},
+    }
+
+
+def _bytes(token: str) -> list[int]:
+    return list(token.encode(errors="surrogatepass"))
+
+
+def _prompt_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """`prompt_token_ids` where a chat completion has them; nothing if no choice has them."""
+    ids = [choice["prompt_token_ids"] for choice in body["choices"] if choice.get("prompt_token_ids")]
+    return {"prompt_token_ids": ids[0]} if ids else {}
+
+
+def _refuse_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(digits: str) -> float:
+    if not math.isfinite(number := float(digits)):
+        raise ValueError(f"{digits:.40} is too large for a number")
+    return number
