@@ -15,7 +15,8 @@ done), to prompts of any length. `state["scripts"]` has such answers for
 conversations: a list for each text by which a conversation is known, however a framework wraps it. After the list it
 says `done`. Adapters whose names are in `state["refused"]` are not loaded, nor are those that are no whole safetensors
 files. While `state["deaf"]`, health checks are not answered. Asked for `prompt_logprobs`, it finds the characters of
-`state["likes"]` a nat likelier than others. With `state["shift"]` it has another tokenizer.
+`state["likes"]` a nat likelier than others. With `state["shift"]` it has another tokenizer. While
+`state["raw"]` is a text, that is the body of every answer.
 
 `cut TEXT` says TEXT, and that the limit of tokens cut it.
 
@@ -73,7 +74,7 @@ def make_app(
         "blind": False, "unready": 0, "answers": [], "scripts": {}, "refused": [], "unloadable": 0,
         "splices": True, "likes": "", "shift": 0,
         "deaf": False, "looks": 0, "asleep": False, "naps": 0, "disturbed": 0, "sleepless": 0, "under_way": 0,
-        "released": False,
+        "released": False, "raw": None,
     }  # fmt: skip
 
     async def chat(request: Request) -> Response:
@@ -109,6 +110,8 @@ def make_app(
         if body.items() >= TOOL_PROBE.items():
             return JSONResponse({"choices": []})
         state["requests"].append(body)
+        if state["raw"] is not None:
+            return Response(state["raw"], media_type="text/event-stream" if body.get("stream") else "application/json")
         if body["model"] != base and body["model"] not in state["loaded"]:
             return JSONResponse({"error": {"message": f"model {body['model']} does not exist", "code": 404}}, 404)
         prompt = _render(body["messages"])
@@ -176,6 +179,8 @@ def make_app(
     async def complete(request: Request) -> Response:
         body = await request.json()
         state["requests"].append(body)
+        if state["raw"] is not None:
+            return Response(state["raw"], media_type="text/event-stream" if body.get("stream") else "application/json")
         if body["model"] != base and body["model"] not in state["loaded"]:
             return JSONResponse({"error": {"message": f"model {body['model']} does not exist", "code": 404}}, 404)
         prompt_ids = _tokens(body["prompt"]) if isinstance(body["prompt"], str) else body["prompt"]

@@ -14,10 +14,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 from art_langgraph.client import servers
 from testbed.tiny_model import tiny_base
+from tests.support.fuzzing import CHANCE
 from tests.support.schedule import BySchedule, place
 from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
 
-hypothesis.settings.register_profile("project", deadline=None)  # machines are noisy: no test is timed
+hypothesis.settings.register_profile("project", deadline=None, derandomize=not CHANCE)  # no test is timed
 hypothesis.settings.load_profile("project")
 
 gc.disable()  # while modules are imported, which stay: that is a quarter of the time of the collection

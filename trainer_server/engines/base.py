@@ -33,6 +33,10 @@ class AdapterLost(EngineLost):
     """The engine does not hold the adapter that a request names, for example because somebody restarted the engine."""
 
 
+class MalformedAnswer(EngineError):
+    """The engine answered a request with something that is no answer to it. It may answer others."""
+
+
 class AdapterRefused(EngineError):
     """The engine is healthy and does not load this adapter."""
 
@@ -59,6 +63,7 @@ class Reply(Protocol):
 
         Raises:
             EngineLost: The engine went away.
+            MalformedAnswer: The answer has another form.
         """
         ...
 
@@ -67,6 +72,7 @@ class Reply(Protocol):
 
         Raises:
             EngineLost: The engine went away, or the stream ended before its first chunk.
+            MalformedAnswer: A chunk has another form.
         """
         ...
 

@@ -28,24 +28,28 @@ def read_json(raw: bytes) -> object:
         raise APIError(400, f"the body is not JSON: {error}") from None
 
 
-def check_values(body: Mapping[str, Any]) -> None:
+def check_values(body: Mapping[str, Any], *, halves: bool = False) -> None:
     """Checks all values in a body, at any depth.
+
+    Args:
+        body: What was sent.
+        halves: Whether texts may hold halves of surrogate pairs, as those of models may.
 
     Raises:
         APIError: 400 for NaN, infinity, half of a surrogate pair, and more than MAX_DEPTH levels; it names the field.
     """
     for name, value in body.items():
-        if problem := _problem(value):
+        if problem := _problem(value, halves):
             raise APIError(400, f"`{name}` {problem}", param=name)
 
 
-def _problem(value: object) -> str | None:
+def _problem(value: object, halves: bool) -> str | None:
     """What is wrong with a value, or None."""
     rest: list[tuple[object, int]] = [(value, 1)]
     while rest:
         item, depth = rest.pop()
         if isinstance(item, str):
-            if not item.isascii() and (half := _half(item)):
+            if not halves and not item.isascii() and (half := _half(item)):
                 return f"holds {half!r}, half of a character: cut text between characters"
         elif isinstance(item, float):
             if not math.isfinite(item):

@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
-from trainer_server.engines.base import AdapterLost, Engine, EngineLost, Reply, RequestRefused
+from trainer_server.engines.base import AdapterLost, Engine, EngineLost, MalformedAnswer, Reply, RequestRefused
 from trainer_server.engines.model_files import ModelFiles
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Key, NoFreeSlot, Slots, adapter_name
@@ -91,7 +91,7 @@ class Call:
         async with self._admitted(answers):
             body = await self._whole()
             if (numbers := sorted(choice["index"] for choice in body["choices"])) != list(range(len(answers))):
-                raise EngineLost(f"it was asked for {len(answers)} choices, and sent those of the numbers {numbers}")
+                raise MalformedAnswer(f"{len(answers)} choices were asked for, and those numbered {numbers} came")
             for choice in body["choices"]:
                 if unusable_calls(choice):
                     as_text(choice, await self._sampled_text(choice))
@@ -167,7 +167,7 @@ class Call:
                         raise stopping()
                     for choice in chunk.get("choices") or []:
                         if choice["index"]:
-                            raise EngineLost(f"it was asked for one choice, and sent that of number {choice['index']}")
+                            raise MalformedAnswer(f"one choice was asked for, and number {choice['index']} came")
                         answer.take(choice, chunk.get("prompt_token_ids"))
                         self._clean(choice)
                         if choice.get("finish_reason"):
@@ -205,6 +205,10 @@ class Call:
             except EngineLost as error:
                 message = f"the engine went away during the answer: {error}"
                 raise APIError(503, message, code="engine_lost", retry_after=5) from error
+            except MalformedAnswer as error:
+                url = self._engine.url if self._engine else "?"
+                log.error("%s was not answered by %s: %s", self.id, url, error)
+                raise APIError(502, f"the engine's answer cannot be used: {error}", code="engine_error") from error
             except (asyncio.CancelledError, GeneratorExit):
                 status = CompletionStatus.aborted
                 raise
@@ -342,7 +346,7 @@ class Call:
                 await self._engines.wait_ready(self._engine_wait)
                 with self._engines.route(self._affinity_key, sticky=self._source.rollout is not None) as engine:
                     yield engine, name
-        except (EngineLost, RequestRefused):
+        except (EngineLost, MalformedAnswer, RequestRefused):
             raise  # errors of the request, not of the search for an engine
         except NoFreeSlot as error:
             raise APIError(503, str(error), code="no_free_slot", retry_after=5) from None

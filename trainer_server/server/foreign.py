@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer_server.gateway.body import check_values
+from trainer_server.gateway.chat_body import ChatBody
+from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.recorder import Identity
 from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.redaction import Redaction
@@ -23,6 +26,9 @@ from trainer_server.wire import (
     Conflict,
     Unprocessable,
 )
+
+_NUMBERS = {"prompt_token_ids", "token_ids", "logprobs"}
+"""Fields that are checked by themselves."""
 
 
 class ForeignCompletions:
@@ -119,7 +125,31 @@ class ForeignCompletions:
         tokens = (*completion.prompt_token_ids, *completion.token_ids)
         if tokens and not (min(tokens) >= 0 and max(tokens) < self._vocabulary):
             return "token_ids", f"the vocabulary has the tokens 0 to {self._vocabulary - 1:.0f}"
+        try:
+            check_values(completion.model_dump(exclude=_NUMBERS), halves=True)
+            ChatBody.of(_conversation(completion))
+        except APIError as error:
+            return "request", error.message
         return None
+
+
+def _conversation(completion: Completion) -> dict[str, Any]:
+    """A row's request and answer as a chat request. Later requests go on from both, and pages show them.
+
+    Raises:
+        APIError: 400, the request has another form than the ledger's.
+    """
+    request, message = completion.request, completion.message
+    messages, instructions = request.get("messages", []), request.get("instructions", 0)
+    if not isinstance(messages, list):
+        raise APIError(400, f"`messages` should be a list, not {messages!r:.100}")
+    if not isinstance(request.get("prompt", ""), str):
+        raise APIError(400, f"`prompt` should be a text, not {request['prompt']!r:.100}")
+    if not (type(instructions) is int and 0 <= instructions <= len(messages)):
+        raise APIError(400, f"`instructions` should be a number of its messages, not {instructions!r:.100}")
+    said = {"role": "assistant", **(message or {})}
+    kept = {name: request.get(name) for name in ("tools", "tool_choice", "stop")}
+    return {"model": completion.base_model, "messages": [*messages, said], **kept}
 
 
 def _agree(here: Completion, given: Completion) -> None:

@@ -8,17 +8,17 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from tests.support.fuzzing import BIG, json_values, scalars, thorough
 from tests.support.versions import publish
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import GRPOConfig, Home, PolicySpec, SFTConfig
+from trainer_server.wire import Completion, GRPOConfig, Home, PolicySpec, SFTConfig
 
 HOLDER = {"Authorization": "Bearer token", "Content-Type": "application/json"}
-BIG = 10**300
 
 
 @pytest.fixture(scope="module")
@@ -35,26 +35,12 @@ def http(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator
         yield TestClient(app, base_url="http://127.0.0.1", headers=HOLDER, raise_server_exceptions=False)
 
 
-def deep(levels: int) -> list[object]:
-    value: list[object] = []
-    for _ in range(levels):
-        value = [value]
-    return value
-
-
-scalars = (
-    st.none() | st.booleans() | st.integers() | st.sampled_from([BIG, -BIG, 2**63]) | st.floats() | st.text(max_size=5)
-    | st.sampled_from(["p", "\ud83d", "\x00", "user", "assistant", "function"])
-)  # fmt: skip
 names = st.sampled_from(
     ["name", "rank", "fork_of", "policy", "version", "groups", "config", "trajectories", "conversations", "messages",
      "role", "content", "tools", "function", "id", "reward", "completions", "scenario_id", "score", "idempotency_key",
      *GRPOConfig.model_fields, *SFTConfig.model_fields]
 )  # fmt: skip
-values = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names | st.text(max_size=3), inner, max_size=3),
-) | st.sampled_from([deep(90), deep(200), deep(300)])
+values = json_values(names)
 trajectories = st.lists(
     st.fixed_dictionaries({"id": values, "reward": scalars, "completions": values | st.lists(st.text(), max_size=2)})
 )
@@ -66,48 +52,77 @@ conversations = st.lists(
     )
 )
 config = values | st.dictionaries(names, scalars, max_size=2)
+request = st.fixed_dictionaries(
+    {}, optional={"messages": values | st.lists(message), "instructions": values, "prompt": values, "tools": values}
+)
+completion = st.fixed_dictionaries(
+    {name: values for name in Completion.model_fields if name in ("id", "policy", "version", "sampling")},
+    optional={"token_ids": values, "logprobs": values, "request": values | request, "message": values | message},
+)
+trace = st.fixed_dictionaries(
+    {"id": values, "scenario": values | st.fixed_dictionaries({"id": values}), "started": values},
+    optional={"completions": values | st.lists(message), "nodes": values, "tool_calls": values, "metadata": values},
+)
 BODIES = {
-    "/api/policies": st.fixed_dictionaries(
+    "POST /api/policies": st.fixed_dictionaries(
         {"name": values | st.just("p")}, optional={"fork_of": values, "alpha": values}
     ),
-    "/api/policies/p/steps": st.fixed_dictionaries(
+    "POST /api/policies/p/steps": st.fixed_dictionaries(
         {"groups": values | groups}, optional={"config": config, "idempotency_key": values}
     ),
-    "/api/policies/p/sft": st.fixed_dictionaries(
+    "POST /api/policies/p/sft": st.fixed_dictionaries(
         {"conversations": values | conversations}, optional={"trajectories": values | trajectories, "config": config}
     ),
-    "/api/rollouts/r": st.fixed_dictionaries(
+    "PUT /api/rollouts/r": st.fixed_dictionaries(
         {}, optional={"scenario": values, "version": values, "temperature": values, "metadata": values}
     ),
-    "/api/rollouts/r/reward": st.fixed_dictionaries(
+    "POST /api/rollouts/r/reward": st.fixed_dictionaries(
         {"reward": values}, optional={"metrics": values, "scenario": values, "reason": values}
     ),
-    "/api/rollouts/release": values | st.lists(st.text()),
-    "/api/policies/p/versions/0/score": st.fixed_dictionaries({"score": values}),
-    "/v1/chat/completions": values,
+    "PUT /api/rollouts/r/trace": trace,
+    "POST /api/rollouts/traces": st.fixed_dictionaries(
+        {"traces": values | st.lists(st.fixed_dictionaries({"rollout": values, "trace": values | trace}))}
+    ),
+    "POST /api/rollouts/release": values | st.lists(st.text()),
+    "POST /api/rollouts/erase": st.fixed_dictionaries({}, optional={"rollouts": values, "completions": values}),
+    "POST /api/completions": st.fixed_dictionaries({"completions": values | st.lists(completion)}),
+    "POST /api/completions/find": st.fixed_dictionaries({"ids": values | st.lists(st.text())}),
+    "PUT /api/policies/p/versions/0/score": st.fixed_dictionaries({"score": values}),
+    "PUT /api/policies/p/candidate": st.fixed_dictionaries({"version": values}, optional={"share": values}),
+    "POST /v1/chat/completions": values,
+    "POST /v1/responses": values,
+    "POST /v1/messages": values,
+    "POST /v1/messages/count_tokens": values,
+    "POST /v1/completions": values,
 }
 
 
-@pytest.mark.parametrize("path", BODIES)
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("route", BODIES)
+@thorough(60)
 @given(data=st.data())
-def test_any_body_is_answered(http: TestClient, path: str, data: st.DataObject) -> None:
-    body = data.draw(values | BODIES[path])
-    answer = http.request("PUT" if path.endswith(("score", "/r")) else "POST", path, content=json.dumps(body))
+def test_any_body_is_answered(http: TestClient, route: str, data: st.DataObject) -> None:
+    body = data.draw(values | BODIES[route])
+    answer = http.request(*route.split(), content=json.dumps(body))
     if answer.status_code == 503:
         assert answer.json()["error"]["code"] == "busy"  # a policy that waits for the trainer
     else:
         assert answer.status_code < 500, (body, answer.text)
 
 
+@pytest.mark.parametrize("record", [b"", b"{}", b"5", b"[" * 100_000, b"\xff"])
+def test_a_record_is_an_object_or_empty(http: TestClient, record: bytes) -> None:
+    answer = http.put("/api/rollouts/r/records/c/x", content=record)
+    assert answer.status_code == (204 if record in (b"", b"{}") else 422)
+
+
 @pytest.mark.parametrize(
     "raw", [b"", b"\xff\xfe", b"[" * 100_000, b'{"groups": ' + b"1" * 5_000 + b"}", b'{"a":' * 2_000]
 )
-@pytest.mark.parametrize("path", BODIES)
-def test_what_is_no_json_is_answered(http: TestClient, path: str, raw: bytes) -> None:
-    answer = http.request("PUT" if path.endswith(("score", "/r")) else "POST", path, content=raw)
+@pytest.mark.parametrize("route", BODIES)
+def test_what_is_no_json_is_answered(http: TestClient, route: str, raw: bytes) -> None:
+    answer = http.request(*route.split(), content=raw)
     assert answer.status_code in (400, 422), answer.text
-    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert {"message", "type", "param", "code"} == set(answer.json()["error"])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import httpx
 from pydantic import BaseModel
 
 from trainer_server.engines.adapter_files import is_copy
-from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, RequestRefused
+from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, MalformedAnswer, RequestRefused
 from trainer_server.engines.vllm.replies import (
     Detokenized,
     Models,
@@ -365,7 +365,7 @@ class VLLMClient:
             )
         try:
             return list(read(answer.content, Models)["data"])
-        except ValueError as error:
+        except (ValueError, MalformedAnswer) as error:
             raise EngineError(
                 f"{self.url}/v1/models answered {answer.status_code} and no list of models ({error}): {self._option} "
                 "must name the root of a vLLM server"
@@ -396,8 +396,8 @@ class VLLMClient:
             raise RequestRefused(message, status=answer.status_code)
         try:
             return read(answer.content, form)
-        except ValueError as error:
-            raise EngineError(f"{self.url}{path} answered what no vLLM answers: {error}") from None
+        except (ValueError, MalformedAnswer) as error:
+            raise MalformedAnswer(f"{self.url}{path} answered what is no answer of vLLM: {error}") from None
 
     async def _expect_success(self, path: str, params: dict[str, str]) -> None:
         try:

@@ -1,7 +1,8 @@
 """vLLM's answers, whole and in chunks: read, and held against the form that the gateway relies on.
 
-What listens at an address may be another version of vLLM, a proxy, or a vLLM that dies while it answers. An answer of
-another form counts as no answer (EngineLost). Fields that are not named here pass as they are.
+What listens at an address may be another version of vLLM, or something between. An answer of another form is refused
+(MalformedAnswer), and the engine stays in service: it may answer other requests. Fields that are not named here pass as
+they are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Annotated, Any, NoReturn
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from trainer_server.engines.base import EngineLost
+from trainer_server.engines.base import EngineLost, MalformedAnswer
 from trainer_server.wire.jsonl import explain, lines_of
 
 _MOST_CALLS = 1000
@@ -201,7 +202,8 @@ def read(raw: bytes | str, form: type[BaseModel]) -> dict[str, Any]:
         form: A class of this module.
 
     Raises:
-        ValueError: It is no JSON, has numbers that JSON has not, or has another form; the message says where.
+        ValueError: It is no JSON.
+        MalformedAnswer: It has numbers that JSON has not, or another form; the message says where.
     """
     return _checked(_parsed(raw), form)
 
@@ -210,14 +212,14 @@ def _parsed(raw: bytes | str) -> Any:
     try:
         return json.loads(raw, parse_constant=_refuse_number, parse_float=_finite)
     except RecursionError:
-        raise ValueError("it is nested too deeply to be read") from None
+        raise MalformedAnswer("it is nested too deeply to be read") from None
 
 
 def _checked(body: Any, form: type[BaseModel]) -> dict[str, Any]:
     try:
         form.model_validate(body)
     except ValidationError as error:
-        raise ValueError(explain(error)) from None
+        raise MalformedAnswer(explain(error)) from None
     return dict(body)
 
 
@@ -243,7 +245,8 @@ class VLLMReply:
         """The answer in a form.
 
         Raises:
-            EngineLost: The engine went away, or the answer has another form.
+            EngineLost: The engine went away, or something else answers there.
+            MalformedAnswer: The answer has another form.
         """
         with self._errors_as_lost():
             return read(await self._response.aread(), form)
@@ -266,13 +269,15 @@ class VLLMReply:
 
     @contextmanager
     def _errors_as_lost(self) -> Iterator[None]:
-        """Turns errors of the connection, and answers of another form, into EngineLost."""
+        """Turns errors of the connection, and answers that are no JSON, into EngineLost."""
         try:
             yield
         except httpx.HTTPError as error:
             raise EngineLost(f"{self._url}: {error!r}") from error
         except ValueError as error:
-            raise EngineLost(f"{self._url} answered what no vLLM answers: {error}") from error
+            raise EngineLost(f"{self._url} answered no JSON: {error}") from error
+        except MalformedAnswer as error:
+            raise MalformedAnswer(f"{self._url} answered what is no answer of vLLM: {error}") from None
 
 
 class TextReply(VLLMReply):
@@ -329,10 +334,10 @@ def _prompt_of(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise MalformedAnswer(f"{name} is no number of JSON")
 
 
 def _finite(digits: str) -> float:
     if not math.isfinite(number := float(digits)):
-        raise ValueError(f"{digits:.40} is too large for a number")
+        raise MalformedAnswer(f"{digits:.40} is too large for a number")
     return number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from trainer_server.engines.base import Engine, EngineLost, RequestRefused
+from trainer_server.engines.base import Engine, EngineLost, MalformedAnswer, RequestRefused
 from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.wire import Completion, EngineError, TrainingError
 from trainer_server.wire.text import beginning
@@ -90,7 +90,7 @@ class VLLMTeacher:
                         f"read {beginning(ours[at:], 60)!r} here and {beginning(theirs[at:], 60)!r} there. A teacher "
                         "must have the tokenizer of the base model"
                     )
-        except RequestRefused as refusal:
+        except (RequestRefused, MalformedAnswer) as refusal:
             raise TrainingError(
                 f"the teacher {self._model} at {self.url} cannot be asked about its tokenizer: {refusal}. It must be a "
                 f"vLLM; its key, if it has one, is {KEY_VARIABLE} in the environment of `serve`"
@@ -109,7 +109,7 @@ class VLLMTeacher:
         try:
             with _as_teacher_lost():
                 return await self._client.prompt_logprobs(tokens, len(completion.token_ids))
-        except RequestRefused as refusal:
+        except (RequestRefused, MalformedAnswer) as refusal:
             self.refusal = self.refusal or str(refusal)
             return None
 
