@@ -383,7 +383,7 @@ class AdapterStore:
             weights.open("rb").close()  # safetensors calls every file missing that it cannot open, without an errno
             with safe_open(weights, framework="numpy"):
                 pass
-        except (OSError, ValueError, SafetensorError) as error:
+        except (OSError, ValueError, RecursionError, SafetensorError) as error:
             if isinstance(error, OSError) and (error.errno is None or may_pass(error)):
                 return None
             return f"its files are damaged: {error}"

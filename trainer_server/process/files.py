@@ -76,7 +76,7 @@ def _parsed(text: str, parse: Callable[[str], T]) -> T | ValueError:
         return parse(text)
     except ValueError as error:
         return ValueError(str(error))
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         return ValueError(f"it has another form ({type(error).__name__}: {error})")
 
 

@@ -203,7 +203,7 @@ def _check(source: Path, progress: Progress) -> dict[str, int]:
     try:
         manifest = json.loads((source / MANIFEST).read_text())
         wanted = {str(path): int(size) for path, size in manifest["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{source} is no backup: its {MANIFEST} cannot be read ({error!r})") from None
     found = _sizes(source)
     if wrong := sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path)):

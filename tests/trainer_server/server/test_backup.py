@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import stat
 import threading
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.cli import art
+from tests.support.fuzzing import json_values, spoiled, thorough
 from tests.support.jobs import ask, finish, groups, step, version_of
 from tests.support.ledger_rows import row
 from tests.support.processes import processes, version_files
@@ -128,6 +133,43 @@ def test_nothing_is_overwritten_and_a_damaged_copy_is_refused(tmp_path: Path) ->
         restore(tmp_path / "copy", Home(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
     assert [one for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+
+
+others = json_values(st.sampled_from(["files", "format"])) | st.sampled_from([float("inf"), "../../x", "[" * 3000])
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A backup."""
+    root = tmp_path_factory.mktemp("backup")
+    home = home_with_a_policy(root / "home")
+    SQLiteLedger(home.ledger)
+    back_up(home, root / "copy")
+    return root / "copy"
+
+
+@thorough(40)
+@given(data=st.data())
+def test_whatever_is_in_a_copy_a_home_is_made_of_it_whole_or_not_at_all(copied: Path, data: st.DataObject) -> None:
+    with TemporaryDirectory() as scratch:
+        copy, new = Path(scratch, "copy"), Path(scratch, "new")
+        shutil.copytree(copied, copy)
+        manifest = json.loads((copy / MANIFEST).read_text())
+        if data.draw(st.booleans()):
+            (copy / MANIFEST).write_text(json.dumps(data.draw(spoiled(manifest, others))))
+        else:
+            victim = copy / data.draw(st.sampled_from(sorted(manifest["files"])))
+            content = bytearray(victim.read_bytes())
+            at, cut = data.draw(st.integers(0, len(content))), data.draw(st.booleans())
+            content[at:] = b"" if cut else data.draw(st.binary(max_size=40)) + content[at + 40 :]
+            victim.write_bytes(content)
+        try:
+            sizes = restore(copy, Home(new))
+        except ConfigError as error:
+            assert str(copy) in str(error)
+            assert [path.name for path in Path(scratch).iterdir()] == ["copy"]
+        else:
+            assert {path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file()} == set(sizes)
 
 
 @pytest.mark.slow

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
+import uuid
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.support.fuzzing import json_values, no_traceback, spoiled, thorough
 from tests.support.jobs import ask, finish
 from tests.support.trainer_server import TrainerServer
 
@@ -87,3 +92,54 @@ def test_a_warm_start_imitates_them_and_a_step_leaves_them_out(server: TrainerSe
         assert "2 other_server" in step["metrics"]["skipped"]
         warm = finish(http, http.post("/api/policies/guest/sft", json={"trajectories": runs}))
         assert warm["result"]["version"] == 1, warm
+
+
+names = st.sampled_from(["messages", "role", "content", "tool_calls", "function", "arguments", "name", "instructions"])
+others = json_values(names) | st.sampled_from(["agent", "complete", "[" * 3000, -1, 1e300, "\ud83d"])
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+REQUEST = {
+    "messages": [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "say a"}]},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": "1"},
+    ],
+    "tools": [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}],
+    "stop": ["x"],
+    "api": "responses",
+    "instructions": 1,
+}
+
+
+@thorough(120)
+@given(data=st.data())
+def test_whatever_row_is_brought_all_that_reads_it_works(server: TrainerServer, data: st.DataObject) -> None:
+    with server.http() as http, no_traceback():
+        if not _first:
+            _first.extend(rows_of_another(http, "fuzz", 1))
+        one = f"chatcmpl-{uuid.uuid4().hex}"
+        given = {**_first[0], "id": one, "rollout": f"r-{one}", "request": REQUEST}
+        given["message"] = {"role": "assistant", "content": "a", "tool_calls": [CALL]}
+        row = data.draw(spoiled(given, others))
+        headers = {"Content-Type": "application/json"}
+        written = json.dumps({"completions": [row]})
+        answer = http.post("/api/completions", content=written, headers=headers)
+        assert answer.status_code in (200, 409, 422), (row, answer.text)
+        if answer.status_code != 200:
+            assert answer.json()["error"]["message"]
+            return
+        kept, rollout = row["id"], row.get("rollout")
+        again = http.post("/api/completions", content=written, headers=headers)
+        assert again.json() == {"added": 0, "known": 1}
+        assert http.get(f"/api/completions/{kept}").status_code == 200
+        assert http.get(f"/ui/completions/{kept}").status_code == 200
+        if rollout == f"r-{one}":
+            seen = http.get(f"/api/rollouts/{rollout}")
+            assert [completion["id"] for completion in seen.json()["completions"]] == [kept]
+            assert http.get(f"/ui/runs/{rollout}").status_code == 200
+        body = {"model": "agent", "input": "say more", "previous_response_id": kept, "max_output_tokens": 9}
+        assert http.post("/v1/responses", json=body).status_code in (200, 400, 404)
+
+
+_first: list[dict[str, Any]] = []
+"""A row of this server, from which others are made."""

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from testbed.engine_app import make_app
 from tests.support.engine_plugin import engine_plugin
+from tests.support.fuzzing import json_values, spoiled, thorough
 from tests.support.serving import serving
 from tests.support.versions import publish
 from trainer_server.engines.adapter_files import FILES, adapter_files
@@ -204,6 +209,36 @@ def test_bytes_beyond_the_end_are_refused(trainer: Trainer, adapters: Any, plugi
 
     with serving(lies, lifespan="off") as url, pytest.raises(plugin.NotFetched, match="more bytes than the"):
         plugin.Adapters(adapters._root, url, KEY).get("agent", 1)
+
+
+LIST = {
+    "digest": "0" * 64,
+    "files": [{"name": name, "size": 4, "sha256": hashlib.sha256(b"file").hexdigest()} for name in FILES],
+}
+others = json_values(st.sampled_from(["name", "size"])) | st.sampled_from([WEIGHTS, "../x", -1, 5.0, "f" * 64])
+
+
+@thorough(60)
+@given(data=st.data())
+def test_whatever_a_server_answers_is_fetched_whole_or_not_at_all(data: st.DataObject) -> None:
+    plugin = engine_plugin("art_adapters")
+    answers = {"files": json.dumps(data.draw(spoiled(LIST, others))).encode(), **dict.fromkeys(FILES, b"file")}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=answers[request.url.path.rpartition("/")[2]])
+
+    with TemporaryDirectory() as scratch, httpx.Client(transport=httpx.MockTransport(answer)) as http:
+        root = Path(scratch, "engine")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plugin, "_PAUSE", 0.0)
+            try:
+                held = plugin.Adapters(root, "http://server", KEY)._get(http, "http://server/api/x/files")
+            except plugin.NotFetched:
+                assert not [path for path in root.glob("*") if len(path.name) == 64]
+            else:
+                assert contents(held.path) == dict.fromkeys(FILES, b"file")
+                held.close()
+        assert [path.name for path in Path(scratch).iterdir()] in ([], ["engine"])
 
 
 def test_a_damaged_file_on_the_engine_s_disk_is_fetched_again(trainer: Trainer, adapters: Any) -> None:

@@ -126,10 +126,12 @@ def _listed(http: httpx.Client, url: str) -> tuple[str, dict[str, dict[str, Any]
     try:
         body = answer.json()
         digest, files = body["digest"], {file["name"]: file for file in body["files"]}
-        sizes = [file["size"] + len(file["sha256"]) for file in files.values()]
-    except (ValueError, KeyError, TypeError):
-        sizes = []
-    if not sizes or not _DIGEST.fullmatch(digest) or set(files) != set(FILES):
+        digests = [digest, *(file["sha256"] for file in files.values())]
+        sizes = [file["size"] for file in files.values()]
+        fine = all(type(size) is int and size >= 0 for size in sizes) and all(map(_DIGEST.fullmatch, digests))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        fine = False
+    if not fine or set(files) != set(FILES):
         raise NotFetched("it answers no list of an adapter's files: ART_ADAPTERS_FROM must name a trainer server")
     return digest, files
 
@@ -189,7 +191,7 @@ def _ask(http: httpx.Client, url: str) -> httpx.Response:
 def _refusal(answer: httpx.Response) -> NotFetched:
     try:
         said = str(answer.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         said = answer.text[:200]
     if answer.status_code == 401:
         said = "it does not know this engine's key: give ART_ENGINE_API_KEY the same value there and here"
@@ -300,5 +302,5 @@ def _name(body: bytes) -> str:
     """The adapter that a request is about; empty: the request names none."""
     try:
         return str(json.loads(body)["lora_name"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ""
