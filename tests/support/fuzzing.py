@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 FACTOR = float(os.environ.get("ART_FUZZ", "1"))
 """By how many times the examples are multiplied."""
 CHANCE = FACTOR > 1
@@ -77,6 +79,14 @@ def _changed(draw: st.DrawFn, value: Any, others: st.SearchStrategy[Any]) -> Any
     else:
         copy.append(copy[key])
     return copy
+
+
+def outcome(work: Callable[[], T], error: type[E]) -> T | E:
+    """What a function returns, or the error of this class that it raises."""
+    try:
+        return work()
+    except error as raised:
+        return raised
 
 
 @contextmanager

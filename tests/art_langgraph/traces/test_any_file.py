@@ -1,4 +1,4 @@
-"""Whatever is in a file that is imported: its runs are there once, what is none is counted, and nothing else happens."""
+"""Whatever is in a file that is imported: its runs are there once, and what is none is counted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from art_langgraph.datasets import load_scenarios
 from art_langgraph.exports.ledger_rows import run_and_rows
 from art_langgraph.traces import import_runs
 from tests.support.foreign_runs import ANSWER, ASKED, CALLS, CONVERSATION, RAIN, WEATHER, span, traces
-from tests.support.fuzzing import json_values, spoiled, thorough
+from tests.support.fuzzing import json_values, outcome, spoiled, thorough
 from trainer_server.wire import ConfigError
 from trainer_server.wire.jsonl import read_jsonl
 
@@ -85,10 +85,9 @@ def test_an_export_of_another_system(system: str, data: st.DataObject) -> None:
         file.write_bytes(written)
         store, demonstrations = TrajectoryStore(Path(scratch, "runs.sqlite")), Path(scratch, "demonstrations.jsonl")
         places: dict[str, Any] = {"scenarios": Path(scratch, "s.jsonl"), "demonstrations": demonstrations}
-        try:
-            first = import_runs(system, file, store=store, **places)
-        except ConfigError as error:
-            assert str(file) in str(error)
+        first = outcome(lambda: import_runs(system, file, store=store, **places), ConfigError)
+        if isinstance(first, ConfigError):
+            assert str(file) in str(first)
             return
         assert len(list(store.list())) == first.runs.new
         again = import_runs(system, file, store=store, **places)
@@ -114,10 +113,9 @@ def test_a_file_of_scenarios(data: st.DataObject) -> None:
     with TemporaryDirectory() as scratch:
         file = Path(scratch, "scenarios.jsonl")
         file.write_bytes(written[: data.draw(st.none() | st.none() | st.integers(0, len(written)))])
-        try:
-            scenarios = load_scenarios(file)
-        except ConfigError as error:
-            assert f"{file}, line " in str(error)
+        scenarios = outcome(lambda: load_scenarios(file), ConfigError)
+        if isinstance(scenarios, ConfigError):
+            assert f"{file}, line " in str(scenarios)
         else:
             assert all(scenario.id for scenario in scenarios)
 
@@ -142,11 +140,10 @@ def test_a_file_of_runs_with_their_tokens(data: st.DataObject) -> None:
     with TemporaryDirectory() as scratch:
         file, store = Path(scratch, "runs.jsonl"), TrajectoryStore(Path(scratch, "runs.sqlite"))
         file.write_bytes(lines_of(data.draw(spoiled([RUN], others))))
-        try:
-            runs = [run for run, _ in read_jsonl(file, run_and_rows, what="trajectory")]
-        except ConfigError as error:
-            assert f"{file}, line " in str(error)
+        lines = outcome(lambda: list(read_jsonl(file, run_and_rows, what="trajectory")), ConfigError)
+        if isinstance(lines, ConfigError):
+            assert f"{file}, line " in str(lines)
             return
-        for run in {run.id: run for run in runs}.values():
+        for run in {run.id: run for run, _ in lines}.values():
             store.add(run)
             assert store.get(run.id) is not None
