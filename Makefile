@@ -17,7 +17,7 @@ SLOW := -m "slow or servers or vllm" -n 3 --dist loadfile --no-loadscope-reorder
 SHARING := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind ART_TRAINER_LOW_PRIORITY=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine quickstart examples test test-fast check docs sbom release format clean
+.PHONY: help setup engine quickstart examples test test-fast fuzz check docs sbom audit release format clean
 
 help: ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -58,6 +58,12 @@ test: engine ## All tests, the real vLLM included
 test-fast: setup ## The tests that take no minutes: without vLLM, `langgraph dev`, other people's MCP servers, kills
 	@$(SHARING) $(BIN)/python -m pytest $(FAST)
 
+# What is drawn follows from the tests, so that every run of a change draws the same. Here it is drawn by chance.
+FUZZ ?= 50
+fuzz: setup ## Fuzz for hours: FUZZ times as many examples as `make test` draws (50), others each time
+	@ART_FUZZ=$(FUZZ) $(SHARING) $(BIN)/python -m pytest -q -n 2 --dist loadfile --timeout 0 \
+	  $$(grep -rlE '^from hypothesis import|tests.support.fuzzing' tests --include='test_*.py' | sort)
+
 check: setup docs ## Lint, types, import layers, documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -83,6 +89,12 @@ sbom: setup ## Write the packages of .venv with versions and licences to sbom.js
 	  $(SBOM)/bin/pip install --disable-pip-version-check -q --progress-bar off 'cyclonedx-bom>=7,<8'; }
 	@$(SBOM)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o sbom.json $(BIN)/python
 	@echo "sbom.json"
+
+AUDIT := $(VENV)/audit
+audit: setup ## Ask OSV for advisories about the packages of .venv (pip-audit); skipped, and said so, without a network
+	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && \
+	  $(AUDIT)/bin/pip install --disable-pip-version-check -q --progress-bar off 'pip-audit>=2.9,<3'; }
+	@.ci/audit $(AUDIT)/bin/pip-audit $(wildcard $(VENV)/lib/python*/site-packages)
 
 release: ## Build sdist and wheel, and try the wheel in a clean environment; QUICKSTART=1 also takes a step from it (vLLM)
 	@PYTHON=$(PYTHON) .ci/release
