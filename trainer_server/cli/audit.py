@@ -30,10 +30,11 @@ def audit_command(
             print(entry.model_dump_json(exclude_none=True))
         return
     table = Table()
-    for name in ("time", "who", "action", "target", "result", "from"):
+    for name in ("time", "who", "owner", "action", "target", "result", "from"):
         table.add_column(name, no_wrap=name != "target", overflow="fold")
     for entry in entries:
         result = entry.result if entry.status is None else f"{entry.result} ({entry.status})"
         when = entry.time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(when, escape(entry.who), entry.action, escape(entry.target), result, entry.address or "")
+        names = escape(entry.who), escape(entry.owner or "")
+        table.add_row(when, *names, entry.action, escape(entry.target), result, entry.address or "")
     print_table(table)

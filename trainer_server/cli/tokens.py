@@ -34,6 +34,13 @@ def create_command(
             "runs. admin: also promotion, deletion. engine: adapters, for an engine on another machine."
         ),
     ],
+    owner: Annotated[
+        str | None,
+        typer.Option(
+            help="The person or team that answers for it. The audit log and traces name it, and the limits of its "
+            "tokens count what all of them ask for."
+        ),
+    ] = None,
     expires: Annotated[
         str | None, typer.Option(help="How long it counts: 12h, 30d, 2w. Default: until it is revoked.")
     ] = None,
@@ -49,19 +56,21 @@ def create_command(
 ) -> None:
     """Create a token and print it. It is printed this once: the server keeps its hash only.
 
-    Example: art-langgraph tokens create alice --scope rollout --expires 30d --tokens-per-minute 100000
+    Example: art-langgraph tokens create alice-laptop --owner alice --scope rollout --expires 30d
     """
     paths = opened(home)
     seconds = None if expires is None else duration(expires, "--expires")
-    with audited(paths, "token.create", f"{name}, scope {scope}"):
+    whose = f" of {owner}" if owner else ""
+    with audited(paths, "token.create", f"{name}{whose}, scope {scope}"):
         secret = TokenBook(paths).create(
             name,
             scope,
+            owner=owner,
             seconds=seconds,
             requests_in_flight=requests_in_flight,
             tokens_per_minute=tokens_per_minute,
         )
-    print(json.dumps({"name": name, "scope": scope, "token": secret}) if as_json else secret)
+    print(json.dumps({"name": name, "owner": owner, "scope": scope, "token": secret}) if as_json else secret)
     Console(stderr=True).print(
         f"the token of {name}, scope {scope}: give it as ART_API_KEY, or as the API key of a client. It is not shown "
         "again"
@@ -70,7 +79,7 @@ def create_command(
 
 @app.command("list")
 def list_command(as_json: JsonOption = False, home: HomeOption = None) -> None:
-    """List the named tokens: scope, creation, last use, expiry, limits. The last use is exact to half a minute."""
+    """List the named tokens: owner, scope, creation, last use (to half a minute), expiry, limits."""
     book = TokenBook(Home.find(home))
     tokens, used = book.all(), book.last_used()
     if as_json:
@@ -80,11 +89,12 @@ def list_command(as_json: JsonOption = False, home: HomeOption = None) -> None:
         ]
         print(json.dumps(rows, indent=2))
         return
-    table = Table("name", "scope", "created", "last use", "expires", "requests in flight", "tokens a minute")
+    table = Table("name", "owner", "scope", "created", "last use", "expires", "requests in flight", "tokens a minute")
     for token in tokens:
         limits = (token.requests_in_flight, token.tokens_per_minute)
         table.add_row(
             escape(token.name),
+            escape(token.owner or "-"),
             token.scope,
             _day(token.created),
             _day(used[token.digest]) if token.digest in used else "never",

@@ -300,6 +300,8 @@ class TokenInfo(BaseModel):
     """What `GET /api/token` says of the token that asks."""
 
     name: str
+    owner: str | None = None
+    """Whose it is; None: nobody was named."""
     scope: str
     """`engine`, `rollout`, `train` or `admin`; the last two have the rights of those before them."""
     expires: float | None = None

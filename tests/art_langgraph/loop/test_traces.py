@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from art_langgraph import ChatART, Scenario, TrainerClient, gather, train
 from tests.support.otlp import Collector, collecting
 from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
+from trainer_server.server.access.tokens import Scope, TokenBook
 from trainer_server.wire.watching import tracing
 
 CHAT = "POST /v1/chat/completions"
@@ -169,3 +170,17 @@ def test_probes_and_pages_have_no_spans(collector: Collector, traced: TrainerSer
     assert [span.attributes["http.response.status_code"] for span in posts] == [200, 200, 404]
     assert (posts[0].trace, posts[0].parent) == ("ab" * 16, "cd" * 8)
     assert len({span.trace for span in posts}) == 3
+
+
+def test_a_request_names_its_token_and_the_owner(collector: Collector, traced: TrainerServer) -> None:
+    secret = TokenBook(traced.home).create("laptop", Scope.rollout, owner="ann")
+    collector.spans.clear()
+    body = {"model": "traced", "messages": [{"role": "user", "content": "say x"}], "max_tokens": 3}
+    with traced.http() as http:
+        http.post("/v1/chat/completions", json=body, headers={"Authorization": f"Bearer {secret}"})
+        http.post("/v1/chat/completions", json=body)
+    sent()
+    named = [
+        {name: span.attributes.get(name) for name in ("art.token", "enduser.id")} for span in collector.named(CHAT)
+    ]
+    assert named == [{"art.token": "laptop", "enduser.id": "ann"}, {"art.token": "server-key", "enduser.id": None}]

@@ -28,8 +28,15 @@ def test_tokens_are_created_listed_and_revoked_and_the_log_says_who_did_it(tmp_p
     assert "alice" in table
     assert secret not in table
 
-    other = json.loads(art("tokens", "create", "bob", "--scope", "train", "--json", "--home", home).stdout)
-    assert (other["name"], other["scope"], len(other["token"]) > 20) == ("bob", "train", True)
+    words = ["tokens", "create", "bob", "--owner", "bob@x.org", "--scope", "train", "--json", "--home", home]
+    other = json.loads(art(*words).stdout)
+    assert (other["name"], other["owner"], other["scope"]) == ("bob", "bob@x.org", "train")
+    assert len(other["token"]) > 20
+    assert [one["owner"] for one in json.loads(art("tokens", "list", "--json", "--home", home).stdout)] == [
+        None,
+        "bob@x.org",
+    ]
+    assert "bob@x.org" in art("tokens", "list", "--home", home).stdout
     told = json.loads(art("tokens", "revoke", "bob", "--json", "--home", home).stdout)
     assert told == {"name": "bob", "scope": "train", "revoked": True}
     assert "is revoked" in art("tokens", "revoke", "alice", "--home", home).stdout
@@ -40,7 +47,7 @@ def test_tokens_are_created_listed_and_revoked_and_the_log_says_who_did_it(tmp_p
     log = [json.loads(line) for line in art("audit", "--json", "--since", "1h", "--home", home).stdout.splitlines()]
     assert [(one["action"], one["target"], one["result"]) for one in log] == [
         ("token.create", "alice, scope rollout", "ok"),
-        ("token.create", "bob, scope train", "ok"),
+        ("token.create", "bob of bob@x.org, scope train", "ok"),
         ("token.revoke", "bob", "ok"),
         ("token.revoke", "alice", "ok"),
         ("token.revoke", "alice", "refused"),

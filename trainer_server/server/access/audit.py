@@ -34,6 +34,8 @@ class AuditEntry(BaseModel):
     """In UTC."""
     who: str
     """Name of the token, `server-key`, or `cli:` and the user of the machine; `-`: somebody without a token."""
+    owner: str | None = None
+    """Owner of the token; None: it has none."""
     action: str
     """What was asked for, such as `policy.promote`."""
     target: str
@@ -66,6 +68,7 @@ class AuditLog:
         target: str,
         result: Literal["ok", "refused", "failed"],
         *,
+        owner: str | None = None,
         status: int | None = None,
         address: str | None = None,
     ) -> None:
@@ -76,6 +79,7 @@ class AuditLog:
             action: What was asked for.
             target: What it was done to.
             result: How it ended.
+            owner: Of the token.
             status: HTTP status.
             address: Of the client.
 
@@ -85,6 +89,7 @@ class AuditLog:
         entry = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "who": writable(who[:_MOST_TEXT]),
+            "owner": owner,
             "action": action,
             "target": writable(target[:_MOST_TEXT]),
             "result": result,

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from trainer_server.server.access.audit import AuditLog
 from trainer_server.server.access.layer import Layer
 from trainer_server.server.access.scopes import rule_of, token_of
+from trainer_server.server.access.tokens import Token
 
 log = logging.getLogger("trainer_server")
 
@@ -21,16 +22,16 @@ _OFTEN = 60.0
 """Seconds between two lines about requests without a token that counts."""
 
 
-def note(scope: Scope, *, target: str | None = None, who: str | None = None) -> None:
+def note(scope: Scope, *, target: str | None = None, token: Token | None = None) -> None:
     """Tells the audit log more of a request than its path says.
 
     Args:
         scope: Of the request.
         target: What is done, and to what; no text of anybody.
-        who: Name of a token that the request brings in another way than its headers.
+        token: One that the request brings in another way than its headers.
     """
     known = scope.setdefault("state", {}).setdefault(_NOTE, {})
-    known |= {name: value for name, value in (("target", target), ("who", who)) if value is not None}
+    known |= {name: value for name, value in (("target", target), ("token", token)) if value is not None}
 
 
 class Audited(Layer):
@@ -70,10 +71,9 @@ class Audited(Layer):
         rule = rule_of(scope)
         if rule is None or rule.action is None:
             return
-        token, told = token_of(scope), scope.get("state", {}).get(_NOTE, {})
-        who = told.get("who") or (token.name if token else "-")
+        told = scope.get("state", {}).get(_NOTE, {})
         target = told.get("target") or _target(scope.get("path_params", {}))
-        await add(self._audit, scope, who, rule.action, target, status)
+        await add(self._audit, scope, told.get("token") or token_of(scope), rule.action, target, status)
 
 
 class Refusals(Layer):
@@ -95,21 +95,22 @@ class Refusals(Layer):
                 self._count += 1
                 if time.monotonic() - self._last >= _OFTEN:
                     count, self._count, self._last = self._count, 0, time.monotonic()
-                    await add(self._audit, scope, "-", "access", f"{count} requests without a token that counts", 401)
+                    await add(self._audit, scope, None, "access", f"{count} requests without a token that counts", 401)
             await send(message)
 
         await self.app(scope, receive, noted)
 
 
-async def add(audit: AuditLog, scope: Scope, who: str, action: str, target: str, status: int | None) -> None:
+async def add(audit: AuditLog, scope: Scope, token: Token | None, action: str, target: str, status: int | None) -> None:
     """Adds a line about a request. A log that cannot be written is an error in the server's own log."""
+    who, owner = (token.name, token.owner) if token else ("-", None)
     result: Literal["ok", "refused", "failed"] = "ok" if status is not None and status < 400 else "refused"
     if status is None or status >= 500:
         result = "failed"
     client = scope.get("client")
     address = str(client[0]) if client else None
     try:
-        await asyncio.to_thread(audit.add, who, action, target, result, status=status, address=address)
+        await asyncio.to_thread(audit.add, who, action, target, result, owner=owner, status=status, address=address)
     except OSError as error:
         log.error("the audit log could not be written (%s): %s %s by %s: %s", error, action, target, who, result)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,6 +24,9 @@ _asking: ContextVar[Token | None] = ContextVar("asking", default=None)
 class Quotas:
     """Counts what tokens with limits ask of the engines. Limits of tokens that were created anew count from zero.
 
+    What the tokens of one owner ask for is counted together, and each of them is held to its own limits. So a person
+    gets no more by having several tokens.
+
     The tokens of an answer are known when it ends. So a request is let through while the last minute has tokens left,
     and what its answer takes beyond them is waited for by later requests.
 
@@ -34,9 +37,9 @@ class Quotas:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._in_flight: Counter[str] = Counter()
-        """By digest."""
-        self._left: dict[str, tuple[float, float]] = {}
-        """By digest: tokens that are left, and when that was so."""
+        """By whom is counted."""
+        self._left: defaultdict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
+        """By whom is counted, and by limit: tokens that are left, and when that was so."""
 
     @contextmanager
     def admitted(self, token: Token) -> Iterator[None]:
@@ -45,27 +48,30 @@ class Quotas:
         Raises:
             APIError: 429, the token has no requests, or no tokens, left.
         """
-        most = token.requests_in_flight
-        if most is not None and self._in_flight[token.digest] >= most:
+        who, most = _counted(token), token.requests_in_flight
+        shared = f", those of {token.owner!r} counted together" if token.owner else ""
+        if most is not None and self._in_flight[who] >= most:
             message = (
-                f"the token {token.name!r} has {most} requests in flight, as many as it may have: ask again when one "
-                "of them has ended"
+                f"the token {token.name!r} has {most} requests in flight, as many as it may have{shared}: ask again "
+                "when one of them has ended"
             )
             raise APIError(429, message, code="quota_requests", retry_after=1)
-        if token.tokens_per_minute is not None and (left := self._refilled(token, token.tokens_per_minute)) <= 0:
+        if token.tokens_per_minute is not None and (left := self._refilled(who, token.tokens_per_minute)) <= 0:
             wait = math.ceil((1 - left) * 60 / token.tokens_per_minute)
             message = (
                 f"the token {token.name!r} has used its {token.tokens_per_minute:,} tokens of the last minute (prompts "
-                f"and answers): ask again in {wait} s"
+                f"and answers{shared}): ask again in {wait} s"
             )
             raise APIError(429, message, code="quota_tokens", retry_after=wait)
-        self._in_flight[token.digest] += 1
+        self._in_flight[who] += 1
         asking = _asking.set(token)
         try:
             yield
         finally:
             _asking.reset(asking)
-            self._in_flight[token.digest] -= 1
+            self._in_flight[who] -= 1
+            if not self._in_flight[who]:
+                del self._in_flight[who]
 
     def recorded(self, completions: Sequence[Completion]) -> None:
         """Counts the tokens of an answer: those of its prompt once, and those of all choices.
@@ -74,16 +80,25 @@ class Quotas:
             completions: The choices of one answer.
         """
         token = _asking.get()
-        if token is None or token.tokens_per_minute is None or not completions:
+        if token is None or not completions:
             return
         used = len(completions[0].prompt_token_ids) + sum(len(one.token_ids) for one in completions)
-        left = self._refilled(token, token.tokens_per_minute)
-        self._left[token.digest] = left - used, self._clock()
+        who = _counted(token)
+        limits = {*self._left[who], *([token.tokens_per_minute] if token.tokens_per_minute else [])}
+        for most in limits:
+            self._left[who][most] = self._refilled(who, most) - used, self._clock()
+        if not limits:
+            del self._left[who]
 
-    def _refilled(self, token: Token, most: int) -> float:
-        """The tokens that are left now, negative where an answer took more."""
-        left, then = self._left.get(token.digest, (float(most), self._clock()))
+    def _refilled(self, who: str, most: int) -> float:
+        """The tokens of a limit that are left now, negative where an answer took more."""
+        left, then = self._left[who].setdefault(most, (float(most), self._clock()))
         return min(float(most), left + (self._clock() - then) * most / 60)
+
+
+def _counted(token: Token) -> str:
+    """By whom a token's requests are counted: its owner, or the token itself."""
+    return token.digest if token.owner is None else f"owner {token.owner}"
 
 
 class Metered(Layer):

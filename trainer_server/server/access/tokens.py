@@ -27,6 +27,7 @@ SERVER_KEY = "server-key"
 ENGINE_KEY = "engine-key"
 """The name of engines elsewhere (`--engine-url`), which have the key that the server has for them."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_CHARACTERS = "1 to 64 letters, digits, `.`, `_`, `@` and `-`, the first one a letter or a digit"
 
 
 class Scope(StrEnum):
@@ -58,6 +59,8 @@ class Token(BaseModel):
     name: str
     """Of its user, a person or a program."""
     scope: Scope
+    owner: str | None = None
+    """The person or team that answers for it, who may have several tokens; None: nobody was named."""
     digest: str
     """SHA-256 of the token, hexadecimal."""
     created: float
@@ -65,9 +68,9 @@ class Token(BaseModel):
     expires: float | None = None
     """Unix time, seconds; None: never."""
     requests_in_flight: int | None = Field(default=None, ge=1)
-    """Model requests at once; None: any number."""
+    """Model requests at once, those of all tokens of its owner; None: any number."""
     tokens_per_minute: int | None = Field(default=None, ge=1)
-    """Tokens of prompts and answers in a minute; None: any number."""
+    """Tokens of prompts and answers in a minute, those of all tokens of its owner; None: any number."""
 
     def expired(self, now: float) -> bool:
         """Whether the token does not count any more."""
@@ -117,6 +120,7 @@ class TokenBook:
         name: str,
         scope: Scope,
         *,
+        owner: str | None = None,
         seconds: float | None = None,
         requests_in_flight: int | None = None,
         tokens_per_minute: int | None = None,
@@ -126,6 +130,7 @@ class TokenBook:
         Args:
             name: Of its user.
             scope: What it is for.
+            owner: Whose it is; None: nobody's.
             seconds: How long it counts; None: until it is revoked.
             requests_in_flight: Model requests at once; None: any number.
             tokens_per_minute: Tokens of prompts and answers in a minute; None: any number.
@@ -134,18 +139,20 @@ class TokenBook:
             The token. It is kept nowhere.
 
         Raises:
-            ConfigError: The name cannot be used, or has a token.
+            ConfigError: The name or the owner cannot be used, or the name has a token.
         """
         if name in (SERVER_KEY, ENGINE_KEY) or not _NAME.fullmatch(name):
             raise ConfigError(
-                f"{name!r} cannot be the name of a token: use 1 to 64 letters, digits, `.`, `_`, `@` and `-`, the "
-                f"first one a letter or a digit, and not {SERVER_KEY!r} or {ENGINE_KEY!r}, which are the server's own "
-                "key and that of its engines"
+                f"{name!r} cannot be the name of a token: use {_CHARACTERS}, and not {SERVER_KEY!r} or {ENGINE_KEY!r}, "
+                "which are the server's own key and that of its engines"
             )
+        if owner is not None and not _NAME.fullmatch(owner):
+            raise ConfigError(f"{owner!r} cannot be the owner of a token: use {_CHARACTERS}")
         secret, now = f"art-{secrets.token_urlsafe(32)}", self._clock()
         token = Token(
             name=name,
             scope=scope,
+            owner=owner,
             digest=digest_of(secret),
             created=now,
             expires=None if seconds is None else now + seconds,

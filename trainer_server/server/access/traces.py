@@ -6,6 +6,7 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
 from trainer_server.server.access.layer import Layer
+from trainer_server.server.access.scopes import token_of
 from trainer_server.server.metrics.counters import ROUTE
 from trainer_server.wire.watching import tracing
 
@@ -37,6 +38,8 @@ class Traced(Layer):
                 await send(message)
 
             await self.app(scope, receive, noted)
+            if (token := token_of(scope)) is not None:
+                span.set({"art.token": token.name, "enduser.id": token.owner})
             if (route := scope.get("state", {}).get(ROUTE)) is not None:
                 span.rename(f"{method} {route}")
                 span.set({"http.route": route})

@@ -14,7 +14,8 @@ router = APIRouter(prefix="/api/token", tags=["tokens"])
 
 @router.get("")
 async def show_token(request: Request) -> TokenInfo:
-    """Name, scope and expiry of the token that asks, and the server's version."""
+    """Name, owner, scope and expiry of the token that asks, and the server's version."""
     token = token_of(request.scope)
     assert token is not None, "the route has a scope"
-    return TokenInfo(name=token.name, scope=token.scope, expires=token.expires, version=version("art-langgraph"))
+    known = token.model_dump(include={"name", "owner", "scope", "expires"})
+    return TokenInfo(**known, version=version("art-langgraph"))

@@ -65,6 +65,30 @@ def test_tokens_come_back_within_a_minute_and_an_overdraft_is_waited_for() -> No
         pass
 
 
+def owned(name: str, owner: str | None, **limits: int) -> Token:
+    return Token(name=name, owner=owner, scope=Scope.rollout, digest=name, created=0.0, **limits)  # type: ignore[arg-type]
+
+
+def test_the_tokens_of_an_owner_are_counted_together_and_each_is_held_to_its_limits() -> None:
+    clock = Clock()
+    quotas = Quotas(clock.monotonic)
+    laptop, cluster = owned("laptop", "ann", requests_in_flight=2), owned("cluster", "ann", tokens_per_minute=60)
+    with quotas.admitted(cluster), quotas.admitted(laptop):
+        with pytest.raises(APIError, match=r"2 requests in flight.*those of 'ann' counted together"):
+            quotas.admitted(laptop).__enter__()
+        with quotas.admitted(owned("laptop2", "bob", requests_in_flight=2)), quotas.admitted(cluster):
+            pass
+    with quotas.admitted(laptop):
+        quotas.recorded([completion(50, 40)])
+    with pytest.raises(APIError, match="'cluster' has used its 60 tokens"):
+        quotas.admitted(cluster).__enter__()
+    with quotas.admitted(laptop), quotas.admitted(owned("other", "bob", tokens_per_minute=60)):
+        pass
+    clock.sleep(31)
+    with quotas.admitted(cluster):
+        pass
+
+
 def test_answers_of_others_are_not_counted() -> None:
     quotas, limited = Quotas(Clock().monotonic), token(tokens_per_minute=1)
     quotas.recorded([completion(100, 100)])

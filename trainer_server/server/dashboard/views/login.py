@@ -52,7 +52,7 @@ async def log_in(request: Request) -> Response:
         problem = "The token is wrong, has expired or was revoked."
         return page(request, "login.html", 401, next=next, problem=problem)
     token, value = login
-    note(request.scope, who=token.name)
+    note(request.scope, token=token)
     answer = RedirectResponse(next, status_code=303)
     answer.set_cookie(
         sessions.cookie,
