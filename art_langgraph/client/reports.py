@@ -1,8 +1,9 @@
 """Tells the trainer server what a run did that has ended, for its dashboard: in the background, and never in the way.
 
 The server has the tokens of a run, and knows no graph. So the client sends it the nodes, the tool calls, the rewards
-and what judges said. A run that cannot be sent is not lost: it is in the trajectory store, and only the dashboard shows
-less of it. How many these are is said once, and in the end.
+and what judges said. Runs that wait are sent together. A run that cannot be sent is not lost: it is in the trajectory
+store, and only the dashboard shows less of it. The first one is said at once, and how many there were, and why, in the
+end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from art_langgraph.client.transport import certificates
 from art_langgraph.notices import warn_once
 from art_langgraph.redaction import redacted
 from art_langgraph.trajectory import Trajectory
-from trainer_server.wire import Connection, RunTrace
+from trainer_server.wire import Connection, RunTrace, TracesTaken
 from trainer_server.wire.jsonl import to_json
 from trainer_server.wire.text import beginning, writable
 
@@ -33,15 +34,19 @@ log = logging.getLogger("art_langgraph")
 
 _TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 _GIVE_UP = 30.0
-"""Seconds for which a run is sent again while no server answers."""
-_MOST = 1000
+"""Seconds for which a run is sent again while no server answers, or it has no time."""
+_BUSY = (429, 502, 503, 504)
+"""Statuses after which the same request may succeed."""
+_MOST = 5000
 """Runs that may wait to be sent to a server. Later ones are left out."""
+_MOST_IN_BATCH = 100
+"""Runs in a request."""
 _REMEMBERED = 10_000
 """Runs of which is known where they were sent."""
 _LAST = 5.0
 """Seconds that a process which ends waits for what is not sent yet."""
 _MOST_BYTES = 4 * 2**20
-"""Size of a run, as JSON, above which its texts are cut."""
+"""Size of a request with runs, as JSON. Texts of a run that is larger are cut."""
 _MOST_TEXT = 20_000
 """Characters of a text in a run that is too large."""
 OFF = "ART_REPORT_RUNS"
@@ -77,11 +82,11 @@ def report(run: Trajectory, asked: Collection[Server], otherwise: Connection | N
                 _reports[server[0]] = Background("art-reports", _opened, pause=0.05)
     as_it_is = run.model_copy()
     for server in servers:
-        reports = _reports[server[0]]
+        reports, one = _reports[server[0]], _Report(as_it_is, server)
         if reports.waiting() >= _MOST:
-            _not_sent(run, f"{_MOST} runs wait to be sent to {server[0]}")
+            _not_sent([one], "too many wait", f"{_MOST:,} to be sent to {server[0]}")
         else:
-            reports.put(_Report(as_it_is, server))
+            reports.put(one)
 
 
 def report_again(run: Trajectory) -> None:
@@ -142,72 +147,131 @@ def _shortened(value: Any) -> Any:
 
 _told: OrderedDict[str, tuple[Server, ...]] = OrderedDict()
 """By run: the servers that were told of it."""
-_count = 0
+_unsent: Counter[str] = Counter()
+"""By reason: runs that were not sent."""
 _lock = threading.Lock()
 
 
 @contextmanager
 def _opened() -> Iterator[Callable[[list[_Report]], int]]:
     with httpx.Client(timeout=_TIMEOUT, verify=certificates()) as http:
-
-        def send(waiting: list[_Report]) -> int:
-            newest = {one.run.id: one for one in waiting}
-            return next(
-                (done for done, one in enumerate(waiting) if newest[one.run.id] is one and not _sent(http, one)),
-                len(waiting),
-            )
-
-        yield send
+        yield lambda waiting: _send(http, waiting)
 
 
-def _sent(http: httpx.Client, one: _Report) -> bool:
-    """Whether the server has a run, or never will: then the log says why."""
+def _send(http: httpx.Client, waiting: list[_Report]) -> int:
+    """Sends runs to their server, many in a request. Returns how many need not be sent again, from the first."""
+    newest = {one.run.id: one for one in waiting}
+    batch, begin = _Batch(), 0
+    for at, one in enumerate(waiting):
+        if newest[one.run.id] is not one:
+            continue
+        part, fault = _written(one.run)
+        if not batch.takes(one, part):
+            if not _sent(http, batch):
+                return begin
+            batch, begin = _Batch(), at
+        batch.add(one, part, fault)
+    return len(waiting) if _sent(http, batch) else begin
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Runs that are sent in one request."""
+
+    runs: list[_Report] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    """The same as JSON."""
+    size: int = 0
+    faulty: list[tuple[_Report, str]] = field(default_factory=list)
+    """Runs that cannot be written as JSON, and why."""
+
+    def takes(self, one: _Report, part: str) -> bool:
+        """Whether a run may be sent with these."""
+        fits = self.size + len(part) <= _MOST_BYTES and len(self.runs) < _MOST_IN_BATCH
+        return not self.runs or (fits and self.runs[0].server == one.server)
+
+    def add(self, one: _Report, part: str, fault: str | None) -> None:
+        if fault is not None:
+            self.faulty.append((one, fault))
+            return
+        self.runs.append(one)
+        self.parts.append(part)
+        self.size += len(part)
+
+
+def _written(run: Trajectory) -> tuple[str, str | None]:
+    """A run as JSON, with the id of its rollout; and why it cannot be written, None if it can."""
     try:
-        body = to_json(trace_of(redacted(one.run)))
+        return f"{to_json(run.rollout_id)}:{to_json(trace_of(redacted(run)))}", None
     except Exception as error:  # what a graph puts into a run is the user's
-        _not_sent(one.run, f"it cannot be written as JSON: {type(error).__name__}: {beginning(str(error), 200)}")
-        return True
-    url, key = one.server
-    try:
-        headers = {"Authorization": f"Bearer {token_of(key)}", "Content-Type": "application/json"}
-        answer = http.put(f"{url}/api/rollouts/{one.run.rollout_id}/trace", content=body, headers=headers)
-    except httpx.TransportError as error:
-        if time.monotonic() < one.since + _GIVE_UP:
-            return False
-        _not_sent(one.run, f"no trainer server answers at {url} ({type(error).__name__})")
-    except Exception as error:  # a key's function is the user's
-        _not_sent(one.run, f"{type(error).__name__}: {beginning(str(error), 200)}")
-    else:
-        if answer.status_code == 410:
-            log.info("%s was deleted at %s, and is not told of again", one.run.rollout_id, url)
-        elif not answer.is_success:
-            _not_sent(one.run, f"{url} refused it: HTTP {answer.status_code}, {beginning(answer.text, 200)}")
+        return "", f"{type(error).__name__}: {beginning(str(error), 200)}"
+
+
+def _sent(http: httpx.Client, batch: _Batch) -> bool:
+    """Whether the server has the runs, or never will: then the log says why."""
+    if batch.runs and not _posted(http, batch):
+        return False
+    for one, fault in batch.faulty:
+        _not_sent([one], "cannot be written as JSON", fault)
     return True
 
 
-def _not_sent(run: Trajectory, why: str) -> None:
-    global _count
+def _posted(http: httpx.Client, batch: _Batch) -> bool:
+    runs, (url, key) = batch.runs, batch.runs[0].server
+    try:
+        headers = {"Authorization": f"Bearer {token_of(key)}", "Content-Type": "application/json"}
+        body = f'{{"traces":{{{",".join(batch.parts)}}}}}'
+        answer = http.post(f"{url}/api/rollouts/traces", content=body.encode(), headers=headers)
+        if answer.status_code in _BUSY:
+            raise httpx.ReadError(f"HTTP {answer.status_code}")
+        if answer.is_success:
+            _note(runs, url, TracesTaken.model_validate_json(answer.content))
+        else:
+            _not_sent(runs, "refused", f"{url}: HTTP {answer.status_code}, {beginning(answer.text, 200)}")
+    except httpx.TransportError as error:
+        if time.monotonic() < runs[-1].since + _GIVE_UP:
+            return False
+        _not_sent(runs, "no trainer server answers", f"{url}: {type(error).__name__} {error}".rstrip())
+    except Exception as error:  # a key's function is the user's
+        _not_sent(runs, "cannot be sent", f"{type(error).__name__}: {beginning(str(error), 200)}")
+    return True
+
+
+def _note(runs: list[_Report], url: str, taken: TracesTaken) -> None:
+    """Says which of the runs the server has not kept."""
+    for rollout in taken.deleted:
+        log.info("%s was deleted at %s, and is not told of again", rollout, url)
+    for one in runs:
+        if why := taken.refused.get(one.run.rollout_id or ""):
+            _not_sent([one], "refused", f"{url}: {beginning(why, 200)}")
+
+
+def _not_sent(runs: list[_Report], reason: str, why: str) -> None:
     with _lock:
-        _count += 1
+        _unsent[reason] += len(runs)
     warn_once(
         "the trainer server's dashboard shows only the ledger's part of a run: what the graph did could not be sent "
-        f"({why})",
+        f"({reason}: {why})",
         f"Nothing of the run is lost here. {OFF}=0 in the environment turns these reports off",
-        example=run.rollout_id or run.id,
+        example=runs[0].run.rollout_id or runs[0].run.id,
     )
 
 
 def unsent() -> int:
     """How many runs this process could not send."""
     with _lock:
-        return _count
+        return _unsent.total()
 
 
 def _last() -> None:
     until = time.monotonic() + _LAST
     left = sum(len(reports.close(max(0.0, until - time.monotonic()))) for reports in list(_reports.values()))
-    if number := unsent() + left:
-        log.warning("the trainer server's dashboard does not show what %d runs did: they could not be sent", number)
+    with _lock:
+        _unsent["not sent before this process ended"] += left
+        reasons = [f"{count} {reason}" for reason, count in _unsent.items() if count]
+        number = _unsent.total()
+    if number:
+        log.warning("the trainer server's dashboard does not show what %d runs did (%s)", number, ", ".join(reasons))
 
 
 _reports: dict[str, Background[_Report]] = {}

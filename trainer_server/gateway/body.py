@@ -28,22 +28,23 @@ def read_json(raw: bytes) -> object:
         raise APIError(400, f"the body is not JSON: {error}") from None
 
 
-def check_values(body: Mapping[str, Any], *, halves: bool = False) -> None:
+def check_values(body: Mapping[str, Any], *, halves: bool = False, infinite: bool = False) -> None:
     """Checks all values in a body, at any depth.
 
     Args:
         body: What was sent.
         halves: Whether texts may hold halves of surrogate pairs, as those of models may.
+        infinite: Whether numbers may be NaN or infinite, as those of reward functions may.
 
     Raises:
         APIError: 400 for NaN, infinity, half of a surrogate pair, and more than MAX_DEPTH levels; it names the field.
     """
     for name, value in body.items():
-        if problem := _problem(value, halves):
+        if problem := _problem(value, halves, infinite):
             raise APIError(400, f"`{name}` {problem}", param=name)
 
 
-def _problem(value: object, halves: bool) -> str | None:
+def _problem(value: object, halves: bool, infinite: bool) -> str | None:
     """What is wrong with a value, or None."""
     rest: list[tuple[object, int]] = [(value, 1)]
     while rest:
@@ -52,7 +53,7 @@ def _problem(value: object, halves: bool) -> str | None:
             if not halves and not item.isascii() and (half := _half(item)):
                 return f"holds {half!r}, half of a character: cut text between characters"
         elif isinstance(item, float):
-            if not math.isfinite(item):
+            if not infinite and not math.isfinite(item):
                 return f"holds {item}, which is no number of JSON: leave it out, or send a finite number"
         elif isinstance(item, dict | list):
             if depth > MAX_DEPTH:

@@ -42,6 +42,17 @@ class SentReference:
     """Whether the reference is the whole run, so that its reward is that of the run."""
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a client told of a run that has ended."""
+
+    run: str
+    """Id of the rollout."""
+    trace: RunTrace
+    answer: str = ""
+    """The beginning of what it answered, for a search."""
+
+
 class RunBook:
     """All runs of a server. Any thread may call it; this process is the only writer.
 
@@ -72,13 +83,29 @@ class RunBook:
         Raises:
             Gone: A user deleted the rollout.
         """
-        trace, answer = self._redaction.trace(trace), self._redaction.text(answer)
-        record = zlib.compress(to_json(trace).encode(), 6)
+        if self.traces([Told(run_id, trace, answer)]):
+            raise Gone(f"rollout {run_id!r} was deleted: what is told of it now is not kept", code="deleted")
+
+    def traces(self, told: Sequence[Told]) -> list[str]:
+        """Records what clients told of several runs, in one transaction. When this returns, it survives a crash.
+
+        Args:
+            told: The runs.
+
+        Returns:
+            Those that a user deleted. Nothing is kept of them.
+        """
+        redacted = [Told(one.run, self._redaction.trace(one.trace), self._redaction.text(one.answer)) for one in told]
+        records = [zlib.compress(to_json(one.trace).encode(), 6) for one in redacted]
+        deleted = []
         with self._file.lock, self._file.opened() as db, db:
-            if db.execute("SELECT 1 FROM erased WHERE rollout = ?", (writable(run_id),)).fetchone():
-                raise Gone(f"rollout {run_id!r} was deleted: what is told of it now is not kept", code="deleted")
-            number = note_trace(db, run_id, trace, answer)
-            db.execute("INSERT OR REPLACE INTO run_traces VALUES (?, ?)", (number, record))
+            for one, record in zip(redacted, records, strict=True):
+                if db.execute("SELECT 1 FROM erased WHERE rollout = ?", (writable(one.run),)).fetchone():
+                    deleted.append(one.run)
+                else:
+                    number = note_trace(db, one.run, one.trace, one.answer)
+                    db.execute("INSERT OR REPLACE INTO run_traces VALUES (?, ?)", (number, record))
+        return deleted
 
     def traced(self, run_id: str) -> RunTrace | None:
         """What a client told of a run; None: nothing."""

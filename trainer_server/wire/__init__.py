@@ -72,6 +72,8 @@ from trainer_server.wire.rollouts import (
     RolloutSpec,
     RolloutToolCall,
     RunTrace,
+    RunTraces,
+    TracesTaken,
     rollout_path,
 )
 from trainer_server.wire.sft import Conversation, SFTConfig, SFTRequest
@@ -150,6 +152,7 @@ __all__ = [
     "RolloutSpec",
     "RolloutToolCall",
     "RunTrace",
+    "RunTraces",
     "SFTConfig",
     "SFTRequest",
     "Sampling",
@@ -159,6 +162,7 @@ __all__ = [
     "StepRequest",
     "StepResult",
     "TokenInfo",
+    "TracesTaken",
     "TrainingError",
     "TrajectoryRef",
     "Unprocessable",

@@ -297,6 +297,26 @@ class RunTrace(BaseModel):
     """What the client left out because the run is too large to be sent."""
 
 
+class RunTraces(BaseModel):
+    """Body of `POST /api/rollouts/traces`: what a client knows of several runs that have ended."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    traces: dict[str, dict[str, Any]] = Field(max_length=1000)
+    """By id of the rollout: a `RunTrace`. Each is checked by itself."""
+
+
+class TracesTaken(BaseModel):
+    """What became of the traces of several runs."""
+
+    taken: int = 0
+    """How many are kept now."""
+    deleted: list[str] = Field(default_factory=list)
+    """Rollouts that a user deleted. Nothing that is told of them is kept."""
+    refused: dict[str, str] = Field(default_factory=dict)
+    """By rollout: what is wrong with its trace."""
+
+
 class Erase(BaseModel):
     """Body of `POST /api/rollouts/erase`: what is deleted, with all that is left of it."""
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 
 from art_langgraph import ChatART, TrajectoryGroup, gather, rollout, session
 from art_langgraph.capture.background import Background
@@ -14,6 +18,7 @@ from art_langgraph.client import reports
 from art_langgraph.client.reports import flush, report, trace_of, unsent
 from art_langgraph.trajectory import CompletionCall, NodeRun, Scenario, ToolCall, Trajectory
 from tests.support.graphs import counting
+from tests.support.serving import serving
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import Connection, RunTrace
 from trainer_server.wire.rollouts import TraceCall, TraceNode, TraceTool
@@ -157,3 +162,120 @@ def test_what_is_not_to_be_told_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ART_REPORT_RUNS")
     report(run, (), server)
     assert len(sent) == 1
+
+
+class Receiver:
+    """A server that takes traces, or says that it has no time."""
+
+    def __init__(self) -> None:
+        self.busy = 0
+        """Requests that are still answered with 503."""
+        self.batches: list[dict[str, Any]] = []
+        self.deleted: list[str] = []
+        self.refused: dict[str, str] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        body = await request.json()
+        if self.busy:
+            self.busy -= 1
+            await JSONResponse({"error": "busy"}, 503)(scope, receive, send)
+            return
+        self.batches.append(body["traces"])
+        taken = len(body["traces"]) - len(self.deleted) - len(self.refused)
+        answer = {"taken": taken, "deleted": self.deleted, "refused": self.refused}
+        await JSONResponse(answer)(scope, receive, send)
+
+    @property
+    def told(self) -> list[str]:
+        return [rollout for batch in self.batches for rollout in batch]
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Receiver, Connection]]:
+    monkeypatch.setattr("art_langgraph.notices._said", set())
+    app = Receiver()
+    with serving(app, lifespan="off") as url:
+        yield app, Connection(url, "key")
+
+
+def ended(number: int, **more: Any) -> Trajectory:
+    return Trajectory(id=f"t{number}", scenario=Scenario(input="x"), rollout_id=f"r{number}", **more)
+
+
+def test_runs_that_wait_are_sent_together_each_once_in_its_last_form(receiver: tuple[Receiver, Connection]) -> None:
+    app, server = receiver
+    app.busy, before = 2, unsent()
+    for number in range(350):
+        report(ended(number), (), server)
+    report(ended(7, reward=0.5), (), server)
+    assert reports._reports[server.url].flush(60)
+    assert sorted(app.told) == sorted({f"r{number}" for number in range(350)}), "none is lost and none is doubled"
+    assert len(app.batches) < 20
+    (last,) = [batch["r7"] for batch in app.batches if "r7" in batch]
+    assert last["reward"] == 0.5
+    assert unsent() == before
+
+
+def test_a_request_is_no_larger_than_one_run_may_be(
+    receiver: tuple[Receiver, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, server = receiver
+    monkeypatch.setattr(reports, "_MOST_BYTES", 20_000)
+    for number in range(20):
+        report(ended(number, output="x" * 5_000), (), server)
+    assert reports._reports[server.url].flush(60)
+    assert sorted(app.told) == sorted(f"r{number}" for number in range(20))
+    assert max(len(batch) for batch in app.batches) <= 3
+
+
+def test_what_a_server_refuses_of_many_is_counted_and_what_was_deleted_is_not(
+    receiver: tuple[Receiver, Connection], caplog: pytest.LogCaptureFixture
+) -> None:
+    app, server = receiver
+    app.deleted, app.refused, before = ["r1"], {"r2": "nodes: not a list"}, unsent()
+    with caplog.at_level(logging.INFO):
+        for number in range(4):
+            report(ended(number), (), server)
+        assert reports._reports[server.url].flush(60)
+    assert unsent() - before == len(app.batches), "each answer of this server refuses one"
+    assert "r1 was deleted at" in caplog.text
+    assert "nodes: not a list" in caplog.text
+
+
+def test_a_run_that_is_no_json_keeps_no_other_back_and_is_counted_once(receiver: tuple[Receiver, Connection]) -> None:
+    app, server = receiver
+    app.busy, before = 2, unsent()
+    for number in range(5):
+        report(ended(number, output=object() if number == 2 else None), (), server)
+    assert reports._reports[server.url].flush(60)
+    assert sorted(app.told) == ["r0", "r1", "r3", "r4"]
+    assert unsent() == before + 1
+
+
+def test_more_runs_than_may_wait_are_left_out_and_counted(
+    receiver: tuple[Receiver, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, server = receiver
+    monkeypatch.setattr(reports, "_MOST", 10)
+    app.busy, before = 2, unsent()
+    for number in range(50):
+        report(ended(number), (), server)
+    left_out = unsent() - before
+    assert reports._reports[server.url].flush(60)
+    assert len(app.told) == 50 - left_out
+    assert left_out > 0
+    assert reports._unsent["too many wait"] >= left_out
+
+
+async def test_the_server_keeps_each_of_many_runs_and_names_those_that_it_does_not(connected: TrainerServer) -> None:
+    with connected.http() as http:
+        assert http.post("/api/rollouts/erase", json={"rollouts": ["ro-gone"]}).status_code == 200
+        trace = {"id": "t", "scenario": {"id": "s"}, "started": 1.0}
+        told = {"ro-1": trace, "ro-gone": trace, "ro-2": {**trace, "nodes": 5}, "../x": trace}
+        answer = http.post("/api/rollouts/traces", json={"traces": told}).json()
+        assert (answer["taken"], answer["deleted"]) == (1, ["ro-gone"])
+        assert answer["refused"].keys() == {"ro-2", "../x"}
+        assert "nodes" in answer["refused"]["ro-2"]
+        assert http.get("/api/rollouts/ro-1/trace").json()["id"] == "t"
+        assert http.get("/api/rollouts/ro-2/trace").status_code == 404

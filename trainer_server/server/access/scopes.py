@@ -45,6 +45,7 @@ RULES: dict[str, Rule] = {
     "POST /api/rollouts/{rollout}/reward": _ROLLOUT,
     "PUT /api/rollouts/{rollout}/trace": _ROLLOUT,
     "GET /api/rollouts/{rollout}/trace": _ROLLOUT,
+    "POST /api/rollouts/traces": _ROLLOUT,
     "DELETE /api/rollouts/{rollout}": _ROLLOUT,
     "POST /api/rollouts/release": _ROLLOUT,
     "PUT /api/rollouts/{rollout}/records/{call}/{run}": _ROLLOUT,

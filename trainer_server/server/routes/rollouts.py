@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Path, Query, Request, Response
-from pydantic import ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 
 from trainer_server.gateway.body import check_values
+from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.records import record_of
+from trainer_server.ledger.run_book import Told
 from trainer_server.server.access.audited import note
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
 from trainer_server.server.dependencies import ServerDep
@@ -27,10 +30,14 @@ from trainer_server.wire import (
     RolloutRecord,
     RolloutSpec,
     RunTrace,
+    RunTraces,
+    TracesTaken,
     Unprocessable,
     rollout_path,
 )
 from trainer_server.wire.jsonl import from_json, to_json
+
+M = TypeVar("M", bound=BaseModel)
 
 router = APIRouter(prefix="/api/rollouts", tags=["rollouts"])
 
@@ -100,6 +107,13 @@ async def put_trace(rollout: NewRolloutId, request: Request, server: ServerDep) 
     await asyncio.to_thread(_trace, server, rollout, await request.body())
 
 
+@router.post("/traces")
+async def add_traces(request: Request, server: ServerDep) -> TracesTaken:
+    """The same of many runs (`RunTraces`), by id of the rollout. The answer names those that are not kept: deleted
+    ones, and those with a trace that is none."""
+    return await asyncio.to_thread(_traces, server, await request.body())
+
+
 @router.delete("/{rollout}", status_code=204)
 async def release(rollout: str, server: ServerDep) -> None:
     """Ends a rollout's lease on its policy version, and forgets its turns and the records of its remote graphs. An
@@ -124,17 +138,59 @@ async def erase(body: Erase, server: ServerDep, request: Request) -> Erased:
     return await server.erasure.runs(body)
 
 
+class _Object(RootModel[dict[str, Any]]):
+    """A JSON object."""
+
+
 def _trace(server: Server, rollout: str, body: bytes) -> None:
+    trace = _as_trace(_read(_Object, body).root)
+    server.runs.trace(rollout, trace, _answer(trace))
+
+
+def _traces(server: Server, body: bytes) -> TracesTaken:
+    told, refused = [], {}
+    for rollout, given in _read(RunTraces, body).traces.items():
+        try:
+            if re.fullmatch(ROLLOUT_PATTERN, rollout) is None:
+                raise Unprocessable(f"{rollout!r:.100} is no id of a rollout", code="invalid_rollout", param="rollout")
+            trace = _as_trace(given)
+        except (APIError, Unprocessable) as error:
+            refused[rollout] = str(error)
+        else:
+            told.append(Told(rollout, trace, _answer(trace)))
+    deleted = server.runs.traces(told)
+    return TracesTaken(taken=len(told) - len(deleted), deleted=deleted, refused=refused)
+
+
+def _read(kind: type[M], body: bytes) -> M:
+    """The record in a body. Raises Unprocessable for a body that has none."""
     try:
-        trace = from_json(RunTrace, body.decode("utf-8", "replace"))
+        return from_json(kind, body.decode("utf-8", "replace"))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise Unprocessable(f"{where or 'body'}: {first['msg']}", code="invalid_trace", param=where) from None
+        raise _unprocessable(error) from None
     except ValueError as error:
         raise Unprocessable(f"a trace is a JSON object: {error}", code="invalid_trace", param="body") from None
+
+
+def _as_trace(given: dict[str, Any]) -> RunTrace:
+    """The trace in a JSON object. Raises APIError or Unprocessable for an object that is none."""
+    check_values(given, halves=True, infinite=True)
+    try:
+        return RunTrace.model_validate(given)
+    except ValidationError as error:
+        raise _unprocessable(error) from None
+
+
+def _unprocessable(error: ValidationError) -> Unprocessable:
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return Unprocessable(f"{where or 'body'}: {first['msg']}", code="invalid_trace", param=where)
+
+
+def _answer(trace: RunTrace) -> str:
+    """What a run answered last."""
     answers = [call.message.get("content") for call in trace.completions if call.message]
-    server.runs.trace(rollout, trace, str(next((text for text in reversed(answers) if text), "")))
+    return str(next((text for text in reversed(answers) if text), ""))
 
 
 def _traced(sources: Sources, rollout: str) -> RunTrace:
