@@ -243,11 +243,19 @@ def test_what_a_server_refuses_of_many_is_counted_and_what_was_deleted_is_not(
     assert "nodes: not a list" in caplog.text
 
 
-def test_a_run_that_is_no_json_keeps_no_other_back_and_is_counted_once(receiver: tuple[Receiver, Connection]) -> None:
+def test_a_run_that_cannot_be_written_keeps_no_other_back_and_is_counted_once(
+    receiver: tuple[Receiver, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def redacted(run: Trajectory) -> Trajectory:
+        if run.id == "t2":
+            raise ValueError("the redaction fails")
+        return run
+
     app, server = receiver
+    monkeypatch.setattr(reports, "redacted", redacted)
     app.busy, before = 2, unsent()
     for number in range(5):
-        report(ended(number, output=object() if number == 2 else None), (), server)
+        report(ended(number), (), server)
     assert reports._reports[server.url].flush(60)
     assert sorted(app.told) == ["r0", "r1", "r3", "r4"]
     assert unsent() == before + 1
