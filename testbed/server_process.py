@@ -30,16 +30,17 @@ class _Process:
     Args:
         name: For messages.
         log: The file that gets its output.
+        host: Where it listens.
     """
 
-    def __init__(self, name: str, log: Path) -> None:
-        self.name, self.log = name, log
+    def __init__(self, name: str, log: Path, host: str = "127.0.0.1") -> None:
+        self.name, self.log, self.host = name, log, host
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -127,6 +128,8 @@ class ServerProcess(_Process):
         options: More options of `serve`.
         files: Limit of open files; None: as this process has it.
         environment: Environment variables besides those of this process.
+        host: Where it listens.
+        prefix: Words before its command line, such as those that have it run in a network namespace.
     """
 
     def __init__(
@@ -137,17 +140,22 @@ class ServerProcess(_Process):
         options: Sequence[str] = (),
         files: int | None = None,
         environment: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
     ) -> None:
-        super().__init__("server", home.with_name(f"{home.name}.log"))
+        super().__init__("server", home.with_name(f"{home.name}.log"), host)
+        self._prefix = tuple(prefix)
         self.home, self._model, self._options = home, model, tuple(options)
         self._files, self._environment = files, dict(environment or {})
 
     def start(self) -> None:
         line = [sys.executable, "-m", "trainer_server", "--home", str(self.home), "--model", str(self._model)]
         line += ["--port", str(self.port), *self._options]
+        if self.host != "127.0.0.1":
+            line += ["--host", self.host, "--insecure"]
         if self._files is not None:
             line = ["sh", "-c", f'ulimit -n {self._files}; exec "$@"', "sh", *line]
-        self._run(line, {"ART_API_KEY": KEY, "ART_ENGINE_API_KEY": KEY, **self._environment})
+        self._run([*self._prefix, *line], {"ART_API_KEY": KEY, "ART_ENGINE_API_KEY": KEY, **self._environment})
 
     @property
     def headers(self) -> dict[str, str]:

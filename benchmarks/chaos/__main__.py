@@ -1,17 +1,21 @@
 """Processes that are killed and stopped, a full disk, a clock that jumps, clients that vanish, and too many clients.
 
-    python -m benchmarks.chaos [--json] [--minutes 3] [--every 5] [--stop 30] [--connections 10000] [--vllm] [--seed 0]
+    python -m benchmarks.chaos [--json] [--minutes 3] [--every 5] [--stop 30] [--cut 60] [--connections 10000] [--vllm]
+                               [--seed 0]
 
 Starts the trainer server under `ulimit -n 1024`, with its trainer process, over a small engine that it launches where
-vLLM would be, or over vLLM itself with --vllm. While clients roll out and a training takes its steps:
+vLLM would be, or over vLLM itself with --vllm. Server and clients are in two network namespaces, where the machine can
+have such. While clients roll out and a training takes its steps:
 
 1. every few seconds a process of server, engine or trainer is killed by SIGKILL; a server that has ended is started
    again, as a service manager would;
 2. server, engine and trainer are stopped by SIGSTOP, for STOP seconds each;
 3. the disk that has the server's home is full for ten seconds;
 4. the wall clock of server and trainer jumps an hour on, two back, and is right again;
-5. clients connect and vanish in the middle of their request;
-6. CONNECTIONS clients ask at once.
+5. for STOP seconds each packet between clients and server takes 80 ms, in each direction, and one of a hundred is lost;
+6. the line between them is cut for CUT seconds;
+7. clients connect and vanish in the middle of their request;
+8. CONNECTIONS clients ask at once.
 
 After each, an answer and a step must come within five minutes. At the end the server is stopped, and its ledger and
 its versions are compared with what clients and training saw. The last line under --json is one JSON object; the program
@@ -43,6 +47,7 @@ from benchmarks.books import Receipt, balance, rows_of
 from benchmarks.chaos.clock import Clock
 from benchmarks.chaos.connections import Flood, half_open
 from benchmarks.chaos.disk import Disk
+from benchmarks.chaos.line import Line
 from benchmarks.chaos.world import POLICY, ROLES, World
 from benchmarks.clients import Clients, Speech
 from benchmarks.training import Training
@@ -57,6 +62,8 @@ FULL = 10.0
 """Seconds for which the disk is full."""
 STEPS = (3600, -3600, 0)
 """By how much the clock is off, in seconds, one after another."""
+DELAY, LOSS = 0.08, 0.01
+"""Of a bad line: seconds that a packet takes in each direction, and the share of packets that is lost."""
 HALVES = 100
 """Connections of each kind that vanish."""
 HELD = 45.0
@@ -73,12 +80,14 @@ class Chaos:
         world: The world.
         disk: That has its home.
         clock: Of its processes.
+        line: Between clients and server.
         options: Of the command line.
     """
 
     world: World
     disk: Disk
     clock: Clock
+    line: Line
     options: argparse.Namespace
 
     async def kills(self) -> dict[str, Any]:
@@ -140,6 +149,26 @@ class Chaos:
             "errors": self.world.clients.errors.total() - errors,
         }
 
+    async def bad_line(self) -> dict[str, Any]:
+        """Delays packets and loses some."""
+        return await self._line(self.options.stop, delay=DELAY, loss=LOSS)
+
+    async def cut(self) -> dict[str, Any]:
+        """Cuts the line."""
+        return await self._line(self.options.cut, cut=True)
+
+    async def _line(self, seconds: float, **bad: Any) -> dict[str, Any]:
+        if self.line.hindrance:
+            return {"left out": self.line.hindrance}
+        errors, answered = self.world.clients.errors.total(), self.world.clients.answered
+        with self.line.bad(**bad):
+            await asyncio.sleep(seconds)
+        return {
+            "answered": self.world.clients.answered - answered,
+            "errors": self.world.clients.errors.total() - errors,
+            "packets_lost": self.line.lost,
+        }
+
     async def half_open(self) -> dict[str, Any]:
         """Opens connections that say nothing more."""
         before = self.world.clients.answered
@@ -173,6 +202,8 @@ async def endure(chaos: Chaos) -> dict[str, Any]:
         "stops": chaos.stops,
         "full disk": chaos.full_disk,
         "clock": chaos.clock_steps,
+        "bad line": chaos.bad_line,
+        "cut": chaos.cut,
         "half-open": chaos.half_open,
         "flood": chaos.flood,
     }
@@ -200,7 +231,7 @@ async def endure(chaos: Chaos) -> dict[str, Any]:
 def worlds(options: argparse.Namespace, scratch: Path) -> Iterator[Chaos]:
     """A world that runs, on a disk and by a clock of its own."""
     with ExitStack() as stack:
-        disk, clock = Disk(scratch / "home"), Clock(scratch)
+        disk, clock, line = Disk(scratch / "home"), Clock(scratch), stack.enter_context(Line())
         stack.callback(disk.unmount)
         variables = dict(clock.environment)
         if not options.vllm:
@@ -212,13 +243,15 @@ def worlds(options: argparse.Namespace, scratch: Path) -> Iterator[Chaos]:
             options=("--no-trainer-low-priority", *clock.options, *(VLLM if options.vllm else ())),
             files=FILES,
             environment=variables,
+            host=line.host,
+            prefix=line.prefix,
         )
         stack.callback(server.stop)
         server.start()
-        server.until_ready(600)
+        line.run(lambda: server.until_ready(600))
         clients = Clients(server.url, POLICY, patience=60, speech=Speech(tokens=24) if options.vllm else None)
         training = Training(server.url, POLICY, patience=300)
-        yield Chaos(World(server, clients, training), disk, clock, options)
+        yield Chaos(World(server, clients, training), disk, clock, line, options)
 
 
 def books(world: World) -> dict[str, Any]:
@@ -241,7 +274,7 @@ def books(world: World) -> dict[str, Any]:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All that happened, and the books."""
     with tempfile.TemporaryDirectory() as scratch, worlds(options, Path(scratch)) as chaos:
-        happened = asyncio.run(endure(chaos))
+        happened = chaos.line.run(lambda: asyncio.run(endure(chaos)))
         chaos.world.server.stop()
         clients = chaos.world.clients
         return {
@@ -264,6 +297,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=3.0, help="minutes of kills (3)")
     parser.add_argument("--every", type=float, default=5.0, help="seconds from one kill to the next, about (5)")
     parser.add_argument("--stop", type=float, default=30.0, help="seconds of each SIGSTOP (30)")
+    parser.add_argument("--cut", type=float, default=60.0, help="seconds without a line (60)")
     parser.add_argument("--rollouts", type=int, default=32, help="rollouts at once (32)")
     parser.add_argument("--connections", type=int, default=10_000, help="clients that ask at once (10000)")
     parser.add_argument("--vllm", action="store_true", help="the real vLLM on the embedded model")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,8 @@ import pytest
 
 from benchmarks.chaos.clock import Clock
 from benchmarks.chaos.disk import Disk
+from tests.support.machines import line
+from tests.support.patience import PATIENCE
 
 ASKED = "import time, datetime; print(time.time(), datetime.datetime.now().timestamp(), time.monotonic())"
 
@@ -20,7 +23,7 @@ ASKED = "import time, datetime; print(time.time(), datetime.datetime.now().times
 @pytest.mark.slow
 def test_after_some_chaos_everything_is_back_and_the_books_balance() -> None:
     line = [sys.executable, "-m", "benchmarks.chaos", "--json", "--minutes", "0.3", "--every", "3", "--stop", "3"]
-    line += ["--rollouts", "8", "--connections", "1500"]
+    line += ["--cut", "6", "--rollouts", "8", "--connections", "1500"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=900)
     assert done.stdout, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
@@ -29,6 +32,8 @@ def test_after_some_chaos_everything_is_back_and_the_books_balance() -> None:
     assert done.returncode == 0
     happened = result["happened"]
     assert sum(happened["kills"][role] for role in ("server", "engine", "trainer") if role in happened["kills"]) > 0
+    for line in ("bad line", "cut"):
+        assert "left out" in happened[line] or happened[line]["packets_lost"] > 0
     assert happened["flood"]["restarts"] == 0
     assert happened["flood"]["silent"] == 0
     assert set(happened["flood"]["statuses"]) <= {"200", "429"}
@@ -60,3 +65,33 @@ def test_a_disk_is_full_for_a_while(tmp_path: Path) -> None:
     finally:
         disk.unmount()
     assert not (tmp_path / "disk" / "file").exists()
+
+
+def test_a_line_delays_packets_loses_some_and_can_be_cut() -> None:
+    with line(delay=0.05, loss=0.2) as link:
+
+        def socket_at(host: str) -> socket.socket:
+            made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            made.bind((host, 0))
+            made.settimeout(PATIENCE)
+            return made
+
+        with (
+            link.near.run(lambda: socket_at(link.near_host)) as near,
+            link.far.run(lambda: socket_at(link.far_host)) as far,
+        ):
+
+            def arrived(count: int) -> int:
+                """How many of the packets that are sent before one that arrives have arrived."""
+                for number in range(count):
+                    near.sendto(b"%d" % number, far.getsockname())
+                link.set(loss=0.0, cut=False)
+                near.sendto(b"last", far.getsockname())
+                return len(list(iter(lambda: far.recv(100), b"last")))
+
+            began = time.monotonic()
+            assert 100 < arrived(200) < 200
+            assert time.monotonic() - began >= 0.05
+            assert arrived(50) == 50
+            link.set(cut=True)
+            assert arrived(50) == 0
