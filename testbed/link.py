@@ -203,11 +203,11 @@ class _Forwarder:
                 selector.register(device, selectors.EVENT_READ)
             selector.register(sys.stdin, selectors.EVENT_READ)
             while True:
-                for key, _ in selector.select(self._pause()):
-                    if key.fileobj is not sys.stdin:
-                        self._take(int(key.fd))
-                    elif not self._told(sys.stdin.readline()):
-                        return
+                ready = [key.fileobj for key, _ in selector.select(self._pause())]
+                for device in self._to:  # first: what was sent before new settings were told goes by the old ones
+                    self._take(device)
+                if sys.stdin in ready and not self._told(sys.stdin.readline()):
+                    return
                 self._deliver()
 
     def _told(self, line: str) -> bool:
