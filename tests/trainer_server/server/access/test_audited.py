@@ -66,19 +66,6 @@ def test_a_request_is_in_the_log_before_it_is_answered_with_name_target_and_resu
     assert not any(trainer["Authorization"][7:] in path.read_text() for path in home.audit.iterdir())
 
 
-def test_the_owner_of_a_token_is_in_the_log_and_in_what_is_said_of_the_token(home: Home, http: TestClient) -> None:
-    secret = TokenBook(home).create("laptop", Scope.admin, owner="ann")
-    headers = {"Authorization": f"Bearer {secret}"}
-    http.delete("/api/policies/p/versions/7", headers=headers)
-    *_, last = AuditLog(home).entries()
-    assert (last.who, last.owner, last.action) == ("laptop", "ann", "version.delete")
-    http.post("/ui/login", content=f"token={secret}")
-    *_, login = AuditLog(home).entries()
-    assert (login.who, login.owner, login.action) == ("laptop", "ann", "login")
-    told = http.get("/api/token", headers=headers).json()
-    assert (told["name"], told["owner"], told["scope"]) == ("laptop", "ann", "admin")
-
-
 def test_logins_and_requests_without_a_token_are_in_the_log(home: Home, http: TestClient) -> None:
     assert http.post("/ui/login", content="token=wrong").status_code == 401
     assert http.post("/ui/login", content="token=key").status_code == 303
@@ -102,3 +89,16 @@ def test_an_answer_does_not_wait_for_a_log_that_cannot_be_written(
     assert answer.status_code == 404
     assert "the audit log could not be written" in caplog.text
     assert "version.delete p@7 by server-key: refused" in caplog.text
+
+
+def test_the_owner_of_a_token_is_in_the_log_and_in_what_is_said_of_the_token(home: Home, http: TestClient) -> None:
+    secret = TokenBook(home).create("laptop", Scope.admin, owner="ann")
+    headers = {"Authorization": f"Bearer {secret}"}
+    http.delete("/api/policies/p/versions/7", headers=headers)
+    *_, last = AuditLog(home).entries()
+    assert (last.who, last.owner, last.action) == ("laptop", "ann", "version.delete")
+    http.post("/ui/login", content=f"token={secret}")
+    *_, login = AuditLog(home).entries()
+    assert (login.who, login.owner, login.action) == ("laptop", "ann", "login")
+    told = http.get("/api/token", headers=headers).json()
+    assert (told["name"], told["owner"], told["scope"]) == ("laptop", "ann", "admin")
