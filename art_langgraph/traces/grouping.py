@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
+from art_langgraph.traces.problems import Unreadable
 from trainer_server.wire import ConfigError
 
 _SCHEMA = """
@@ -56,12 +57,17 @@ class Grouping:
         self._directory.cleanup()
 
     def add(self, part: Part, line: int) -> None:
-        """Adds a part, which was read from a line."""
+        """Adds a part, which was read from a line.
+
+        Raises:
+            Unreadable: What should be an id is none.
+        """
+        run, own, refers = map(_id, (part.run, part.id, part.refers))
         try:
             record = json.dumps(part.record, default=str)
-            self._db.execute("INSERT INTO parts VALUES (?, ?, ?, ?)", (part.run, part.refers, line, record))
-            if part.id is not None and part.run is not None:
-                self._db.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (part.id, part.run))
+            self._db.execute("INSERT INTO parts VALUES (?, ?, ?, ?)", (run, refers, line, record))
+            if own is not None and run is not None:
+                self._db.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (own, run))
         except sqlite3.Error as error:
             raise ConfigError(
                 f"{self._directory.name} cannot be written: {error}. Name a directory with more space by TMPDIR"
@@ -82,3 +88,12 @@ class Grouping:
         )
         for run, parts in itertools.groupby(rows, key=lambda row: row[0]):
             yield run, [Part(json.loads(record), run=run, line=line) for _, line, record in parts]
+
+
+def _id(given: object) -> str | None:
+    """An id as text: files have numbers too."""
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, int) and not isinstance(given, bool):
+        return str(given)
+    raise Unreadable("records with an id that is neither a text nor a number")

@@ -94,7 +94,9 @@ def read_runs(
                 yield run
 
 
-_OTHER_FORM = (ValidationError, TypeError, KeyError, ValueError, AttributeError, IndexError)
+_OTHER_FORM = (
+    ValidationError, TypeError, KeyError, ValueError, AttributeError, IndexError, OverflowError, RecursionError,
+)  # fmt: skip
 """What a reader raises for a record that has not the form of its system."""
 
 

@@ -75,7 +75,7 @@ def lines_of(records: Any) -> bytes:
 
 
 @pytest.mark.parametrize("system", EXPORTS)
-@thorough(50)
+@thorough(30)
 @given(data=st.data())
 def test_an_export_of_another_system(system: str, data: st.DataObject) -> None:
     written = lines_of(data.draw(spoiled(EXPORTS[system], others)))
@@ -106,7 +106,7 @@ SCENARIOS = [
 ]
 
 
-@thorough(150)
+@thorough(80)
 @given(data=st.data())
 def test_a_file_of_scenarios(data: st.DataObject) -> None:
     written = lines_of(data.draw(spoiled(SCENARIOS, others)))
@@ -134,7 +134,7 @@ RUN: dict[str, Any] = {
 }
 
 
-@thorough(150)
+@thorough(80)
 @given(data=st.data())
 def test_a_file_of_runs_with_their_tokens(data: st.DataObject) -> None:
     with TemporaryDirectory() as scratch:

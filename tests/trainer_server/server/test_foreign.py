@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -111,14 +112,22 @@ REQUEST = {
 }
 
 
-@thorough(120)
+@pytest.fixture(scope="module")
+def foreign(server: TrainerServer) -> Iterator[tuple[httpx.Client, dict[str, Any]]]:
+    """A client, one for all examples, and a row from which others are made."""
+    with server.http() as http:
+        yield http, rows_of_another(http, "fuzz", 1)[0]
+
+
+@thorough(50)
 @given(data=st.data())
-def test_whatever_row_is_brought_all_that_reads_it_works(server: TrainerServer, data: st.DataObject) -> None:
-    with server.http() as http, no_traceback():
-        if not _first:
-            _first.extend(rows_of_another(http, "fuzz", 1))
+def test_whatever_row_is_brought_all_that_reads_it_works(
+    foreign: tuple[httpx.Client, dict[str, Any]], data: st.DataObject
+) -> None:
+    http, known = foreign
+    with no_traceback():
         one = f"chatcmpl-{uuid.uuid4().hex}"
-        given = {**_first[0], "id": one, "rollout": f"r-{one}", "request": REQUEST}
+        given = {**known, "id": one, "rollout": f"r-{one}", "request": REQUEST}
         given["message"] = {"role": "assistant", "content": "a", "tool_calls": [CALL]}
         row = data.draw(spoiled(given, others))
         headers = {"Content-Type": "application/json"}
@@ -139,7 +148,3 @@ def test_whatever_row_is_brought_all_that_reads_it_works(server: TrainerServer, 
             assert http.get(f"/ui/runs/{rollout}").status_code == 200
         body = {"model": "agent", "input": "say more", "previous_response_id": kept, "max_output_tokens": 9}
         assert http.post("/v1/responses", json=body).status_code in (200, 400, 404)
-
-
-_first: list[dict[str, Any]] = []
-"""A row of this server, from which others are made."""

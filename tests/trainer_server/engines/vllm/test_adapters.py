@@ -225,7 +225,7 @@ def test_whatever_a_server_answers_is_fetched_whole_or_not_at_all(data: st.DataO
     answers = {"files": json.dumps(data.draw(spoiled(LIST, others))).encode(), **dict.fromkeys(FILES, b"file")}
 
     def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=answers[request.url.path.rpartition("/")[2]])
+        return httpx.Response(200, stream=httpx.ByteStream(answers[request.url.path.rpartition("/")[2]]))
 
     with TemporaryDirectory() as scratch, httpx.Client(transport=httpx.MockTransport(answer)) as http:
         root = Path(scratch, "engine")
