@@ -51,4 +51,6 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, error: HTTPException) -> Response:
         path = request.url.path
-        return APIError(error.status_code, f"{request.method} {path}: {error.detail}").response(path)
+        refusal = APIError(error.status_code, f"{request.method} {path}: {error.detail}").response(path)
+        refusal.headers.update(error.headers or {})  # which methods are allowed, for example
+        return refusal

@@ -125,6 +125,12 @@ def test_what_is_no_json_is_answered(http: TestClient, route: str, raw: bytes) -
     assert {"message", "type", "param", "code"} == set(answer.json()["error"])
 
 
+def test_a_method_that_a_route_has_not_is_answered_with_those_that_it_has(http: TestClient) -> None:
+    answer = http.request("TRACE", "/v1/models")
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")
+    assert answer.json()["error"]["message"] == "TRACE /v1/models: Method Not Allowed"
+
+
 @pytest.mark.parametrize(
     "path",
     [
