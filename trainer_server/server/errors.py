@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import LedgerError
 from trainer_server.policies.export import ExportAbandoned
+from trainer_server.server.access.scopes import methods_of
 from trainer_server.wire import ARTError, Conflict, Gone, NotFound, NotStored, Refusal, Unprocessable
 
 STATUS: dict[type[ARTError], int] = {
@@ -52,5 +53,6 @@ def add_error_handlers(app: FastAPI) -> None:
     async def no_route(request: Request, error: HTTPException) -> Response:
         path = request.url.path
         refusal = APIError(error.status_code, f"{request.method} {path}: {error.detail}").response(path)
-        refusal.headers.update(error.headers or {})  # which methods are allowed, for example
+        if error.status_code == 405:
+            refusal.headers["Allow"] = ", ".join(methods_of(path))
         return refusal

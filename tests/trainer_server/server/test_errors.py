@@ -126,9 +126,10 @@ def test_what_is_no_json_is_answered(http: TestClient, route: str, raw: bytes) -
 
 
 def test_a_method_that_a_route_has_not_is_answered_with_those_that_it_has(http: TestClient) -> None:
-    answer = http.request("TRACE", "/v1/models")
-    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")
-    assert answer.json()["error"]["message"] == "TRACE /v1/models: Method Not Allowed"
+    for path, allowed in (("/v1/models", "GET"), ("/api/rollouts/r", "DELETE, GET, PUT")):
+        answer = http.request("TRACE", path)
+        assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
+        assert answer.json()["error"]["message"] == f"TRACE {path}: Method Not Allowed"
 
 
 @pytest.mark.parametrize(

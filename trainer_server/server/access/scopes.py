@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from starlette.requests import Request
+from starlette.routing import compile_path
 from starlette.types import Scope as ASGIScope
 
 from trainer_server.gateway.errors import APIError
@@ -113,6 +114,12 @@ def rule_of(scope: ASGIScope) -> Rule | None:
     """The rule of the route that a request was led to; None: it was led to none, or that has no rule."""
     path = getattr(scope.get("route"), "path", None)
     return RULES.get(f"{scope['method']} {path}")
+
+
+def methods_of(path: str) -> list[str]:
+    """The methods that an address takes, in their order."""
+    routes = (route.split() for route in RULES)
+    return sorted({method for method, form in routes if compile_path(form)[0].match(path)})
 
 
 def give_token(scope: ASGIScope, token: Token | None) -> None:
