@@ -111,7 +111,7 @@ def http(server: TrainerServer) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize("path", REQUESTS)
-@thorough(40)
+@thorough(25)
 @given(data=st.data())
 def test_any_request_is_answered_and_recorded_once(http: httpx.Client, path: str, data: st.DataObject) -> None:
     rollout = f"r-{uuid.uuid4().hex}"

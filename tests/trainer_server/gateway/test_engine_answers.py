@@ -118,7 +118,7 @@ def events_of(chunks: list[Any]) -> str:
 
 
 @pytest.mark.parametrize("path", ASKED)
-@thorough(25)
+@thorough(20)
 @given(data=st.data())
 def test_a_whole_answer(client: Client, path: str, data: st.DataObject) -> None:
     raw = json.dumps(data.draw(spoiled(ASKED[path][1], others)))
@@ -134,7 +134,7 @@ def test_a_whole_answer(client: Client, path: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("path", ASKED)
-@thorough(25)
+@thorough(20)
 @given(data=st.data())
 def test_a_streamed_answer(client: Client, path: str, data: st.DataObject) -> None:
     chunks = data.draw(spoiled(chunks_of(ASKED[path][1]), others))

@@ -119,7 +119,7 @@ def foreign(server: TrainerServer) -> Iterator[tuple[httpx.Client, dict[str, Any
         yield http, rows_of_another(http, "fuzz", 1)[0]
 
 
-@thorough(50)
+@thorough(40)
 @given(data=st.data())
 def test_whatever_row_is_brought_all_that_reads_it_works(
     foreign: tuple[httpx.Client, dict[str, Any]], data: st.DataObject
