@@ -30,6 +30,11 @@ class SFTConfig(BaseModel):
     `token_budget`."""
     token_budget: int = Field(default=8192, gt=0, le=MOST_TOKENS)
     """Unique tokens that are computed at once, as in GRPOConfig. A longer demonstration is computed alone."""
+    detach_prefix: bool = False
+    """Whether no gradient goes through the keys and values of what all demonstrations that are computed at once begin
+    with, such as the tools and the system prompt: these are computed once, without a backward pass. An update then
+    takes less time and memory, the more the longer that beginning is. It is an approximation. On CPUs alone; on GPUs it
+    has no effect, and the metric `tokens_detached` is 0."""
     max_length: int = Field(default=4096, ge=2, le=MOST_TOKENS)
     """Largest number of tokens in a row, prompt and answer together. A longer answer is skipped and counted as
     `too_long`; it is never cut."""

@@ -4,7 +4,7 @@ Runs are cut into tiles; tiles of about the same size are computed together, pad
 share a key head are folded into the query length, so that keys and values are never repeated for them. The backward
 pass computes the probabilities again, but for those of the first buckets, which are kept. Three matrix products and a
 softmax are several times faster on CPUs than torch's fused kernel, which is made for lengths at which scores do not fit
-the cache.
+the cache. The trunk of a row may be computed first, without a gradient: the rest then attends to its keys and values.
 
 Registered with transformers as `art_tree`; the layout travels as the keyword argument `tree` of the model's forward.
 Shapes: H query heads, K key heads, G = H/K, T tokens, D head size, B tiles of a bucket, N tokens of a tile, L length of
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -38,6 +39,8 @@ _CALL = 1 << 13
 _KEPT = 1 << 25
 """Bytes of the probabilities of a layer that are kept for the backward pass at most: 32 MiB, 1 GiB for 30 layers. To
 compute them again takes a fifth of the time of attention."""
+Trunk = dict[int, tuple[torch.Tensor, torch.Tensor]]
+"""By layer: the keys and values of a row's first tokens, (1, K, tokens, D) each, without a gradient."""
 _KNOWN = {"position_ids", "use_cache", "cache_position", "output_attentions", "is_causal", "position_embeddings"}
 """Arguments that change nothing about attention over a row."""
 
@@ -46,9 +49,9 @@ _KNOWN = {"position_ids", "use_cache", "cache_position", "output_attentions", "i
 class Bucket:
     """Tiles that are computed together.
 
-    query_M: places in the row, B·N of them, tile after tile; padding repeats a valid place. key_J: the same of the
-    paths, B·L. valid_P: which of the B·N are no padding. depth_BN: depth of the queries. length_B: lengths of the
-    paths; keys beyond are padding.
+    query_M: places of the queries, B·N of them, tile after tile, counted from the end of the trunk that was computed
+    before; padding repeats a valid place. key_J: places of the paths in the whole row, B·L. valid_P: which of the B·N
+    are no padding. depth_BN: depth of the queries. length_B: lengths of the paths; keys beyond are padding.
     """
 
     size: int
@@ -62,7 +65,7 @@ class Bucket:
     masks: dict[tuple[int | None, torch.dtype], torch.Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tiles: list[Run], row: Row, device: torch.device) -> Bucket:
+    def of(cls, tiles: list[Run], row: Row, device: torch.device, trunk: int) -> Bucket:
         n, length = max(tile.stop - tile.start for tile in tiles), max(len(tile.path_L) for tile in tiles)
         query = torch.stack([torch.arange(n).clamp(max=tile.stop - tile.start - 1) + tile.start for tile in tiles])
         valid = torch.stack([torch.arange(n) < tile.stop - tile.start for tile in tiles])
@@ -73,7 +76,7 @@ class Bucket:
         lengths = torch.tensor([len(tile.path_L) for tile in tiles])
         return cls(
             size=len(tiles),
-            query_M=query.flatten().to(device),
+            query_M=(query.flatten() - trunk).to(device),
             key_J=key.flatten().to(device),
             valid_P=valid.flatten().nonzero()[:, 0].to(device),
             depth_BN=depth.to(device),
@@ -125,14 +128,34 @@ class Bucket:
 
 @dataclass(slots=True)
 class Layout:
-    """How a row is attended to."""
+    """How a row is attended to, or the part of it behind its trunk."""
 
     buckets: list[Bucket]
+    trunk: int = 0
+    """Tokens of the row that were computed before, whose keys and values are in `given`."""
+    given: Trunk | None = None
+    kept: Trunk | None = None
+    """Where this pass puts the keys and values of its tokens; None: nowhere."""
 
     @classmethod
-    def of(cls, row: Row, device: torch.device) -> Layout:
-        tiles = [tile for run in row.runs for tile in _tiles(run)]
-        return cls([Bucket.of(alike, row, device) for alike in _alike(tiles)])
+    def of(cls, row: Row, device: torch.device, given: Trunk | None = None) -> Layout:
+        """The layout of a row.
+
+        Args:
+            row: The row.
+            device: Where it is computed.
+            given: What a pass over its trunk has kept: the rest is laid out. None: all of it is.
+        """
+        trunk = row.trunk if given is not None else 0
+        runs = [Run(max(run.start, trunk), run.stop, run.path_L) for run in row.runs if run.stop > trunk]
+        tiles = [tile for run in runs for tile in _tiles(run)]
+        return cls([Bucket.of(alike, row, device, trunk) for alike in _alike(tiles)], trunk, given)
+
+    @classmethod
+    def of_trunk(cls, row: Row, device: torch.device) -> Layout:
+        """The layout of a pass over a row's trunk alone, which keeps its keys and values."""
+        tiles = _tiles(Run(0, row.trunk, np.arange(row.trunk)))
+        return cls([Bucket.of(alike, row, device, 0) for alike in _alike(tiles)], kept={})
 
 
 def _tiles(run: Run) -> list[Run]:
@@ -160,7 +183,8 @@ def _alike(tiles: list[Run]) -> list[list[Run]]:
 
 
 class _TreeAttention(torch.autograd.Function):
-    """(q_THD, k_TKD, v_TKD) → (T, H, D). Gradients of keys and values are summed over branches in fp32."""
+    """(q_THD, k_TKD, v_TKD) → (T, H, D). Gradients of keys and values are summed over branches in fp32. Behind a trunk,
+    keys and values are those of the whole row; those of the trunk have no gradient."""
 
     @staticmethod
     def forward(
@@ -208,9 +232,11 @@ class _TreeAttention(torch.autograd.Function):
             ds = torch._softmax_backward_data(dp, p, -1, p.dtype)
             dq = bucket.unfold(ds @ k, heads).mul_(scale)
             dq_THD.index_copy_(0, bucket.query_M.index_select(0, bucket.valid_P), dq)
-            for total, part, factor in ((dk_TKD, ds.transpose(1, 2) @ q, scale), (dv_TKD, p.transpose(1, 2) @ grad, 1)):
+            own_J = bucket.key_J.view(bucket.size, -1)[:, tree.trunk :].flatten()
+            ds_of_own, p_of_own = (x[..., tree.trunk :].transpose(1, 2) for x in (ds, p))
+            for total, part, factor in ((dk_TKD, ds_of_own @ q, scale), (dv_TKD, p_of_own @ grad, 1)):
                 part = part.view(bucket.size, heads, -1, part.shape[-1]).transpose(1, 2)
-                total.index_add_(0, bucket.key_J, part.reshape(-1, *total.shape[1:]).float(), alpha=factor)
+                total.index_add_(0, own_J, part.reshape(-1, *total.shape[1:]).float(), alpha=factor)
         return dq_THD, dk_TKD.to(k_TKD.dtype), dv_TKD.to(v_TKD.dtype), None, None, None, None
 
 
@@ -219,8 +245,8 @@ def register(name: str, attend: Callable[..., torch.Tensor]) -> Callable[..., tu
 
     Args:
         name: Of the function, as a model's configuration names it.
-        attend: (query, key, value, tree, window, scale, sinks) → (1, T, H, D); query is (1, H, T, D), key and value
-            are (1, K, T, D), sinks is (H,). window, scale and sinks are None for none, for 1/√D and for none.
+        attend: (layer, query, key, value, tree, window, scale, sinks) → (1, T, H, D); query is (1, H, T, D), key and
+            value are (1, K, T, D), sinks is (H,). window, scale and sinks are None for none, for 1/√D and for none.
 
     Returns:
         The function. It raises TrainingError for whatever it would have to leave out.
@@ -243,7 +269,7 @@ def register(name: str, attend: Callable[..., torch.Tensor]) -> Callable[..., tu
         if tree is None:
             raise TrainingError("the model does not pass its keyword arguments on to attention; it cannot be packed")
         _refuse(module, attention_mask, dropout, sliding_window, kwargs)
-        return attend(query, key, value, tree, sliding_window, scaling, s_aux), None
+        return attend(int(module.layer_idx), query, key, value, tree, sliding_window, scaling, s_aux), None
 
     AttentionInterface.register(name, tree_attention)
     AttentionMaskInterface.register(name, _no_mask)
@@ -251,6 +277,7 @@ def register(name: str, attend: Callable[..., torch.Tensor]) -> Callable[..., tu
 
 
 def _attend(
+    layer: int,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -259,6 +286,10 @@ def _attend(
     scale: float | None,
     sinks_H: Sinks,
 ) -> torch.Tensor:
+    if tree.kept is not None:
+        tree.kept[layer] = key, value
+    if tree.given is not None:
+        key, value = (torch.cat([trunk, own], 2) for trunk, own in zip(tree.given[layer], (key, value), strict=True))
     q_THD, k_TKD, v_TKD = (heads[0].transpose(0, 1) for heads in (query, key, value))
     scale = q_THD.shape[-1] ** -0.5 if scale is None else scale
     out: torch.Tensor = _TreeAttention.apply(q_THD, k_TKD, v_TKD, tree, window, scale, sinks_H)

@@ -85,6 +85,7 @@ def _kernel(device: str) -> Callable[..., Any]:
 
 
 def _attend(
+    layer: int,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

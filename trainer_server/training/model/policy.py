@@ -100,6 +100,11 @@ class PolicyModel:
         """Whether completions may share a row."""
         return self.unshared_because is None
 
+    @property
+    def detaches(self) -> bool:
+        """Whether a row's trunk can be computed without a gradient: on CPUs, where completions share rows."""
+        return self.share and self._attention == attention.NAME
+
     def wake(self) -> None:
         """Brings model and LoRA to the device that computes. There it is tried, once, whether rows can be shared."""
         if self._movable:
@@ -188,7 +193,7 @@ class PolicyModel:
             self._base.activation_checkpointing_disable()
 
     def logprobs(
-        self, row: Row, temperature_R: torch.Tensor, *, entropy_gradient: bool = False
+        self, row: Row, temperature_R: torch.Tensor, *, entropy_gradient: bool = False, detached: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability of every read-out's target, and the entropy there, both fp32 (R,), in nats.
 
@@ -199,6 +204,7 @@ class PolicyModel:
             row: Of a packed prefix tree; of one completion where completions may not share rows.
             temperature_R: The sampler's, by read-out.
             entropy_gradient: Whether the entropy has a gradient; otherwise it is detached.
+            detached: Whether no gradient goes through the keys and values of the row's trunk, see `detaches`.
         """
         self._checkpointing(torch.is_grad_enabled() and len(row.tokens_T) > self.checkpoint_above)
         tokens_1T = torch.from_numpy(row.tokens_T).to(self.device)[None]
@@ -212,15 +218,29 @@ class PolicyModel:
             entropy_R = -(logp_RV.exp() * logp_RV).sum(1)
             logp_R = logp_RV.gather(1, target_R[:, None])[:, 0]
             return logp_R, entropy_R if entropy_gradient else entropy_R.detach()
+        trunk = row.trunk if detached and self.detaches else 0
+        depth_1T = torch.from_numpy(row.depth_T).to(self.device)[None]
+        if trunk:
+            layout: Any = attention.Layout.of(row, self.device, self._trunk(row, tokens_1T, depth_1T))
+        else:
+            layout = self._layout(row, self.device)
         outputs = self._base.get_decoder()(
-            input_ids=tokens_1T,
-            position_ids=torch.from_numpy(row.depth_T).to(self.device)[None],
-            use_cache=False,
-            tree=self._layout(row, self.device),
+            input_ids=tokens_1T[:, trunk:], position_ids=depth_1T[:, trunk:], use_cache=False, tree=layout
         )
-        hidden_RE = outputs.last_hidden_state[0].index_select(0, place_R)
+        hidden_RE = outputs.last_hidden_state[0].index_select(0, place_R - trunk)
         weight_VE = self._base.get_output_embeddings().weight
         logp_and_entropy: tuple[torch.Tensor, torch.Tensor] = HeadLogprobs.apply(
             hidden_RE, weight_VE, target_R, temperature_R, entropy_gradient
         )
         return logp_and_entropy
+
+    @torch.no_grad()
+    def _trunk(self, row: Row, tokens_1T: torch.Tensor, depth_1T: torch.Tensor) -> attention.Trunk:
+        """Keys and values of the row's trunk, as the weights in place compute them."""
+        layout = attention.Layout.of_trunk(row, self.device)
+        trunk = row.trunk
+        self._base.get_decoder()(
+            input_ids=tokens_1T[:, :trunk], position_ids=depth_1T[:, :trunk], use_cache=False, tree=layout
+        )
+        assert layout.kept is not None
+        return layout.kept

@@ -59,6 +59,13 @@ class Row:
             end_T[run.path_L] = run.stop
         return end_T
 
+    @property
+    def trunk(self) -> int:
+        """Number of tokens, from the root, that all of the row share and that predict no target."""
+        apart = self.end_T < len(self.tokens_T)
+        first = int(apart.argmax()) if apart.any() else len(self.tokens_T)
+        return min(first, int(self.place_R.min()))
+
 
 @dataclass(frozen=True, slots=True)
 class Packing:

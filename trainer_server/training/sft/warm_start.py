@@ -87,7 +87,7 @@ def warm_start(
     losses: list[float] = []
     norms: list[float] = []
     seconds: list[float] = []
-    computed, stopped = 0, "epochs"
+    computed, detached, stopped = 0, 0, "epochs"
     order: list[list[int]] = []
     while (update := len(losses)) < total:
         measuring = held_out.seconds[-1] if held_out else 0.0
@@ -101,7 +101,8 @@ def warm_start(
         chosen = [rows[index] for index in order[update % epoch]]
         packing = Paths.of(chosen).packed(config.token_budget, share=model.share, ranks=ranks.count)
         optimizer.zero_grad(set_to_none=True)
-        losses.append(_backward(model, packing.rows, sum(row.loss_tokens for row in chosen), ranks))
+        loss_tokens = sum(row.loss_tokens for row in chosen)
+        losses.append(_backward(model, packing.rows, loss_tokens, ranks, detached=config.detach_prefix))
         ranks.all_reduce_gradients(weights)
         norms.append(float(torch.nn.utils.clip_grad_norm_(weights, config.max_grad_norm)))
         if not (math.isfinite(losses[-1]) and math.isfinite(norms[-1])):
@@ -112,6 +113,8 @@ def warm_start(
         optimizer.param_groups[0]["lr"] = _learning_rate(config, max(update, moment.share * total), total)
         optimizer.step()
         computed += packing.unique + packing.repeated
+        if config.detach_prefix and model.detaches:
+            detached += sum(row.trunk for row in packing.rows)
         seconds.append(time.monotonic() - started)
         if held_out and update % epoch + 1 in measured_after:
             held_out.measure(update + 1)
@@ -139,6 +142,7 @@ def warm_start(
         "loss_last": losses[-1],
         "grad_norm": norms[-1],
         "tokens_unique": round(computed * epoch / len(losses)),
+        "tokens_detached": round(detached * epoch / len(losses)),
         "tokens_per_second": computed / sum(seconds),
         "rows_shared": model.share,
         "ranks": ranks.count,
@@ -157,14 +161,20 @@ def warm_start(
     return metrics
 
 
-def _backward(model: PolicyModel, rows: Sequence[Row], tokens: int, ranks: Ranks) -> float:
+def _backward(model: PolicyModel, rows: Sequence[Row], tokens: int, ranks: Ranks, *, detached: bool) -> float:
     """Adds up this rank's gradients of an update, row by row; the loss of all ranks.
 
-    tokens: Number of the update's tokens that have a loss."""
+    Args:
+        model: The model.
+        rows: Of the update.
+        tokens: Number of the update's tokens that have a loss.
+        ranks: The processes that compute it.
+        detached: As that of `PolicyModel.logprobs`.
+    """
     loss = torch.zeros(1, dtype=torch.float64)
     with ranks.computing():
         for row, counts in ranks.shard_rows(rows):
-            logp_R, _ = model.logprobs(row, torch.ones(len(row.target_R)))
+            logp_R, _ = model.logprobs(row, torch.ones(len(row.target_R)), detached=detached)
             part = -logp_R.sum() / tokens
             (part if counts else part * 0).backward()  # type: ignore[no-untyped-call]
             if counts:

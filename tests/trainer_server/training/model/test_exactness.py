@@ -155,29 +155,37 @@ tokens = st.lists(st.integers(0, 3), min_size=1, max_size=12)  # few symbols: ma
 trees = st.lists(st.tuples(tokens, tokens), min_size=1, max_size=6)
 
 
-def ours(model: PolicyModel, packing: Packing) -> tuple[dict[tuple[int, int], float], torch.Tensor]:
+def ours(
+    model: PolicyModel, packing: Packing, *, detached: bool = False
+) -> tuple[dict[tuple[int, int], float], torch.Tensor]:
     """Log-probs by (completion, offset), and the gradient of a fixed weighting of them."""
     weights = [weight for _, weight in model.parameters()]
     found: dict[tuple[int, int], float] = {}
     total = torch.zeros(())
     for row in packing.rows:
-        logp_R, _ = model.logprobs(row, torch.ones(len(row.target_R)))
+        logp_R, _ = model.logprobs(row, torch.ones(len(row.target_R)), detached=detached)
         keys = list(zip(row.source_R.tolist(), row.offset_R.tolist(), strict=True))
         total = total + (logp_R * torch.tensor([weight_of(*key) for key in keys])).sum()
         found.update(zip(keys, logp_R.tolist(), strict=True))
     return found, flat(torch.autograd.grad(total, weights, allow_unused=True), weights)
 
 
-def stock(model: Any, data: Data) -> tuple[dict[tuple[int, int], float], torch.Tensor]:
-    """The same by the stock model, every sequence alone."""
+def stock(model: Any, data: Data, trunk: int = 0) -> tuple[dict[tuple[int, int], float], torch.Tensor]:
+    """The same by the stock model, every sequence alone. Its first `trunk` tokens come from a cache, without a
+    gradient."""
     weights = list(stock_weights(model).values())
     found: dict[tuple[int, int], float] = {}
     total = torch.zeros(())
     for i, (prompt, completion) in enumerate(data):
-        logits_TV = model(input_ids=torch.tensor([[*prompt, *completion][:-1]]), use_cache=False).logits[0]
-        logp_TV = logits_TV.log_softmax(-1)
+        ids_1T = torch.tensor([[*prompt, *completion][:-1]])
+        cache = None
+        if trunk:
+            with torch.no_grad():
+                cache = model(input_ids=ids_1T[:, :trunk], use_cache=True).past_key_values
+        options: dict[str, Any] = {"past_key_values": cache, "use_cache": True} if trunk else {"use_cache": False}
+        logp_TV = model(input_ids=ids_1T[:, trunk:], **options).logits[0].log_softmax(-1)
         for j, token in enumerate(completion):
-            logp = logp_TV[len(prompt) - 1 + j, token]
+            logp = logp_TV[len(prompt) - 1 + j - trunk, token]
             total = total + logp * weight_of(i, j)
             found[i, j] = logp.item()
     return found, flat(torch.autograd.grad(total, weights, allow_unused=True), weights)
@@ -230,6 +238,35 @@ def test_a_packed_tree_equals_the_stock_model_on_separate_sequences(
     # Its log-probabilities are near -10 here, of which fp32 keeps 1e-6: a drawn tree had 1.05e-5.
     assert gap <= (2 * BAR if both.stock.config.model_type == "gpt_oss" else BAR)
     assert gradient <= BAR
+
+
+@DRAWN
+@given(trees, st.booleans(), st.sampled_from([2, 256]))
+def test_a_detached_trunk_equals_a_cache_of_the_stock_model(
+    both: Pair, data: Data, checkpointing: bool, tile: int
+) -> None:
+    data = [([1, 2, 0, 3, 1, *prompt], completion) for prompt, completion in data]
+    packing = packed(data)
+    (row,) = packing.rows
+    assert 5 <= row.trunk <= len(min((prompt for prompt, _ in data), key=len))
+    both.ours.checkpoint_above = 0 if checkpointing else 10_000
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(attention, "_TILE", tile)
+            found, gradient = ours(both.ours, packing, detached=True)
+    finally:
+        both.ours.checkpoint_above = 10_000
+    expected, expected_gradient = stock(both.stock, data, row.trunk)
+    assert max(abs(found[key] - expected[key]) for key in expected) <= 2 * BAR
+    assert float((gradient - expected_gradient).norm() / expected_gradient.norm().clamp(min=1e-12)) <= BAR
+
+
+def test_a_gradient_through_the_trunk_is_another(both: Pair) -> None:
+    """Or the test above would test nothing."""
+    packing = packed([([1, 2, 0, 3, 1, 2], [3, 1]), ([1, 2, 0, 3, 1, 2], [0, 2, 1])])
+    (log_probs, whole), (same, detached) = (ours(both.ours, packing, detached=on) for on in (False, True))
+    assert max(abs(log_probs[key] - same[key]) for key in log_probs) <= 2 * BAR
+    assert (whole - detached).norm() > 0.01 * whole.norm()
 
 
 def test_paths_longer_than_a_tile_equal_the_stock_model(both: Pair) -> None:
