@@ -23,20 +23,21 @@ log = logging.getLogger("art_mcp")
 
 RATE = 2e-3
 """Learning rate of the warm start."""
-UPDATES = 80
+UPDATES = 160
 """Optimizer updates that a warm start is planned for, if that is between 2 and EPOCHS passes."""
 EPOCHS = 6
 """Passes over the demonstrations at most."""
 PATIENCE = 3
 """Measurements of the held-out loss without a new least one, after which a warm start ends."""
-SPEED = 300.0
-"""Unique tokens per second that a warm start is expected to compute: what two cores do with 135 M parameters."""
+SPEED = 600.0
+"""Tokens per second that a warm start is expected to compute, forward or backward: what two cores do with 135 M
+parameters."""
 _CHARACTERS = 4.0
 """Characters of a token, about."""
-_SIZES = (4, 8, 16)
-"""Demonstrations of an update. What they have in common, the tools and the system prompt, is computed once in each: the
-size is the least at which that is less than two thirds of the work. In the same time 52 updates of 4
-taught more than 20 of 16, though they saw a third fewer demonstrations (docs/benchmarks/specialize.md)."""
+_SIZES = (2, 4, 8, 16)
+"""Demonstrations of an update. What they have in common, the tools and the system prompt, is computed once in each,
+forward alone: the size is the least at which that is less than half of the work. Of the same demonstrations, small
+updates teach more than large ones (docs/benchmarks/specialize.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,10 @@ class Imitation:
         if seconds is None or not self.conversations:
             return math.inf
         shared, own = _lengths(self.conversations)
-        unique = len(self.conversations) * (shared / self.config.per_device_train_batch_size + own) / _CHARACTERS
-        return seconds * SPEED / unique
+        passes = 1 if self.config.detach_prefix else 2
+        size = self.config.per_device_train_batch_size
+        computed = len(self.conversations) * (passes * shared / size + 2 * own) / _CHARACTERS
+        return seconds * SPEED / computed
 
     @classmethod
     def of(
@@ -171,6 +174,7 @@ def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
         lr=RATE,
         num_train_epochs=min(EPOCHS, max(2, epochs)),
         per_device_train_batch_size=size,
+        detach_prefix=True,
         patience=PATIENCE,
         seed=seed,
     )
