@@ -21,7 +21,7 @@ from trainer_server.wire import Conversation, JobStatus, SFTConfig, StepResult
 
 log = logging.getLogger("art_mcp")
 
-RATE = 2e-3
+RATE = 4e-3
 """Learning rate of the warm start."""
 UPDATES = 160
 """Optimizer updates that a warm start is planned for, if that is between 2 and EPOCHS passes."""
