@@ -18,13 +18,13 @@ from trainer_server.ledger.draws import Draws
 from trainer_server.ledger.rollouts import RolloutBook
 from trainer_server.ledger.run_book import RunBook
 from trainer_server.ledger.run_list import RunFilter, RunList
-from trainer_server.ledger.sqlite import SQLiteLedger
+from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
 from trainer_server.policies.store import VERSION_FILE, AdapterStore
 from trainer_server.wire import CompletionStatus, Home, NewerSchema
 
 OPENERS: dict[str, Callable[[Home], object]] = {
     "ledger.sqlite": lambda home: SQLiteLedger(home.ledger),
-    "rollouts.sqlite": lambda home: RolloutBook(home.rollouts),
+    "rollouts.sqlite": lambda home: SQLiteBooks(home.rollouts),
     "trajectories.sqlite": lambda home: TrajectoryStore(home.store),
 }
 
@@ -53,7 +53,8 @@ async def test_completions_of_the_first_release_are_read_and_kept(home: Home) ->
 
 
 def test_runs_of_the_first_release_are_in_the_list_with_their_rewards(home: Home) -> None:
-    rollouts, runs = RolloutBook(home.rollouts), RunBook(home.rollouts)
+    books = SQLiteBooks(home.rollouts)
+    rollouts, runs = RolloutBook(books), RunBook(books)
     spec, run = rollouts.spec("ro-1"), RunList(runs).run("ro-1")
     assert spec is not None
     assert spec.temperature == 1.0
@@ -63,7 +64,7 @@ def test_runs_of_the_first_release_are_in_the_list_with_their_rewards(home: Home
     assert [one.id for one in RunList(runs).page(RunFilter(search="say")).runs] == ["ro-1"]
     assert runs.traced("ro-1") is not None
     assert RunList(runs).steps(run.number) == [("job-1", "tr-1", 0.25)]
-    assert Draws(home.rollouts).version("agent", "ro-1") == 1
+    assert Draws(books).version("agent", "ro-1") == 1
 
 
 def test_trajectories_and_the_autopilot_of_the_first_release_are_read(home: Home) -> None:

@@ -30,7 +30,7 @@ from tests.support.versions import publish
 from trainer_server.ledger.draws import Draws
 from trainer_server.ledger.rollouts import RolloutBook
 from trainer_server.ledger.run_book import RunBook, SentReference
-from trainer_server.ledger.sqlite import SQLiteLedger
+from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import (
     Candidate,
@@ -93,7 +93,8 @@ async def _add_completions(home: Home) -> None:
 
 
 def _add_runs(home: Home) -> None:
-    rollouts, runs, draws = RolloutBook(home.rollouts), RunBook(home.rollouts), Draws(home.rollouts)
+    books = SQLiteBooks(home.rollouts)
+    rollouts, runs, draws = RolloutBook(books), RunBook(books), Draws(books)
     ledger = SQLiteLedger(home.ledger)
     scenario = RolloutScenario(id="s", input="say a")
     rollouts.register("ro-1", RolloutSpec(scenario=scenario, temperature=1.0))

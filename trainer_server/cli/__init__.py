@@ -89,7 +89,13 @@ def serve_command(
     max_body_mib: Annotated[int, typer.Option(help="Largest body of a request, MiB.", min=1)] = 64,
     home: _HomeOption = None,
     ledger: Annotated[
-        str, typer.Option(help="Where completions are recorded: `sqlite`, or `module:factory` of your own.")
+        str,
+        typer.Option(
+            help="Where completions are recorded: `sqlite`; the address of a PostgreSQL database, "
+            "postgresql://USER@HOST/NAME; or `module:factory` of your own. Others can read command lines: put an "
+            "address with a password into ART_LEDGER.",
+            envvar="ART_LEDGER",
+        ),
     ] = "sqlite",
     tool_call_parser: ToolOption = "auto",
     reasoning_parser: ReasoningOption = "auto",

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import yaml
 
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.jobs.board import JobBoard, Trained
+from trainer_server.ledger.registry import ADDRESS, is_address
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child
 from trainer_server.process.environment import inherited
@@ -59,7 +60,7 @@ class TrainerSettings:
     home: Home
     base: ServedModel
     tokenizer: str
-    ledger: str = "sqlite"
+    ledger: str = field(default="sqlite", repr=False)
     gpus: str | None = None
     processes: int = 1
     shard: bool = False
@@ -85,6 +86,8 @@ def environment(settings: TrainerSettings, *, low_priority: bool) -> dict[str, s
         low_priority: Whether the trainer has the cores that others leave.
     """
     variables = {**inherited(settings.env), **settings.base.process_environment(settings.gpus)}
+    if is_address(settings.ledger):
+        variables |= {**inherited(patterns=("PG*",)), ADDRESS: settings.ledger}
     if low_priority and not WAITING & variables.keys():
         variables["OMP_WAIT_POLICY"] = "passive"
     return variables
@@ -278,8 +281,9 @@ def command(settings: TrainerSettings) -> list[str]:
         "--model": settings.base.path,
         "--base-model": settings.base.name,
         "--tokenizer": settings.tokenizer,
-        "--ledger": settings.ledger,
     }
+    if not is_address(settings.ledger):  # that may have a password, and others can read command lines
+        options["--ledger"] = settings.ledger
     return [
         *(sys.executable, "-m", *launcher, "trainer_server.training"),
         *(word for option in options.items() for word in option),

@@ -5,40 +5,36 @@ A rollout keeps what it was given, also after the end of the trial and over a re
 
 from __future__ import annotations
 
-import json
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from trainer_server.ledger.base import RETENTION_DAYS
-from trainer_server.ledger.sqlite.file import LedgerFile
-from trainer_server.ledger.sqlite.slices import delete_in_slices
+from trainer_server.ledger.storage.books import Books, Connection, chunks
+from trainer_server.ledger.storage.slices import delete_in_slices
 from trainer_server.wire import Candidate
 from trainer_server.wire.text import writable
 
 
 class Draws:
-    """The draws of all policies. Any thread may call it; this process is the only writer.
+    """The draws of all policies. Any thread may call it.
+
+    All methods raise LedgerError when the database cannot be read or written.
 
     Args:
-        path: The file. It is created if it does not exist.
-
-    Raises:
-        LedgerError: The file cannot be made or opened. All methods raise it when the file cannot be read or written.
+        books: The database.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._file = LedgerFile(path, "draws")
+    def __init__(self, books: Books) -> None:
+        self._books = books
 
     def policies(self) -> set[str]:
         """The policies that have draws."""
-        with self._file.opened() as db:
+        with self._books.reading() as db:
             return {policy for (policy,) in db.execute("SELECT DISTINCT policy FROM draws")}
 
     def version(self, policy: str, rollout: str) -> int | None:
         """The version of a policy that a rollout was given; None: nothing was drawn for it."""
-        with self._file.opened() as db:
+        with self._books.reading() as db:
             return _version(db, policy, rollout)
 
     def draw(self, policy: str, rollout: str, candidate: Candidate, takes: Callable[[int, int], bool]) -> int:
@@ -54,46 +50,46 @@ class Draws:
         Returns:
             The version.
         """
-        with self._file.lock, self._file.opened() as db, db:
+        with self._books.writing() as db:
             if (earlier := _version(db, policy, rollout)) is not None:
                 return earlier
             taken = takes(*_counts(db, policy, candidate))
             version = candidate.version if taken else candidate.beside
-            row = (policy, writable(rollout), candidate.since, version, taken, time.time())
+            row = (policy, writable(rollout), candidate.since, version, int(taken), time.time())
             db.execute("INSERT INTO draws VALUES (?, ?, ?, ?, ?, ?)", row)
             return version
 
     def counts(self, policy: str, candidate: Candidate) -> tuple[int, int]:
         """How many rollouts were drawn in a trial, and how many of them were given the candidate."""
-        with self._file.opened() as db:
+        with self._books.reading() as db:
             return _counts(db, policy, candidate)
 
     def erase(self, rollouts: Sequence[str], policy: str | None = None) -> None:
         """Deletes the draws of rollouts, and those of a policy that is deleted."""
-        ids = json.dumps([writable(one) for one in rollouts])
-        with self._file.lock, self._file.opened() as db, db:
-            db.execute("DELETE FROM draws WHERE rollout IN (SELECT value FROM json_each(?))", (ids,))
+        with self._books.writing() as db:
+            for marks, ids in chunks([writable(one) for one in rollouts]):
+                db.execute(f"DELETE FROM draws WHERE rollout IN ({marks})", ids)
             db.execute("DELETE FROM draws WHERE policy = ?", (policy,))
 
     def purge(self, days: float = RETENTION_DAYS) -> None:
         """Deletes draws that are older than so many days: the ledger has no completions of their rollouts any more."""
         before = time.time() - days * 86400
-        old = "SELECT rowid FROM draws WHERE time < ? ORDER BY time LIMIT ?"
+        old = "SELECT policy, rollout FROM draws WHERE time < ? ORDER BY time LIMIT ?"
 
         def delete(most: int) -> int:
-            with self._file.lock, self._file.opened() as db, db:
-                return db.execute(f"DELETE FROM draws WHERE rowid IN ({old})", (before, most)).rowcount
+            with self._books.writing() as db:
+                return db.execute(f"DELETE FROM draws WHERE (policy, rollout) IN ({old})", (before, most)).rowcount
 
         delete_in_slices(delete)
 
 
-def _version(db: sqlite3.Connection, policy: str, rollout: str) -> int | None:
+def _version(db: Connection, policy: str, rollout: str) -> int | None:
     query = "SELECT version FROM draws WHERE policy = ? AND rollout = ?"
     row = db.execute(query, (policy, writable(rollout))).fetchone()
     return int(row[0]) if row else None
 
 
-def _counts(db: sqlite3.Connection, policy: str, candidate: Candidate) -> tuple[int, int]:
+def _counts(db: Connection, policy: str, candidate: Candidate) -> tuple[int, int]:
     query = "SELECT count(*), coalesce(sum(taken), 0) FROM draws WHERE policy = ? AND trial = ?"
     drawn, taken = db.execute(query, (policy, candidate.since)).fetchone()
     return int(drawn), int(taken)

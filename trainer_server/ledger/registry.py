@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+from urllib.parse import parse_qs, unquote, urlsplit
+
 from trainer_server.ledger.base import Ledger, LedgerFactory
-from trainer_server.ledger.sqlite import SQLiteLedger
-from trainer_server.wire import Home
+from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
+from trainer_server.ledger.storage.books import Books
+from trainer_server.wire import ConfigError, Home
 from trainer_server.wire.plugins import check_members, factory_named
 
 LEDGERS: dict[str, LedgerFactory] = {"sqlite": lambda home: SQLiteLedger(home.ledger)}
-"""Factories of the ledgers in this package. A ledger that is defined elsewhere is named `module:factory`."""
+"""Factories of the ledgers in this package that have a name. One in PostgreSQL is named by the address of the database,
+`postgresql://…`. A ledger that is defined elsewhere is named `module:factory`."""
+ADDRESS = "ART_LEDGER"
+"""Environment variable with the value of `--ledger`. Command lines can be read by others, and an address may have a
+password."""
 
 
 def ledger_factory(name: str) -> LedgerFactory:
     """The function that opens a ledger.
 
     Args:
-        name: A key of LEDGERS, or `module:factory` for a ledger that is defined elsewhere. The module must be
-            importable in the server and in the trainer process (installed, or on PYTHONPATH).
+        name: A key of LEDGERS, `postgresql://…`, or `module:factory` for a ledger that is defined elsewhere. The module
+            must be importable in the server and in the trainer process (installed, or on PYTHONPATH).
 
     Returns:
         The factory. It raises ConfigError for a ledger that lacks a part of the protocol.
 
     Raises:
-        ConfigError: There is no such ledger, or its module cannot be imported.
+        ConfigError: There is no such ledger, its module cannot be imported, or its address cannot be read.
     """
+    if is_address(name):
+        postgres = _postgres()
+        postgres.shown(name)
+
+        def connect(_home: Home) -> Ledger:
+            ledger: Ledger = postgres.PostgresLedger(name)
+            return ledger
+
+        return connect
     factory = factory_named("--ledger", name, LEDGERS, "opens a ledger")
 
     def make(home: Home) -> Ledger:
@@ -37,3 +54,46 @@ def ledger_factory(name: str) -> LedgerFactory:
 def open_ledger(name: str, home: Home) -> Ledger:
     """Opens a ledger by its name, for the server whose state lies under `home`. Raises what `ledger_factory` does."""
     return ledger_factory(name)(home)
+
+
+def open_books(name: str, home: Home) -> Books:
+    """Opens the database of rollouts, runs and draws: that of a ledger in PostgreSQL, else a file of the home.
+
+    Args:
+        name: The ledger, as `ledger_factory` has it.
+        home: The server's home.
+
+    Raises:
+        LedgerError: The file cannot be made or opened, or the database cannot be reached.
+        NewerSchema: A newer release wrote it.
+    """
+    if is_address(name):
+        books: Books = _postgres().PostgresBooks(name)
+        return books
+    return SQLiteBooks(home.rollouts)
+
+
+def is_address(name: str) -> bool:
+    """Whether a ledger is named by the address of a PostgreSQL database."""
+    return name.startswith(("postgresql://", "postgres://"))
+
+
+def secrets_of(name: str) -> list[str]:
+    """What must not be printed of a ledger's name: an address, and the password in it."""
+    if not is_address(name):
+        return []
+    try:
+        parts = urlsplit(name)
+        passwords = [parts.password or "", *parse_qs(parts.query).get("password", [])]
+    except ValueError:
+        passwords = []
+    return [name, *passwords, *map(unquote, passwords)]
+
+
+def _postgres() -> ModuleType:
+    try:
+        from trainer_server.ledger import postgres
+    except ImportError as error:
+        message = f"--ledger postgresql://… needs psycopg ({error}): pip install 'art-langgraph[postgres]'"
+        raise ConfigError(message) from None
+    return postgres

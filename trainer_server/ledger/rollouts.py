@@ -1,22 +1,17 @@
-"""What rollouts were registered with, and the rewards that they were given: one SQLite file beside the ledger.
-
-The ledger has what rollouts did. A ledger in another database needs no part of this.
-"""
+"""What rollouts were registered with, and the rewards that they were given. The ledger has what they did."""
 
 from __future__ import annotations
 
-import json
-import sqlite3
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from pathlib import Path
 
 from trainer_server.ledger.base import RETENTION_DAYS
 from trainer_server.ledger.redaction import Redaction
 from trainer_server.ledger.run_rows import note_reward, note_spec
-from trainer_server.ledger.sqlite.file import LedgerFile
-from trainer_server.ledger.sqlite.slices import delete_in_slices
+from trainer_server.ledger.storage.books import Books, Connection, chunks
+from trainer_server.ledger.storage.slices import delete_in_slices
 from trainer_server.wire import GivenReward, Reward, RolloutListed, RolloutSpec
 from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.text import writable
@@ -26,29 +21,30 @@ _REMEMBERED = 10_000
 
 
 class RolloutBook:
-    """Registrations and rewards of rollouts. Any thread may call it; this process is the only writer.
+    """Registrations and rewards of rollouts. Any thread may call it.
+
+    All methods raise LedgerError when the database cannot be read or written.
 
     Args:
-        path: The file. It is created if it does not exist.
+        books: The database.
         redaction: Changes texts before they are written.
-
-    Raises:
-        LedgerError: The file cannot be made or opened. All methods raise it when the file cannot be read or written.
     """
 
-    def __init__(self, path: Path, redaction: Redaction | None = None) -> None:
+    def __init__(self, books: Books, redaction: Redaction | None = None) -> None:
+        self._books = books
         self._redaction = redaction or Redaction()
         self._specs: OrderedDict[str, RolloutSpec | None] = OrderedDict()
         """By rollout: what it was registered with, None for nothing. The one that was asked for last stands last."""
-        self._file = LedgerFile(path, "rollouts")
+        self._lock = threading.Lock()
+        """Held while a registration is read or written, and remembered."""
 
     def register(self, rollout_id: str, spec: RolloutSpec) -> None:
         """Records what a rollout is, in place of what was recorded before. When this returns, it survives a crash."""
         spec = self._redaction.spec(spec)
-        with self._file.lock:
-            with self._file.opened() as db, db:
+        with self._lock:
+            with self._books.writing() as db:
                 _touch(db, rollout_id)
-                db.execute("UPDATE rollouts SET spec = ? WHERE id = ?", (to_json(spec), rollout_id))
+                db.execute("UPDATE rollouts SET spec = ? WHERE id = ?", (to_json(spec), writable(rollout_id)))
                 note_spec(db, rollout_id, spec)
             self._remember(rollout_id, spec)
 
@@ -57,15 +53,14 @@ class RolloutBook:
         known, spec = self.known_spec(rollout_id)
         if known:
             return spec
-        with self._file.lock:
-            with self._file.opened() as db:
-                row = db.execute("SELECT spec FROM rollouts WHERE id = ?", (writable(rollout_id),)).fetchone()
-            spec = from_json(RolloutSpec, row[0]) if row and row[0] else None
+        with self._lock:
+            with self._books.reading() as db:
+                spec = _spec(db, rollout_id)
             self._remember(rollout_id, spec)
         return spec
 
     def known_spec(self, rollout_id: str) -> tuple[bool, RolloutSpec | None]:
-        """Whether `spec` can answer without reading the file, and its answer."""
+        """Whether `spec` can answer without reading the database, and its answer."""
         try:
             self._specs.move_to_end(rollout_id)
             return True, self._specs[rollout_id]
@@ -81,26 +76,27 @@ class RolloutBook:
             policies: The policies that answered in the rollout until now.
         """
         given = GivenReward(**self._redaction.reward(reward).model_dump(), time=time.time())
-        spec = self.spec(rollout_id)
-        if reward.scenario is not None:
-            spec = (spec or RolloutSpec()).model_copy(update={"scenario": given.scenario})
-        with self._file.lock:
-            with self._file.opened() as db, db:
+        with self._lock:
+            with self._books.writing() as db:
+                spec = _spec(db, rollout_id)
+                if reward.scenario is not None:
+                    spec = (spec or RolloutSpec()).model_copy(update={"scenario": given.scenario})
                 _touch(db, rollout_id)
                 if spec is not None:
                     db.execute("UPDATE rollouts SET spec = ? WHERE id = ?", (to_json(spec), writable(rollout_id)))
                     note_spec(db, rollout_id, spec)
                 note_reward(db, rollout_id, given.reward, given.source)
-                db.execute("INSERT INTO rewards VALUES (?, ?)", (writable(rollout_id), to_json(given)))
-                db.executemany(
-                    "INSERT OR IGNORE INTO policies VALUES (?, ?)", [(writable(rollout_id), name) for name in policies]
+                db.execute(
+                    "INSERT INTO rewards (rollout, record) VALUES (?, ?)", (writable(rollout_id), to_json(given))
                 )
+                answered = [(writable(rollout_id), name) for name in policies]
+                db.executemany("INSERT INTO policies VALUES (?, ?) ON CONFLICT DO NOTHING", answered)
             self._remember(rollout_id, spec)
         return given
 
     def rewards(self, rollout_id: str) -> list[GivenReward]:
         """All rewards of a rollout, oldest first."""
-        with self._file.opened() as db:
+        with self._books.reading() as db:
             query = "SELECT record FROM rewards WHERE rollout = ? ORDER BY rowid"
             return [from_json(GivenReward, record) for (record,) in db.execute(query, (writable(rollout_id),))]
 
@@ -126,7 +122,7 @@ class RolloutBook:
             query += " AND EXISTS (SELECT 1 FROM policies WHERE rollout = id AND policy = ?)"
             values.append(writable(policy))
         found: list[RolloutListed] = []
-        with self._file.opened() as db:
+        with self._books.reading() as db:
             rows = db.execute(f"{query} ORDER BY number LIMIT ?", [*values, limit + 1]).fetchall()
             for _, rollout_id, created, record in rows[:limit]:
                 spec = from_json(RolloutSpec, record) if record else RolloutSpec()
@@ -156,8 +152,9 @@ class RolloutBook:
         old = "SELECT id FROM rollouts WHERE changed < ? ORDER BY changed LIMIT ?"
 
         def delete(most: int) -> int:
-            with self._file.lock, self._file.opened() as db, db:
-                deleted = _delete(db, [one for (one,) in db.execute(old, (before, most))])
+            with self._lock:
+                with self._books.writing() as db:
+                    deleted = _delete(db, [one for (one,) in db.execute(old, (before, most))])
                 self._specs.clear()
             return deleted
 
@@ -165,35 +162,46 @@ class RolloutBook:
 
     def of_policy(self, policy: str) -> set[str]:
         """Ids of the rollouts in which a policy had answered when they got a reward."""
-        with self._file.opened() as db:
+        with self._books.reading() as db:
             return {one for (one,) in db.execute("SELECT rollout FROM policies WHERE policy = ?", (policy,))}
 
     def erase(self, rollout_ids: Sequence[str]) -> int:
         """Deletes what rollouts were registered with, and their rewards. Returns how many were there."""
-        with self._file.lock, self._file.opened() as db, db:
-            deleted = _delete(db, [writable(one) for one in rollout_ids])
+        with self._lock:
+            with self._books.writing() as db:
+                deleted = _delete(db, [writable(one) for one in rollout_ids])
             self._specs.clear()
         return deleted
 
     def _remember(self, rollout_id: str, spec: RolloutSpec | None) -> None:
+        if self._books.shared:  # another server may change it
+            return
         self._specs[rollout_id] = spec
         self._specs.move_to_end(rollout_id)
         while len(self._specs) > _REMEMBERED:
             self._specs.popitem(last=False)
 
 
-def _delete(db: sqlite3.Connection, rollout_ids: Sequence[str]) -> int:
-    """Deletes rollouts with all that is known of them. In a transaction. Returns how many were there."""
-    ids = (json.dumps(rollout_ids),)
-    for table in ("rewards", "policies"):
-        db.execute(f"DELETE FROM {table} WHERE rollout IN (SELECT value FROM json_each(?))", ids)
-    return db.execute("DELETE FROM rollouts WHERE id IN (SELECT value FROM json_each(?))", ids).rowcount
+def _spec(db: Connection, rollout_id: str) -> RolloutSpec | None:
+    row = db.execute("SELECT spec FROM rollouts WHERE id = ?", (writable(rollout_id),)).fetchone()
+    return from_json(RolloutSpec, row[0]) if row and row[0] else None
 
 
-def _touch(db: sqlite3.Connection, rollout_id: str) -> None:
+def _delete(db: Connection, rollout_ids: Sequence[str]) -> int:
+    """Deletes rollouts with all that is known of them. Returns how many were there."""
+    deleted = 0
+    for marks, ids in chunks(rollout_ids):
+        for table in ("rewards", "policies"):
+            db.execute(f"DELETE FROM {table} WHERE rollout IN ({marks})", ids)
+        deleted += db.execute(f"DELETE FROM rollouts WHERE id IN ({marks})", ids).rowcount
+    return deleted
+
+
+def _touch(db: Connection, rollout_id: str) -> None:
     """Notes that a rollout has changed, and makes its row where there is none."""
-    db.execute(
-        "INSERT INTO rollouts (id, created, changed) VALUES (:id, :now, :now) "
-        "ON CONFLICT (id) DO UPDATE SET changed = :now",
-        {"id": writable(rollout_id), "now": time.time()},
+    now = time.time()
+    query = (
+        "INSERT INTO rollouts (id, created, changed) VALUES (?, ?, ?) "
+        "ON CONFLICT (id) DO UPDATE SET changed = excluded.changed"
     )
+    db.execute(query, (writable(rollout_id), now, now))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from trainer_server.ledger.run_book import RunBook
+from trainer_server.ledger.storage.books import Books, words_of
 from trainer_server.wire.text import writable
 
 _COLUMNS = (
@@ -17,7 +17,6 @@ _COLUMNS = (
 )
 _TRUTHS = ("several", "evaluation", "traced")
 _CURSOR = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)-([0-9]{1,18})")
-_WORD = re.compile(r"([^\W_]+)(\*?)")
 MOST_OF_A_GROUP = 64
 """Runs of a group that are shown side by side."""
 
@@ -116,7 +115,7 @@ class RunList:
     """
 
     def __init__(self, book: RunBook) -> None:
-        self._book = book
+        self._books = book.books
 
     def page(self, wanted: RunFilter, before: str = "", limit: int = 100) -> RunPage:
         """A page of runs, newest first.
@@ -126,7 +125,7 @@ class RunList:
             before: `RunPage.next` of the page before; empty, or no such text: the first page.
             limit: Runs on a page.
         """
-        clauses, values = _clauses(wanted)
+        clauses, values = _clauses(wanted, self._books)
         if cursor := _CURSOR.fullmatch(before):
             clauses.append("(started, number) < (?, ?)")
             values += [float(cursor[1]), int(cursor[2])]
@@ -142,8 +141,9 @@ class RunList:
 
     def newer(self, wanted: RunFilter, than: int) -> int:
         """How many runs were begun after the one of a number, 100 at most."""
-        clauses, values = _clauses(wanted)
-        query = f"SELECT count(*) FROM (SELECT 1 FROM runs WHERE {' AND '.join([*clauses, 'number > ?'])} LIMIT 100)"
+        clauses, values = _clauses(wanted, self._books)
+        where = " AND ".join([*clauses, "number > ?"])
+        query = f"SELECT count(*) FROM (SELECT 1 FROM runs WHERE {where} LIMIT 100) AS newer"
         return int(self._all(query, *values, than)[0][0])
 
     def revision(self) -> str:
@@ -172,27 +172,29 @@ class RunList:
 
     def group(self, scenario: str, policy: str, version: int | None) -> list[RunRow]:
         """Runs of a scenario by one version, oldest first. version None: by any."""
-        query = f"SELECT {_COLUMNS} FROM runs WHERE scenario = ? AND policy IS ?"
-        values: list[Any] = [writable(scenario), writable(policy) or None]
+        query = f"SELECT {_COLUMNS} FROM runs WHERE scenario = ? AND policy {'= ?' if policy else 'IS NULL'}"
+        values: list[Any] = [writable(scenario), *([writable(policy)] if policy else [])]
         if version is not None:
             query, values = f"{query} AND version = ?", [*values, version]
         return self._rows(f"{query} ORDER BY started, number LIMIT ?", *values, MOST_OF_A_GROUP)
 
     def by_version(self, policy: str, *, evaluation: bool) -> list[Outcome]:
         """What rewarded runs of a policy came to, by version."""
-        query = _outcomes("NULL", "policy = ? AND evaluation = ?", "version")
+        query = _outcomes("policy = ? AND evaluation = ?")
         return [Outcome(*row) for row in self._all(query, writable(policy), int(evaluation))]
 
     def by_scenario(self, scenario: str) -> list[Outcome]:
         """What rewarded runs of a scenario came to, by policy, version and kind."""
-        query = _outcomes("scenario", "scenario = ? AND policy IS NOT NULL", "policy, version, evaluation")
+        query = _outcomes("scenario = ? AND policy IS NOT NULL", by_scenario=True)
         return [Outcome(*row) for row in self._all(query, writable(scenario))]
 
     def groups(self, policy: str, versions: Sequence[int]) -> list[Outcome]:
         """Groups of some versions that have two or more rewards: runs of a scenario by one version, for training."""
+        if not versions:
+            return []
         marks = ", ".join("?" * len(versions))
         where = f"policy = ? AND version IN ({marks}) AND evaluation = 0 AND scenario IS NOT NULL"
-        query = _outcomes("scenario", where, "version, scenario HAVING count(*) > 1")
+        query = _outcomes(where, by_scenario=True, having="HAVING count(*) > 1")
         return [Outcome(*row) for row in self._all(query, writable(policy), *versions)]
 
     def minutes(self, since: float) -> list[tuple[int, int, int, int]]:
@@ -210,20 +212,21 @@ class RunList:
         return [RunRow(**one | {name: bool(one[name]) for name in _TRUTHS}) for one in found]
 
     def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._book.opened() as db:
-            db.execute("PRAGMA query_only = 1")
-            cursor: sqlite3.Cursor = db.execute(query, values)
-            return cursor.fetchall()
+        with self._books.reading() as db:
+            return db.execute(query, values).fetchall()
 
 
-def _outcomes(scenario: str, where: str, by: str) -> str:
+def _outcomes(where: str, *, by_scenario: bool = False, having: str = "") -> str:
+    """A query that gives the values of `Outcome`, in the order of versions."""
+    by = "policy, version, evaluation" + (", scenario" if by_scenario else "")
     return (
-        f"SELECT policy, version, {scenario}, evaluation, count(*), avg(reward), min(reward), max(reward), "
-        f"sum(reward >= 1) FROM runs WHERE {where} AND version IS NOT NULL AND reward IS NOT NULL GROUP BY {by}"
+        f"SELECT policy, version, {'scenario' if by_scenario else 'NULL'}, evaluation, count(*), avg(reward), "
+        "min(reward), max(reward), count(CASE WHEN reward >= 1 THEN 1 END) FROM runs "
+        f"WHERE {where} AND version IS NOT NULL AND reward IS NOT NULL GROUP BY {by} {having} ORDER BY {by}"
     )
 
 
-def _clauses(wanted: RunFilter) -> tuple[list[str], list[Any]]:
+def _clauses(wanted: RunFilter, books: Books) -> tuple[list[str], list[Any]]:
     """Conditions of a query, and their values."""
     clauses: list[str] = []
     values: list[Any] = []
@@ -257,8 +260,8 @@ def _clauses(wanted: RunFilter) -> tuple[list[str], list[Any]]:
         add("evaluation = ?", int(wanted.kind == "evaluation"))
     if wanted.search:
         text = re.sub(r"([%_\\])", r"\\\1", writable(wanted.search))
-        begins = " OR ".join(f"{column} LIKE ? ESCAPE '\\'" for column in ("id", "scenario", "trajectory"))
-        words = [f'"{word}"{star}' for word, star in _WORD.findall(writable(wanted.search))]
-        inside = " OR number IN (SELECT rowid FROM run_texts WHERE run_texts MATCH ?)" if words else ""
-        add(f"({begins}{inside})", *[f"{text}%"] * 3, *([" ".join(words)] if words else []))
+        begins = " OR ".join(f"{column} {books.like} ? ESCAPE '\\'" for column in ("id", "scenario", "trajectory"))
+        words = words_of(writable(wanted.search))
+        inside = f" OR {books.has_words}" if words else ""
+        add(f"({begins}{inside})", *[f"{text}%"] * 3, *([books.words(words)] if words else []))
     return clauses, values

@@ -1,14 +1,14 @@
 """Rows of the list of runs, and what each source says of a run: registrations, rewards, traces, the ledger, steps.
 
-The list is made of what is recorded elsewhere, so that a page of it is one query. It lies in the file of the rollouts.
+The list is made of what is recorded elsewhere, so that a page of it is one query. It lies beside the registrations.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from typing import Any
 
+from trainer_server.ledger.storage.books import Connection, words_of
 from trainer_server.wire import RolloutScenario, RolloutSpec, RunTrace
 from trainer_server.wire.jsonl import to_json
 from trainer_server.wire.text import writable
@@ -17,7 +17,7 @@ _TEXT = 600
 """Characters of a run that a search looks at: the beginning of its task and of its answer."""
 
 
-def row_of(db: sqlite3.Connection, run_id: str, started: float | None = None) -> int:
+def row_of(db: Connection, run_id: str, started: float | None = None) -> int:
     """The number of a run's row, which is made where there is none, and its time of change, which is now.
 
     Args:
@@ -28,19 +28,20 @@ def row_of(db: sqlite3.Connection, run_id: str, started: float | None = None) ->
     now = time.time()
     query = (
         "INSERT INTO runs (id, started, changed) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
-        "changed = excluded.changed, started = min(started, excluded.started) RETURNING number"
+        "changed = excluded.changed, started = CASE WHEN excluded.started < runs.started THEN excluded.started "
+        "ELSE runs.started END RETURNING number"
     )
     began = now if started is None else started
     return int(db.execute(query, (writable(run_id), began, now)).fetchone()[0])
 
 
-def change(db: sqlite3.Connection, number: int, **columns: Any) -> None:
+def change(db: Connection, number: int, **columns: Any) -> None:
     """Sets columns of a run."""
     names = ", ".join(f"{name} = ?" for name in columns)
     db.execute(f"UPDATE runs SET {names} WHERE number = ?", (*columns.values(), number))
 
 
-def note_spec(db: sqlite3.Connection, run_id: str, spec: RolloutSpec) -> None:
+def note_spec(db: Connection, run_id: str, spec: RolloutSpec) -> None:
     """A run was registered, or its registration was changed."""
     number = row_of(db, run_id)
     change(db, number, evaluation=int(spec.evaluation))
@@ -48,12 +49,12 @@ def note_spec(db: sqlite3.Connection, run_id: str, spec: RolloutSpec) -> None:
         note_scenario(db, number, spec.scenario)
 
 
-def note_reward(db: sqlite3.Connection, run_id: str, reward: float, source: str) -> None:
+def note_reward(db: Connection, run_id: str, reward: float, source: str) -> None:
     """A run was given a reward."""
     change(db, row_of(db, run_id), reward=reward, rewarded_by=writable(source))
 
 
-def note_scenario(db: sqlite3.Connection, number: int, scenario: RolloutScenario, answer: str = "") -> None:
+def note_scenario(db: Connection, number: int, scenario: RolloutScenario, answer: str = "") -> None:
     """The task of a run became known."""
     if scenario.id:
         change(db, number, scenario=writable(scenario.id))
@@ -61,24 +62,26 @@ def note_scenario(db: sqlite3.Connection, number: int, scenario: RolloutScenario
     note_text(db, number, f"{task[:_TEXT]}\n{answer[:_TEXT]}" if scenario.input is not None else answer[:_TEXT])
 
 
-def note_text(db: sqlite3.Connection, number: int, text: str, *, only_first: bool = False) -> None:
+def note_text(db: Connection, number: int, text: str, *, only_first: bool = False) -> None:
     """What a search looks at. only_first: what is known already stays."""
     known = db.execute("SELECT 1 FROM run_texts WHERE rowid = ?", (number,)).fetchone()
     if text.strip() and not (known and only_first):
-        db.execute("INSERT OR REPLACE INTO run_texts (rowid, text) VALUES (?, ?)", (number, writable(text)))
+        db.execute("DELETE FROM run_texts WHERE rowid = ?", (number,))
+        words = " ".join(word for word, _ in words_of(writable(text)))
+        db.execute("INSERT INTO run_texts (rowid, text) VALUES (?, ?)", (number, words))
 
 
-def note_version(db: sqlite3.Connection, number: int, policy: str, version: int) -> None:
+def note_version(db: Connection, number: int, policy: str, version: int) -> None:
     """A version of a policy answered in a run. The first one is in the row, all are in a table of their own."""
-    db.execute("INSERT OR IGNORE INTO run_versions VALUES (?, ?, ?)", (number, policy, version))
+    db.execute("INSERT INTO run_versions VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (number, policy, version))
     query = (
-        "UPDATE runs SET several = several OR (policy IS NOT NULL AND (policy <> ?2 OR version <> ?3)), "
-        "version = iif(policy IS NULL, ?3, version), policy = coalesce(policy, ?2) WHERE number = ?1"
+        "UPDATE runs SET several = CASE WHEN policy <> ? OR version <> ? THEN 1 ELSE several END, "
+        "version = CASE WHEN policy IS NULL THEN ? ELSE version END, policy = coalesce(policy, ?) WHERE number = ?"
     )
-    db.execute(query, (number, policy, version))
+    db.execute(query, (policy, version, version, policy, number))
 
 
-def note_trace(db: sqlite3.Connection, run_id: str, trace: RunTrace, answer: str) -> int:
+def note_trace(db: Connection, run_id: str, trace: RunTrace, answer: str) -> int:
     """A client told what a run did. Returns the number of its row.
 
     Args:

@@ -34,8 +34,8 @@ class ServerConfig:
     logs: LogSettings = field(default_factory=LogSettings)
     drain: float = 10.0
     """Seconds that requests which are under way have to finish when the server is told to stop."""
-    ledger: str = "sqlite"
-    """Where completions are recorded: a name in `ledger.registry.LEDGERS`, or `module:factory`."""
+    ledger: str = field(default="sqlite", repr=False)
+    """Where completions are recorded: a name in `ledger.registry.LEDGERS`, `postgresql://…`, or `module:factory`."""
     engine: str = "vllm"
     """The kind of engine: a name in `engines.registry.ENGINES`, or `module:factory`."""
     engine_urls: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ import socket
 import uvicorn
 
 from trainer_server.engines.vllm.install import engine_python
+from trainer_server.ledger.registry import secrets_of
 from trainer_server.process import logs
 from trainer_server.process.files import write_atomic
 from trainer_server.server.access.auth import ensure_token
@@ -39,7 +40,7 @@ def serve(config: ServerConfig) -> None:
         ConfigError, EngineError, LedgerError: Settings that cannot work; raised before it serves.
     """
     logs.configure(config.logs)
-    logs.secrets.keep(config.engine_api_key, config.teacher_api_key)
+    logs.secrets.keep(config.engine_api_key, config.teacher_api_key, *secrets_of(config.ledger))
     if tracing.on(SERVICE):
         logs.context.append(tracing.ids)
     raise_file_limit()

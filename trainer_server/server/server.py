@@ -27,7 +27,7 @@ from trainer_server.jobs.supervisor import TrainerSettings
 from trainer_server.ledger.archive import Archive
 from trainer_server.ledger.draws import Draws
 from trainer_server.ledger.redaction import Redaction
-from trainer_server.ledger.registry import ledger_factory, open_ledger
+from trainer_server.ledger.registry import ledger_factory, open_books, open_ledger
 from trainer_server.ledger.rollouts import RolloutBook
 from trainer_server.ledger.run_book import RunBook
 from trainer_server.policies.canary import Canary
@@ -73,9 +73,10 @@ class Server:
         check_names(config)
         self.ledger = open_ledger(config.ledger, home)  # before a model is downloaded
         self.redaction = Redaction(config.redact)
-        self.rollouts = RolloutBook(home.rollouts, self.redaction)
-        self.runs = RunBook(home.rollouts, self.redaction)
-        self.draws = Draws(home.rollouts)
+        self.books = open_books(config.ledger, home)
+        self.rollouts = RolloutBook(self.books, self.redaction)
+        self.runs = RunBook(self.books, self.redaction)
+        self.draws = Draws(self.books)
         base = resolve_base(config)
         self.identity = Identity(server_id(home), base, base.tokenizer_fingerprint())
         self.fingerprint = base.fingerprint()
@@ -241,6 +242,7 @@ class Server:
         await self.job_log.close()
         await self.recorder.close()
         await asyncio.to_thread(self.ledger.close)
+        await asyncio.to_thread(self.books.close)
 
     async def _start_engines(self) -> None:
         started = (engine.start(log.info) for engine in self.engines)

@@ -16,7 +16,7 @@ import torch
 
 from trainer_server.jobs.board import CANCELLED, JobBoard, JobFile, Trained
 from trainer_server.ledger.base import Ledger
-from trainer_server.ledger.registry import LEDGERS, open_ledger
+from trainer_server.ledger.registry import ADDRESS, LEDGERS, open_ledger
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
 from trainer_server.process.files import write_atomic
@@ -199,7 +199,11 @@ def main() -> None:
     parser.add_argument("--base-model", required=True, help="its name; completions of other base models are refused")
     parser.add_argument("--tokenizer", required=True, help="fingerprint; completions of other tokenizers are refused")
     parser.add_argument("--revision", help="commit of a base model from the hub; versions carry it")
-    parser.add_argument("--ledger", default="sqlite", help=f"{', '.join(LEDGERS)}, or module:factory")
+    parser.add_argument(
+        "--ledger",
+        default=os.environ.get(ADDRESS, "sqlite"),
+        help=f"{', '.join(LEDGERS)}, or module:factory; the address of a PostgreSQL database in {ADDRESS}",
+    )
     dtype = "bfloat16" if torch.cuda.is_available() else cpu_dtype()
     parser.add_argument(
         "--dtype", default=dtype, choices=get_args(DType), help=f"of the base model (on this machine {dtype})"

@@ -16,6 +16,7 @@ from tests.support.trainer_server import TrainerServer
 from trainer_server.ledger.redaction import Redaction
 from trainer_server.ledger.rollouts import RolloutBook
 from trainer_server.ledger.run_book import RunBook
+from trainer_server.ledger.sqlite import SQLiteBooks
 from trainer_server.wire import ConfigError, Reward, RolloutSpec, RunTrace
 
 MARK = "secret-4711"
@@ -65,11 +66,12 @@ def test_a_function_that_fails_lets_no_text_through(caplog: pytest.LogCaptureFix
         assert changed.message == {"role": "assistant", "content": "[not stored: redaction failed]"}
         assert caplog.text.count(why) == 1
     assert MARK not in caplog.text
-    book = RolloutBook(tmp_path / "r.sqlite", redaction)
+    books = SQLiteBooks(tmp_path / "r.sqlite")
+    book = RolloutBook(books, redaction)
     book.register("ro", RolloutSpec(metadata={"a": MARK}))
     book.reward("ro", Reward(reward=1.0, reason=MARK), [])
     scenario: Any = {"id": "s", "input": MARK}
-    RunBook(tmp_path / "r.sqlite", redaction).trace("ro", RunTrace(id="t", scenario=scenario, started=1.0), MARK)
+    RunBook(books, redaction).trace("ro", RunTrace(id="t", scenario=scenario, started=1.0), MARK)
     assert files_with(tmp_path, MARK) == []
 
 

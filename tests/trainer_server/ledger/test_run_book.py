@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.support.ledger_rows import row
-from trainer_server.ledger.base import ListsCompletions, Recorded
+from trainer_server.ledger.base import Recorded
 from trainer_server.ledger.rollouts import RolloutBook
 from trainer_server.ledger.run_book import RunBook, SentReference
 from trainer_server.ledger.run_list import RunFilter, RunList, RunRow
-from trainer_server.ledger.sqlite import SQLiteLedger
-from trainer_server.wire import Reward, RolloutScenario, RolloutSpec, RunTrace
+from trainer_server.ledger.sqlite import SQLiteBooks
+from trainer_server.ledger.storage.books import Books
+from trainer_server.wire import Gone, Reward, RolloutScenario, RolloutSpec, RunTrace
 
 
 def answered(place: int, rollout: str | None = "a", **given: object) -> Recorded:
@@ -38,8 +41,8 @@ def the_run(book: RunBook, run_id: str = "a") -> RunRow:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> RunBook:
-    return RunBook(tmp_path / "rollouts.sqlite")
+def book(books: Books) -> RunBook:
+    return RunBook(books)
 
 
 def test_completions_of_the_ledger_make_runs(book: RunBook) -> None:
@@ -52,14 +55,25 @@ def test_completions_of_the_ledger_make_runs(book: RunBook) -> None:
     assert RunList(book).minutes(0) == [(1, 4, 20, 1)]
 
 
-async def test_the_sqlite_ledger_lists_what_it_recorded_in_order(tmp_path: Path) -> None:
-    ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
-    assert isinstance(ledger, ListsCompletions)
-    await ledger.add(*(row(f"c{number}").model_copy(update={"rollout": "r"}) for number in range(3)))
-    first = ledger.recorded(0, 2)
-    assert [(one.rollout, one.policy, one.version, one.tokens) for one in first] == [("r", "agent", 1, 2)] * 2
-    assert len(ledger.recorded(first[-1].place, 10)) == 1
-    ledger.close()
+def test_completions_that_another_server_took_into_the_list_are_not_counted_twice(book: RunBook) -> None:
+    book.follow([answered(1), answered(2)])
+    book.follow([answered(1), answered(2), answered(3)])
+    assert the_run(book).calls == 3
+    assert RunList(book).minutes(0) == [(1, 3, 15, 0)]
+
+
+def test_servers_that_write_at_once_wait_for_one_another(books: Books) -> None:
+    rollouts, book = RolloutBook(books), RunBook(books)
+
+    def write(number: int) -> None:
+        rollouts.register(f"r{number % 3}", RolloutSpec(scenario=RolloutScenario(id="s", input=f"task {number}")))
+        rollouts.reward(f"r{number % 3}", Reward(reward=1.0), ["agent"])
+        book.trace(f"r{number % 3}", trace(reward=0.5))
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(write, range(30)))
+    assert [len(rollouts.rewards(f"r{number}")) for number in range(3)] == [10, 10, 10]
+    assert RunList(book).count() == 3
 
 
 def test_a_trace_comes_back_as_it_was_and_another_takes_its_place(book: RunBook) -> None:
@@ -87,8 +101,8 @@ def test_what_a_client_told_of_a_failure_counts_more_than_a_broken_answer(book: 
     assert the_run(book).failed is None
 
 
-def test_registrations_and_rewards_are_in_the_list_at_once(tmp_path: Path) -> None:
-    rollouts, book = RolloutBook(tmp_path / "r.sqlite"), RunBook(tmp_path / "r.sqlite")
+def test_registrations_and_rewards_are_in_the_list_at_once(books: Books) -> None:
+    rollouts, book = RolloutBook(books), RunBook(books)
     rollouts.register("a", RolloutSpec(scenario=RolloutScenario(id="s", input="look"), evaluation=True))
     rollouts.reward("a", Reward(reward=0.25, source="person"), ["agent"])
     run = the_run(book)
@@ -97,13 +111,12 @@ def test_registrations_and_rewards_are_in_the_list_at_once(tmp_path: Path) -> No
 
 
 def test_rollouts_from_before_there_was_a_list_are_taken_up(tmp_path: Path) -> None:
-    rollouts = RolloutBook(tmp_path / "r.sqlite")
+    rollouts = RolloutBook(SQLiteBooks(tmp_path / "r.sqlite"))
     rollouts.register("a", RolloutSpec(scenario=RolloutScenario(id="s")))
     rollouts.reward("a", Reward(reward=0.5), [])
-    with rollouts._file.opened() as db, db:
-        db.execute("DROP TABLE runs")
-        db.execute("PRAGMA user_version = 0")
-    run = the_run(RunBook(tmp_path / "r.sqlite"))
+    with closing(sqlite3.connect(tmp_path / "r.sqlite")) as db:
+        db.executescript("DROP TABLE runs; PRAGMA user_version = 0")
+    run = the_run(RunBook(SQLiteBooks(tmp_path / "r.sqlite")))
     assert (run.scenario, run.reward, run.rewarded_by) == ("s", 0.5, "http")
 
 
@@ -119,11 +132,11 @@ def test_a_step_says_which_runs_it_was_sent(book: RunBook) -> None:
 def test_runs_are_kept_as_long_as_rollouts(book: RunBook) -> None:
     book.trace("a", trace())
     assert book.purge(days=1) == 0
-    with book.opened() as db, db:
+    with book.books.writing() as db:
         db.execute("UPDATE runs SET changed = 0")
     assert book.purge(days=1) == 1
     assert (RunList(book).run("a"), book.traced("a")) == (None, None)
-    with book.opened() as db:
+    with book.books.reading() as db:
         left = [
             db.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
             for name in ("run_traces", "run_texts", "run_versions")
@@ -138,3 +151,16 @@ def test_half_a_surrogate_pair_harms_nothing(book: RunBook) -> None:
     book.follow([answered(1, text="\ud83d")])
     assert book.traced("a") == given
     assert [one.id for one in RunList(book).page(RunFilter(search="\ud83d")).runs] == ["a"]
+
+
+def test_what_is_erased_is_gone_and_not_told_again(book: RunBook) -> None:
+    names = [f"run-{number}" for number in range(1200)]
+    book.follow([answered(place, rollout=name) for place, name in enumerate(names, start=1)])
+    book.trace(names[0], trace())
+    assert book.of_policy("agent") == set(names)
+    assert book.erase(names[:-1], "agent") == 1199
+    assert book.overwrite()
+    assert [one.id for one in RunList(book).page(RunFilter()).runs] == names[-1:]
+    assert RunList(book).minutes(0) == []
+    with pytest.raises(Gone):
+        book.trace(names[0], trace())

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.versions import publish
 from trainer_server.ledger.draws import Draws
+from trainer_server.ledger.sqlite import SQLiteBooks
 from trainer_server.policies.canary import Canary, in_canary
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
@@ -52,7 +53,7 @@ def server(store: AdapterStore, tried: Candidate | None, ledger: Recorded | None
     names.newest["agent"] = 3
     names.promote("agent", store.promoted("agent"))
     names.try_candidate("agent", store.candidate("agent"))
-    draws = Draws(store.root.parent / "rollouts.sqlite")
+    draws = Draws(SQLiteBooks(store.root.parent / "rollouts.sqlite"))
     made: Any = ledger or Recorded()
     return Canary(names=names, leases=Leases(900), draws=draws, ledger=made, store=store)
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-import queue
 import sqlite3
-import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -14,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer_server.ledger.base import RETENTION_DAYS, LedgerError, Recorded
-from trainer_server.ledger.sqlite.old_months import OldMonth
-from trainer_server.ledger.sqlite.slices import delete_in_slices, keep_place
+from trainer_server.ledger.sqlite.old_months import OldMonth, keep_place
+from trainer_server.ledger.storage.group_commit import GroupCommit
+from trainer_server.ledger.storage.slices import delete_in_slices
 from trainer_server.wire import Completion
 from trainer_server.wire.home import create_private, overwrite_deleted
 from trainer_server.wire.jsonl import from_json, to_json
@@ -47,21 +45,12 @@ INSERT OR REPLACE INTO completions (rowid, id, created, policy, version, rollout
 """
 """SQLite by itself would give the place of the newest row again after that row was deleted, and whoever reads in the
 order of places (`recorded`) would miss the next one."""
-_BATCH = 512
-"""Largest number of rows in one transaction."""
-
-_Entry = tuple[Completion, asyncio.Future[None]]
-"""A completion, and the future that is resolved once it is on disk."""
-
 _CHUNK = 500
 """Ids in one SELECT: SQLite limits the variables of a statement."""
 
 
 class SQLiteLedger:
     """A ledger in one SQLite file; see `Ledger` for its methods.
-
-    Rows that arrive during a commit share the next commit (group commit). A thread writes them. The first `add` starts
-    it, so that a process that only reads has no such thread.
 
     Args:
         path: The file. It is created if it does not exist.
@@ -73,8 +62,8 @@ class SQLiteLedger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._commits = GroupCommit(self._write, self._finish)
+        self._writer: sqlite3.Connection | None = None
         try:
             create_private(path)
             with closing(sqlite3.connect(path, timeout=30)) as db:
@@ -83,14 +72,7 @@ class SQLiteLedger:
             raise LedgerError(f"the ledger at {path} cannot be opened: {error}") from error
 
     async def add(self, *completions: Completion) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._write, name="ledger", daemon=True)
-            self._thread.start()
-        loop = asyncio.get_running_loop()
-        committed = [loop.create_future() for _ in completions]
-        for pair in zip(completions, committed, strict=True):
-            self._queue.put(pair)
-        await asyncio.gather(*committed)
+        await self._commits.add(completions)
 
     def read(self, ids: Sequence[str]) -> dict[str, Completion]:
         rows = self._select("SELECT id, record FROM completions WHERE id IN ({})", ids)
@@ -174,11 +156,7 @@ class SQLiteLedger:
             raise LedgerError(f"completions in {self.path} cannot be deleted: {error}. Ask again") from error
 
     def close(self) -> None:
-        if self._thread is None:
-            return
-        self._queue.put(None)
-        self._thread.join()
-        self._thread = None
+        self._commits.close()
 
     def _select(self, statement: str, ids: Sequence[str | int]) -> list[tuple[Any, ...]]:
         """Rows of a statement, in which `{}` stands for values. Opens a new connection, so any thread may call it."""
@@ -197,24 +175,19 @@ class SQLiteLedger:
         except sqlite3.Error as error:
             raise LedgerError(f"the ledger at {self.path} cannot be read: {error}") from error
 
-    def _write(self) -> None:
-        db: sqlite3.Connection | None = None
-        last = False
-        while not last and (first := self._queue.get()) is not None:
-            batch = [first]
-            while len(batch) < _BATCH and not self._queue.empty():
-                if (more := self._queue.get()) is None:
-                    last = True
-                    break
-                batch.append(more)
-            try:
-                db = db or self._open()
-            except sqlite3.Error as failure:  # too many open files, say; the next batch tries again
-                self._settle(batch, failure)
-            else:
-                self._commit(db, batch)
-        if db is not None:
-            db.close()
+    def _write(self, completions: Sequence[Completion]) -> None:
+        try:
+            if self._writer is None:
+                self._writer = self._open()
+            with self._writer as db:
+                db.executemany(_INSERT, map(_row, completions))
+        except sqlite3.Error as failure:  # too many open files, say; the next call tries again
+            raise LedgerError(f"the ledger at {self.path} cannot be written: {failure}") from failure
+
+    def _finish(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
     def _open(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, timeout=30)
@@ -225,33 +198,6 @@ class SQLiteLedger:
             db.close()
             raise
         return db
-
-    def _commit(self, db: sqlite3.Connection, batch: Sequence[_Entry]) -> None:
-        """Writes rows in one transaction, and resolves the futures of the callers of `add`."""
-        error: Exception | None = None
-        try:
-            with db:
-                db.executemany(
-                    _INSERT,
-                    (_row(completion) for completion, _ in batch),
-                )
-        except sqlite3.Error as failure:
-            self._settle(batch, failure)
-            return
-        except Exception as failure:  # one row is at fault: the thread must go on, or every later answer would hang
-            if len(batch) > 1:
-                for entry in batch:
-                    self._commit(db, [entry])
-                return
-            error = LedgerError(f"{batch[0][0].id} cannot be written to the ledger: {failure}")
-        for _, future in batch:
-            _resolve(future, error)
-
-    def _settle(self, batch: Sequence[_Entry], failure: sqlite3.Error) -> None:
-        """Tells the callers of `add` that SQLite failed."""
-        error = LedgerError(f"the ledger at {self.path} cannot be written: {failure}")
-        for _, future in batch:
-            _resolve(future, error)
 
 
 def _delete_oldest(db: sqlite3.Connection, before: float, most: int) -> int:
@@ -291,18 +237,3 @@ def _row(completion: Completion) -> tuple[object, ...]:
         completion.status,
         to_json(completion),
     )
-
-
-def _resolve(future: asyncio.Future[None], error: Exception | None) -> None:
-    def settle() -> None:
-        if future.done():  # the request was cancelled meanwhile; the row is written all the same
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-    try:
-        future.get_loop().call_soon_threadsafe(settle)
-    except RuntimeError:  # the loop is closed: no caller waits any more
-        return

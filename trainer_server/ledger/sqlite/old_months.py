@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 
-from trainer_server.ledger.sqlite.slices import delete_in_slices, keep_place
+from trainer_server.ledger.storage.slices import delete_in_slices
 
 Row = tuple[str, float, str | None, int | None, str | None, str, str]
 """A row of the ledger: the values of COLUMNS."""
@@ -74,3 +74,11 @@ def beginning(month: str, *, later: int = 0) -> float:
     """
     year, number = divmod(int(month[:4]) * 12 + int(month[5:]) - 1 + later, 12)
     return datetime(year, number + 1, 1, tzinfo=UTC).timestamp()
+
+
+def keep_place(db: sqlite3.Connection) -> None:
+    """Notes the place of a ledger's newest row, before it may be deleted. In a transaction."""
+    (last,) = db.execute("SELECT max(rowid) FROM completions").fetchone()
+    if last is not None:
+        db.execute("DELETE FROM places WHERE last < ?", (last,))
+        db.execute("INSERT INTO places SELECT ? WHERE NOT EXISTS (SELECT 1 FROM places)", (last,))

@@ -1,13 +1,10 @@
-"""The SQLite file beside the ledger: registrations and rewards of rollouts, the list of runs, and draws.
-
-Each use has a connection of its own. What is committed survives a crash.
-"""
+"""The books in one SQLite file beside the ledger. Each use has a connection of its own."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -89,42 +86,60 @@ _ERASED = "CREATE TABLE IF NOT EXISTS erased (rollout TEXT PRIMARY KEY) STRICT, 
 SCHEMA = DatabaseSchema(script(_FIRST), script(_BY_AGE), script(_ERASED))
 
 
-class LedgerFile:
-    """The file, for one of those who use it. Any thread may do so; this process is the only writer.
-
-    `lock` is for those who write, or read and then write.
+class SQLiteBooks:
+    """The books in a SQLite file; see `Books`. This process is the only writer.
 
     Args:
         path: The file. It is created if it does not exist.
-        content: What is used of it, for messages.
 
     Raises:
         LedgerError: The file cannot be made or opened.
         NewerSchema: A newer release wrote it.
     """
 
-    def __init__(self, path: Path, content: str) -> None:
-        self._path, self._content = path, content
-        self.lock = threading.Lock()
+    shared = False
+    like = "LIKE"
+    has_words = "number IN (SELECT rowid FROM run_texts WHERE run_texts MATCH ?)"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
         try:
             create_private(path)
         except OSError as error:
-            raise LedgerError(f"the {content} at {path} cannot be opened: {error}") from error
-        with self.opened() as db:
+            raise LedgerError(f"the rollouts at {path} cannot be opened: {error}") from error
+        with self._opened() as db:
             SCHEMA.bring_up(db, path)
 
-    def overwrite(self) -> bool:
-        """Leaves nothing of what was deleted in the file; see `overwrite_deleted`. Raises LedgerError."""
-        with self.lock, self.opened() as db:
-            return overwrite_deleted(db)
+    def words(self, wanted: Sequence[tuple[str, bool]]) -> str:
+        return " ".join(f'"{word}"{"*" if begins else ""}' for word, begins in wanted)
 
     @contextmanager
-    def opened(self) -> Iterator[sqlite3.Connection]:
-        """A connection, closed at the end of the block. Raises LedgerError if the file cannot be read or written."""
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        with self._opened() as db:
+            db.execute("PRAGMA query_only = 1")
+            yield db
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._opened() as db, db:
+            yield db
+
+    def overwrite(self) -> bool:
+        with self._lock, self._opened() as db:
+            with db:
+                db.execute("INSERT INTO run_texts (run_texts) VALUES ('optimize')")  # its index keeps deleted words
+            return overwrite_deleted(db)
+
+    def close(self) -> None:
+        pass
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
         try:
             with closing(sqlite3.connect(self._path, timeout=30)) as db:
                 db.execute("PRAGMA synchronous=FULL")
                 db.execute("PRAGMA secure_delete=ON")
                 yield db
         except sqlite3.Error as error:
-            raise LedgerError(f"the {self._content} in {self._path} cannot be read or written: {error}") from error
+            raise LedgerError(f"the rollouts in {self._path} cannot be read or written: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable
 
@@ -16,7 +15,7 @@ def delete_in_slices(delete: Callable[[int], int]) -> int:
     """Deletes rows a few at a time.
 
     SQLite does not queue writers: one that waits looks again after some milliseconds. So each slice is followed by a
-    pause as long as the slice took.
+    pause as long as the slice took. That also leaves a database server half of its time for others.
 
     Args:
         delete: Deletes at most so many rows, in a transaction of its own, and returns how many. Fewer end the deletion.
@@ -34,11 +33,3 @@ def delete_in_slices(delete: Callable[[int], int]) -> int:
             return deleted
         time.sleep(spent)
         rows = max(_FEWEST, min(_MOST, int(rows * _HELD / max(spent, 1e-6))))
-
-
-def keep_place(db: sqlite3.Connection) -> None:
-    """Notes the place of a ledger's newest row, before it may be deleted. In a transaction."""
-    (last,) = db.execute("SELECT max(rowid) FROM completions").fetchone()
-    if last is not None:
-        db.execute("DELETE FROM places WHERE last < ?", (last,))
-        db.execute("INSERT INTO places SELECT ? WHERE NOT EXISTS (SELECT 1 FROM places)", (last,))

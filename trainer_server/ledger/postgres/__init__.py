@@ -1,0 +1,7 @@
+"""The ledger and the books in a PostgreSQL database. Needs psycopg: `pip install 'art-langgraph[postgres]'`."""
+
+from trainer_server.ledger.postgres.books import PostgresBooks
+from trainer_server.ledger.postgres.database import shown
+from trainer_server.ledger.postgres.ledger import PostgresLedger
+
+__all__ = ["PostgresBooks", "PostgresLedger", "shown"]

@@ -1,0 +1,161 @@
+"""A PostgreSQL database: its address without secrets, connections, and the tables of this release.
+
+All tables are in the schema `art_langgraph`. Several servers may use a database at once; they are then one fleet.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg_pool import ConnectionPool
+
+from trainer_server.ledger.base import LedgerError
+from trainer_server.wire import ConfigError
+from trainer_server.wire.errors import NewerSchema
+
+Db = psycopg.Connection[tuple[Any, ...]]
+
+SCHEMA = "art_langgraph"
+_CONNECTIONS = 8
+"""Most connections of a pool."""
+_WAIT = 10.0
+"""Seconds until a database that does not answer is an error."""
+_SESSION = f"""
+SET search_path TO {SCHEMA};
+SET default_transaction_isolation TO 'read committed';
+SET lock_timeout TO '30s';
+SET idle_in_transaction_session_timeout TO '30s';
+SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
+"""
+"""Settings of a connection, whatever the database, the role or the address set. A commit is on disk when it returns. A
+server that stops in the middle of a transaction holds others up for 30 seconds at most."""
+_MIGRATING = 0x6172_7401
+"""Key of the advisory lock that is held while tables are made."""
+
+
+def shown(url: str) -> str:
+    """A database as messages name it: without user, password and options.
+
+    Raises:
+        ConfigError: The address cannot be read.
+    """
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:  # its message quotes parts of the address
+        raise ConfigError(
+            "--ledger postgresql://…: libpq cannot read this address: write postgresql://USER@HOST:PORT/DATABASE, with "
+            "characters such as / @ : # in user or password escaped (%2F %40 %3A %23)"
+        ) from None
+    name = parts.get("dbname") or os.environ.get("PGDATABASE") or parts.get("user") or "of the user's name"
+    host = parts.get("host") or parts.get("hostaddr") or os.environ.get("PGHOST") or "the local socket"
+    port = parts.get("port") or os.environ.get("PGPORT") or 5432
+    return f"the PostgreSQL database {name} on {host}:{port}"
+
+
+class Database:
+    """Connections to a database. Any thread may call it.
+
+    Args:
+        url: `postgresql://…`, as libpq reads it.
+        part: Names the tables that are used, for their schema number.
+        migrations: The changes of these tables, oldest first. To change tables, add one at the end; never change one
+            that was released.
+
+    Attributes:
+        shown: The database as messages name it.
+
+    Raises:
+        ConfigError: The address cannot be read.
+        LedgerError: The database cannot be reached, or its tables cannot be made.
+        NewerSchema: A newer release made its tables.
+    """
+
+    def __init__(self, url: str, part: str, migrations: Sequence[str]) -> None:
+        self.shown = shown(url)
+        self._url = url
+        with self.errors("opened"), self.connect() as db:
+            _bring_up(db, part, migrations, self.shown)
+        self._pool = ConnectionPool(
+            url,
+            kwargs={"autocommit": True, "connect_timeout": int(_WAIT), "client_encoding": "utf8"},
+            connection_class=Db,
+            configure=_configure,
+            check=ConnectionPool.check_connection,
+            min_size=0,
+            max_size=_CONNECTIONS,
+            timeout=_WAIT,
+            open=True,
+        )
+
+    def connect(self) -> Db:
+        """A connection of the caller's own, in autocommit mode. Raises psycopg.Error."""
+        db = Db.connect(self._url, autocommit=True, connect_timeout=int(_WAIT), client_encoding="utf8")
+        try:
+            _configure(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    @contextmanager
+    def opened(self, done: str = "read or written") -> Iterator[Db]:
+        """A connection, in use by nobody else until the block ends. Raises LedgerError if the database fails.
+
+        Args:
+            done: What is done with the database, for the message.
+        """
+        with self.errors(done), self._pool.connection() as db:
+            yield db
+
+    @contextmanager
+    def errors(self, done: str) -> Iterator[None]:
+        """Makes LedgerErrors of those of the database."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise LedgerError(f"{self.shown} cannot be {done}: {reason(error)}") from error
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._pool.close()
+
+
+def reason(error: psycopg.Error) -> str:
+    """What went wrong, in one line."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def storable(text: str) -> str:
+    """A text that PostgreSQL can hold: it has no character 0."""
+    return text.replace("\0", "\ufffd")
+
+
+def _configure(db: Db) -> None:
+    db.execute(_SESSION)
+
+
+def _bring_up(db: Db, part: str, migrations: Sequence[str], name: str) -> None:
+    """Brings tables to those of this release, in one transaction. Several servers may do so at once."""
+    (encoding,) = db.execute("SELECT current_setting('server_encoding')").fetchone() or ("",)
+    if encoding != "UTF8":
+        raise LedgerError(f"{name} has the encoding {encoding}: create one with ENCODING 'UTF8' TEMPLATE template0")
+    with db.transaction():
+        db.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
+        row = db.execute("SELECT to_regclass(%s)", (f"{SCHEMA}.schemas",)).fetchone()
+        if row is None or row[0] is None:  # a role that may not make a schema can use one that an administrator made
+            db.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+            db.execute("CREATE TABLE schemas (part TEXT PRIMARY KEY, number INTEGER NOT NULL)")
+        row = db.execute("SELECT number FROM schemas WHERE part = %s", (part,)).fetchone()
+        found = row[0] if row else 0
+        if found > len(migrations):
+            raise NewerSchema(f"the {part} in {name}", found, len(migrations))
+        for migration in migrations[found:]:
+            db.execute(migration)  # type: ignore[call-overload]
+        query = "INSERT INTO schemas VALUES (%s, %s) ON CONFLICT (part) DO UPDATE SET number = excluded.number"
+        db.execute(query, (part, len(migrations)))

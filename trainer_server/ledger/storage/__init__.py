@@ -1,0 +1,1 @@
+"""What ledgers in SQLite and in PostgreSQL have in common."""

@@ -1,0 +1,96 @@
+"""Group commit: completions that arrive while others are being written share the next transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Sequence
+
+from trainer_server.ledger.base import LedgerError
+from trainer_server.wire import Completion
+
+_BATCH = 512
+"""Largest number of rows in one transaction."""
+
+_Entry = tuple[Completion, asyncio.Future[None]]
+"""A completion, and the future that is resolved once it is durable."""
+
+
+class GroupCommit:
+    """Writes completions on a thread of its own, which the first `add` starts. A process that only reads has no such
+    thread.
+
+    Args:
+        write: Writes completions in one transaction, and returns once they are durable. A LedgerError says that none of
+            them could be written. Any other exception says that one of them is at fault: each is then written by
+            itself. It is called on the thread.
+        finish: Called on the thread at its end.
+    """
+
+    def __init__(self, write: Callable[[Sequence[Completion]], None], finish: Callable[[], None]) -> None:
+        self._write, self._finish = write, finish
+        self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def add(self, completions: Sequence[Completion]) -> None:
+        """Returns once the completions are durable. Raises LedgerError if one of them could not be written."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
+            self._thread.start()
+        loop = asyncio.get_running_loop()
+        committed = [loop.create_future() for _ in completions]
+        for pair in zip(completions, committed, strict=True):
+            self._queue.put(pair)
+        await asyncio.gather(*committed)
+
+    def close(self) -> None:
+        """Writes what is still queued, and ends the thread."""
+        if self._thread is None:
+            return
+        self._queue.put(None)
+        self._thread.join()
+        self._thread = None
+
+    def _run(self) -> None:
+        last = False
+        while not last and (first := self._queue.get()) is not None:
+            batch = [first]
+            while len(batch) < _BATCH and not self._queue.empty():
+                if (more := self._queue.get()) is None:
+                    last = True
+                    break
+                batch.append(more)
+            self._commit(batch)
+        self._finish()
+
+    def _commit(self, batch: Sequence[_Entry]) -> None:
+        """Writes rows in one transaction, and resolves the futures of the callers of `add`."""
+        error: Exception | None = None
+        try:
+            self._write([completion for completion, _ in batch])
+        except LedgerError as failure:
+            error = failure
+        except Exception as failure:  # one row is at fault: the thread must go on, or every later answer would hang
+            if len(batch) > 1:
+                for entry in batch:
+                    self._commit([entry])
+                return
+            error = LedgerError(f"{batch[0][0].id} cannot be written to the ledger: {failure}")
+        for _, future in batch:
+            _resolve(future, error)
+
+
+def _resolve(future: asyncio.Future[None], error: Exception | None) -> None:
+    def settle() -> None:
+        if future.done():  # the request was cancelled meanwhile; the row is written all the same
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    try:
+        future.get_loop().call_soon_threadsafe(settle)
+    except RuntimeError:  # the loop is closed: no caller waits any more
+        return
