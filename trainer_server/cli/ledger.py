@@ -24,6 +24,9 @@ def archive_command(
     ] = 1,
     as_json: JsonOption = False,
     home: HomeOption = None,
+    name: Annotated[
+        str, typer.Option("--ledger", help="As `serve` has it: `sqlite`, or postgresql://….", envvar="ART_LEDGER")
+    ] = "sqlite",
 ) -> None:
     """Move earlier months of the ledger to archive/YYYY-MM.parquet. The server may run, and go on answering.
 
@@ -36,21 +39,24 @@ def archive_command(
     from trainer_server.jobs.board import JobBoard
     from trainer_server.jobs.open_jobs import OpenJobs
     from trainer_server.ledger.archive import Archive, archive_months
-    from trainer_server.ledger.sqlite import SQLiteLedger
-    from trainer_server.ledger.sqlite.old_months import beginning
+    from trainer_server.ledger.registry import open_ledger
+    from trainer_server.ledger.storage.months import GivesMonths, beginning, month_of
 
     paths = Home.find(home)
-    if not paths.ledger.exists():
+    if name == "sqlite" and not paths.ledger.exists():
         raise ConfigError(f"{paths.root} has no ledger.sqlite: name the home of a server with --home or ART_HOME")
-    before = beginning(f"{datetime.fromtimestamp(time.time(), UTC):%Y-%m}", later=-months)
+    before = beginning(month_of(time.time()), later=-months)
     console, moved = Console(stderr=True), dict[str, int]()
     with audited(paths, "ledger.archive", f"{months} months stay"), console.status("archiving"):
-        ledger, archive = SQLiteLedger(paths.ledger), Archive(paths.archive)
+        ledger, archive = open_ledger(name, paths), Archive(paths.archive)
+        if not isinstance(ledger, GivesMonths):
+            raise ConfigError(f"the ledger ({type(ledger).__name__}) gives no months to an archive (GivesMonths)")
         keep = OpenJobs(JobBoard(paths.jobs), ledger).completions()
         for month, count in archive_months(ledger, archive, before, keep=keep):
             moved[month] = count
             if not as_json:
                 print(f"{month}: {count:,} completions in {archive.path(month)}")
+        ledger.close()
     if as_json:
         print(json.dumps({"directory": str(paths.archive), "completions": moved}))
     elif not moved:

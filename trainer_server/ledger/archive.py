@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_server.ledger.base import LedgerError
-from trainer_server.ledger.sqlite import SQLiteLedger
-from trainer_server.ledger.sqlite.old_months import COLUMNS, OldMonth, Row
+from trainer_server.ledger.storage.months import COLUMNS, GivesMonths, Month, Row
 from trainer_server.wire import Completion
 from trainer_server.wire.jsonl import from_json
 
@@ -144,7 +143,7 @@ class Archive:
 
 
 def archive_months(
-    ledger: SQLiteLedger, archive: Archive, before: float, *, keep: Collection[str] = ()
+    ledger: GivesMonths, archive: Archive, before: float, *, keep: Collection[str] = ()
 ) -> Iterator[tuple[str, int]]:
     """Moves completions from the ledger to the archive, a month after another. The server may run.
 
@@ -172,7 +171,7 @@ def archive_months(
         yield month.name, moved
 
 
-def _joined(month: OldMonth, archive: Archive) -> Iterator[Row]:
+def _joined(month: Month, archive: Archive) -> Iterator[Row]:
     """The rows of a month: those of the ledger, and those that were archived before."""
     yield from month.rows()
     if month.name is not None and archive.path(month.name).exists():

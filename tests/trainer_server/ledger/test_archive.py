@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.ledger_rows import row
+from tests.support.ledger_tests import Place
+from tests.support.postgres import DATABASES
 from trainer_server.ledger import archive as archive_module
 from trainer_server.ledger.archive import Archive, archive_months
 from trainer_server.ledger.base import LedgerError
-from trainer_server.ledger.sqlite import SQLiteLedger
-from trainer_server.ledger.sqlite.old_months import beginning
+from trainer_server.ledger.storage.months import beginning
 from trainer_server.wire import Completion
 
 NOW = beginning("2026-06")
@@ -28,13 +32,17 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from trainer_server.ledger import archive
-from trainer_server.ledger.sqlite import SQLiteLedger
-from trainer_server.ledger.sqlite.old_months import OldMonth
+from trainer_server.ledger.registry import open_ledger
+from trainer_server.wire import Home
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
-home, stage, before = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+home, stage, before, name = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), os.environ["ART_LEDGER"]
+if name == "sqlite":
+    from trainer_server.ledger.sqlite.old_months import OldMonth
+else:
+    from trainer_server.ledger.postgres.old_months import OldMonth
 rows, delete, deleted = OldMonth.rows, OldMonth._delete, []
 
 def some(self):
@@ -54,7 +62,7 @@ if stage == "renamed":
     archive._flush = die
 if stage == "partly deleted":
     OldMonth._delete = once
-list(archive.archive_months(SQLiteLedger(home / "ledger.sqlite"), archive.Archive(home / "archive"), before))
+list(archive.archive_months(open_ledger(name, Home(home)), archive.Archive(home / "archive"), before))
 """
 
 
@@ -62,8 +70,17 @@ def made(one: str, created: float) -> Completion:
     return row(one, created).model_copy(update={"rollout": f"ro-{one}", "hint": "half a pair: \ud83d", "version": None})
 
 
-async def filled(home: Path, *rows: Completion) -> SQLiteLedger:
-    ledger = SQLiteLedger(home / "ledger.sqlite")
+@pytest.fixture(params=DATABASES)
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """A ledger in SQLite, and in PostgreSQL."""
+    name = "sqlite" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    made = Place(name, tmp_path)
+    yield made
+    made.close()
+
+
+async def filled(kept: Place, *rows: Completion) -> Any:
+    ledger = kept.open()
     await ledger.add(*rows)
     return ledger
 
@@ -72,9 +89,9 @@ def ids(archive: Archive) -> list[str]:
     return [one[0] for month in archive.months() for one in archive.rows(month)]
 
 
-async def test_earlier_months_move_and_the_others_stay(tmp_path: Path) -> None:
+async def test_earlier_months_move_and_the_others_stay(kept: Place, tmp_path: Path) -> None:
     old, newer, new = made("a", APRIL), made("b", MAY), made("c", NOW)
-    ledger, archive = await filled(tmp_path, newer, new, old), Archive(tmp_path / "archive")
+    ledger, archive = await filled(kept, newer, new, old), Archive(tmp_path / "archive")
     assert list(archive_months(ledger, archive, NOW)) == [("2026-04", 1), ("2026-05", 1)]
     assert archive.months() == ["2026-04", "2026-05"]
     assert archive.read(["a", "b", "c"]) == {"a": old, "b": newer}
@@ -86,8 +103,8 @@ async def test_earlier_months_move_and_the_others_stay(tmp_path: Path) -> None:
     ledger.close()
 
 
-async def test_what_open_jobs_need_stays(tmp_path: Path) -> None:
-    ledger, archive = await filled(tmp_path, made("a", MAY), made("b", MAY)), Archive(tmp_path / "archive")
+async def test_what_open_jobs_need_stays(kept: Place, tmp_path: Path) -> None:
+    ledger, archive = await filled(kept, made("a", MAY), made("b", MAY)), Archive(tmp_path / "archive")
     assert list(archive_months(ledger, archive, NOW, keep=["a"])) == [("2026-05", 1)]
     assert set(ledger.read(["a", "b"])) == {"a"}
     assert list(archive_months(ledger, archive, NOW)) == [("2026-05", 1)], "the month's file gets what it lacks"
@@ -96,9 +113,9 @@ async def test_what_open_jobs_need_stays(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_is_not_as_it_was_written_deletes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger, archive = await filled(tmp_path, made("a", MAY)), Archive(tmp_path / "archive")
+    ledger, archive = await filled(kept, made("a", MAY)), Archive(tmp_path / "archive")
     list(archive_months(ledger, archive, NOW))
     await ledger.add(made("b", MAY))
     write = archive_module._write
@@ -121,10 +138,12 @@ async def test_a_file_that_is_not_as_it_was_written_deletes_nothing(
 
 
 @pytest.mark.parametrize("stage", ["partly written", "written", "renamed", "partly deleted"])
-async def test_a_kill_in_the_middle_loses_and_doubles_nothing(tmp_path: Path, stage: str) -> None:
+async def test_a_kill_in_the_middle_loses_and_doubles_nothing(kept: Place, tmp_path: Path, stage: str) -> None:
     wanted = {f"c{number}" for number in range(200)}
-    ledger = await filled(tmp_path, *(made(one, MAY) for one in wanted))
-    done = subprocess.run([sys.executable, "-c", CHILD, str(tmp_path), stage, str(NOW)], capture_output=True, text=True)
+    ledger = await filled(kept, *(made(one, MAY) for one in wanted))
+    line = [sys.executable, "-c", CHILD, str(tmp_path), stage, str(NOW)]
+    variables = {**os.environ, "ART_LEDGER": kept.name}
+    done = subprocess.run(line, capture_output=True, text=True, env=variables)
     assert done.returncode == -signal.SIGKILL, done.stderr
     archive = Archive(tmp_path / "archive")
     assert set(ledger.read(sorted(wanted))) | set(ids(archive)) == wanted
@@ -137,12 +156,12 @@ async def test_a_kill_in_the_middle_loses_and_doubles_nothing(tmp_path: Path, st
     ledger.close()
 
 
-async def test_the_server_writes_on_meanwhile(tmp_path: Path) -> None:
-    ledger = await filled(tmp_path, *(made(f"old{number}", MAY) for number in range(2_000)))
+async def test_the_server_writes_on_meanwhile(kept: Place, tmp_path: Path) -> None:
+    ledger = await filled(kept, *(made(f"old{number}", MAY) for number in range(2_000)))
     archive, stopped, added = Archive(tmp_path / "archive"), threading.Event(), [0]
 
     def move() -> None:
-        list(archive_months(SQLiteLedger(ledger.path), archive, NOW))
+        list(archive_months(kept.open(), archive, NOW))
         stopped.set()
 
     mover = threading.Thread(target=move)
@@ -158,8 +177,8 @@ async def test_the_server_writes_on_meanwhile(tmp_path: Path) -> None:
     ledger.close()
 
 
-async def test_erased_completions_are_in_no_file(tmp_path: Path) -> None:
-    ledger = await filled(tmp_path, made("a", APRIL), made("b", MAY), made("c", MAY))
+async def test_erased_completions_are_in_no_file(kept: Place, tmp_path: Path) -> None:
+    ledger = await filled(kept, made("a", APRIL), made("b", MAY), made("c", MAY))
     archive = Archive(tmp_path / "archive")
     list(archive_months(ledger, archive, NOW))
     assert archive.matching(rollouts=["ro-a"], completions=["c", "unknown"]) == {"a": "ro-a", "c": "ro-c"}
@@ -175,8 +194,8 @@ async def test_erased_completions_are_in_no_file(tmp_path: Path) -> None:
     ledger.close()
 
 
-async def test_one_at_a_time(tmp_path: Path) -> None:
-    ledger, archive = await filled(tmp_path, made("a", MAY)), Archive(tmp_path / "archive")
+async def test_one_at_a_time(kept: Place, tmp_path: Path) -> None:
+    ledger, archive = await filled(kept, made("a", MAY)), Archive(tmp_path / "archive")
     with archive.locked():
         (archive.directory / ".2026-04.parquet.partial").write_bytes(b"left by nobody")
         with pytest.raises(LedgerError, match="ask again when that has ended"):

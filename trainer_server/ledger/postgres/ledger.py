@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 
 from trainer_server.ledger.base import RETENTION_DAYS, LedgerError, Recorded
 from trainer_server.ledger.postgres.database import Database, Db, reason, storable
+from trainer_server.ledger.postgres.old_months import OldMonth
 from trainer_server.ledger.storage.group_commit import GroupCommit
 from trainer_server.ledger.storage.slices import delete_in_slices
 from trainer_server.wire import Completion
@@ -116,6 +118,13 @@ class PostgresLedger:
 
                 deleted += delete_in_slices(delete)
             return deleted
+
+    @contextmanager
+    def oldest_month(self, before: float, keep: Collection[str] = ()) -> Iterator[OldMonth]:
+        """See `GivesMonths`."""
+        with self._database.errors("archived"), self._database.connect() as db:
+            db.execute("SET idle_in_transaction_session_timeout TO 0")  # rows are written to a file meanwhile
+            yield OldMonth(db, before, _texts(keep))
 
     def matching(
         self, *, rollouts: Sequence[str] = (), completions: Sequence[str] = (), policy: str | None = None

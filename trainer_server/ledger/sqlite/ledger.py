@@ -117,15 +117,7 @@ class SQLiteLedger:
 
     @contextmanager
     def oldest_month(self, before: float, keep: Collection[str] = ()) -> Iterator[OldMonth]:
-        """The oldest month, for the archive. `add` works meanwhile.
-
-        Args:
-            before: Unix time from which on completions stay in the ledger.
-            keep: Ids of completions that stay.
-
-        Raises:
-            LedgerError: The ledger could not be read or changed.
-        """
+        """See `GivesMonths`."""
         try:
             with closing(self._open()) as db:
                 yield OldMonth(db, before, keep)

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterator
-from datetime import UTC, datetime
 
+from trainer_server.ledger.storage.months import COLUMNS, Row, beginning, month_of
 from trainer_server.ledger.storage.slices import delete_in_slices
-
-Row = tuple[str, float, str | None, int | None, str | None, str, str]
-"""A row of the ledger: the values of COLUMNS."""
-COLUMNS = ("id", "created", "policy", "version", "rollout", "status", "record")
 
 
 class OldMonth:
-    """The oldest month of which a ledger has completions that may leave it.
+    """See `Month`.
 
     Args:
         db: A connection without a transaction, of which nobody else uses the temporary tables.
         before: Unix time from which on completions stay.
         keep: Ids of completions that stay.
-
-    Attributes:
-        name: Such as `2026-08` (UTC); None: no completion may leave.
     """
 
     def __init__(self, db: sqlite3.Connection, before: float, keep: Collection[str]) -> None:
@@ -33,7 +26,7 @@ class OldMonth:
             db.execute("CREATE TEMP TABLE leaving (id TEXT PRIMARY KEY)")
         oldest = "SELECT created FROM completions WHERE created < ? AND id NOT IN keep ORDER BY created LIMIT 1"
         found = db.execute(oldest, (before,)).fetchone()
-        self.name = None if found is None else f"{datetime.fromtimestamp(found[0], UTC):%Y-%m}"
+        self.name = None if found is None else month_of(found[0])
         if self.name is not None:
             with db:
                 db.execute(
@@ -46,13 +39,11 @@ class OldMonth:
         return self._db.execute("SELECT 1 FROM leaving WHERE id = ?", (completion,)).fetchone() is not None
 
     def rows(self) -> Iterator[Row]:
-        """The rows of the month."""
         columns = ", ".join(f"completions.{name}" for name in COLUMNS)
         query = f"SELECT {columns} FROM leaving JOIN completions USING (id) ORDER BY completions.rowid"
         return iter(self._db.execute(query))
 
     def delete(self) -> int:
-        """Deletes the rows, a few at a time; returns how many."""
         with self._db:
             keep_place(self._db)
         return delete_in_slices(self._delete)
@@ -63,17 +54,6 @@ class OldMonth:
             self._db.executemany("DELETE FROM completions WHERE id = ?", ids)
             self._db.executemany("DELETE FROM leaving WHERE id = ?", ids)
         return len(ids)
-
-
-def beginning(month: str, *, later: int = 0) -> float:
-    """When a month begins, as Unix time.
-
-    Args:
-        month: Such as `2026-08`.
-        later: So many months later; may be negative.
-    """
-    year, number = divmod(int(month[:4]) * 12 + int(month[5:]) - 1 + later, 12)
-    return datetime(year, number + 1, 1, tzinfo=UTC).timestamp()
 
 
 def keep_place(db: sqlite3.Connection) -> None:
