@@ -97,6 +97,10 @@ def serve_command(
             envvar="ART_LEDGER",
         ),
     ] = "sqlite",
+    standby: Annotated[
+        bool,
+        typer.Option(help="Wait while another server uses the --ledger in PostgreSQL, and take over when it ends."),
+    ] = False,
     tool_call_parser: ToolOption = "auto",
     reasoning_parser: ReasoningOption = "auto",
     trust_remote_code: _TrustOption = False,
@@ -239,6 +243,7 @@ def serve_command(
                 format=log_format, file=log_file, max_mib=log_max_mib, files=log_files, requests=log_requests
             ),
             ledger=ledger,
+            standby=standby,
             model=model,
             revision=revision,
             host=host,

@@ -183,6 +183,39 @@ class ErasesCompletions(Protocol):
         ...
 
 
+class Election(Protocol):
+    """Which one of several servers serves, where their ledger is a database that they share."""
+
+    @property
+    def shown(self) -> str:
+        """The database as messages name it."""
+        ...
+
+    def stand(self) -> bool:
+        """Tries to be elected. Raises LedgerError if the database cannot be asked."""
+        ...
+
+    def elected(self) -> str:
+        """Names the server that was elected last. Raises LedgerError."""
+        ...
+
+    def wait(self) -> None:
+        """Returns when this server is elected, however long that takes."""
+        ...
+
+    def watch(self, lost: Callable[[str], None]) -> None:
+        """Looks from now on whether this server is still elected.
+
+        Args:
+            lost: Called once, on a thread, with the reason, when it is not.
+        """
+        ...
+
+    def resign(self) -> None:
+        """Another server can be elected from now on."""
+        ...
+
+
 LedgerFactory = Callable[[Home], Ledger]
 """Opens a ledger for the server whose state lies under a home directory. It is called once in the server and once in
 each trainer process. The ledger reads its own settings, such as the address of a database, from environment variables,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from trainer_server.ledger.base import Ledger, LedgerFactory
+from trainer_server.ledger.base import Election, Ledger, LedgerFactory
 from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
 from trainer_server.ledger.storage.books import Books
 from trainer_server.wire import ConfigError, Home
@@ -71,6 +71,23 @@ def open_books(name: str, home: Home) -> Books:
         books: Books = _postgres().PostgresBooks(name)
         return books
     return SQLiteBooks(home.rollouts)
+
+
+def open_election(name: str, home: Home) -> Election | None:
+    """The election of the server that uses a ledger; None: the ledger is in the home, which one server can use.
+
+    Args:
+        name: The ledger, as `ledger_factory` has it.
+        home: The server's home.
+
+    Raises:
+        LedgerError: The database cannot be reached.
+        NewerSchema: A newer release made its tables.
+    """
+    if not is_address(name):
+        return None
+    election: Election = _postgres().Election(name, str(home.root))
+    return election
 
 
 def is_address(name: str) -> bool:

@@ -36,6 +36,8 @@ class ServerConfig:
     """Seconds that requests which are under way have to finish when the server is told to stop."""
     ledger: str = field(default="sqlite", repr=False)
     """Where completions are recorded: a name in `ledger.registry.LEDGERS`, `postgresql://…`, or `module:factory`."""
+    standby: bool = False
+    """Whether to wait while another server uses the database of the ledger, and to take over when it ends."""
     engine: str = "vllm"
     """The kind of engine: a name in `engines.registry.ENGINES`, or `module:factory`."""
     engine_urls: tuple[str, ...] = ()

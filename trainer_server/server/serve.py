@@ -9,12 +9,16 @@ import json
 import logging
 import math
 import os
+import signal
 import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import uvicorn
 
 from trainer_server.engines.vllm.install import engine_python
-from trainer_server.ledger.registry import secrets_of
+from trainer_server.ledger.registry import open_election, secrets_of
 from trainer_server.process import logs
 from trainer_server.process.files import write_atomic
 from trainer_server.server.access.auth import ensure_token
@@ -31,6 +35,10 @@ log = logging.getLogger("trainer_server")
 _ENDING = 5
 """Seconds that streams have to say that they end, after those in which they could finish. They do so when the engine
 sends their next token."""
+
+
+_LOOK = 0.5
+"""Seconds between two looks whether the home is free."""
 
 
 def serve(config: ServerConfig) -> None:
@@ -52,11 +60,12 @@ def serve(config: ServerConfig) -> None:
     os.umask(0o077)  # texts of users are in the ledger, the jobs and the logs; the trainer and vLLM inherit this
     if told := home.make_private():
         log.warning("%s", told)
-    lock = (home.root / "lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise ConfigError(f"another server is using {home.root}: stop it, or choose another --home") from None
+    with _elected(config), _claimed(config):
+        _serve(config)
+
+
+def _serve(config: ServerConfig) -> None:
+    home = config.home
     listener = _listen(config)
     config = dataclasses.replace(config, port=listener.getsockname()[1])
     try:
@@ -86,7 +95,53 @@ def serve(config: ServerConfig) -> None:
     finally:
         listener.close()
         home.server.unlink(missing_ok=True)
-        lock.close()
+
+
+@contextmanager
+def _elected(config: ServerConfig) -> Iterator[None]:
+    """This server alone uses the database of the ledger while the context is open. If it loses the election, it stops
+    as if it were told to."""
+    election = open_election(config.ledger, config.home)
+    if election is None:
+        if config.standby:
+            raise ConfigError("--standby needs a --ledger that servers share: postgresql://…")
+        yield
+        return
+    try:
+        if not election.stand():
+            if not config.standby:
+                raise ConfigError(
+                    f"{election.shown} is used by another server ({election.elected()}): stop it, give this one a "
+                    "database of its own, or start it with --standby to take over when the other one ends"
+                )
+            log.info("on standby: %s is used by %s", election.shown, election.elected())
+            election.wait()
+            log.info("taking over: this server uses %s now", election.shown)
+
+        def lost(why: str) -> None:
+            log.error("stopping: %s", why)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        election.watch(lost)
+        yield
+    finally:
+        election.resign()
+
+
+@contextmanager
+def _claimed(config: ServerConfig) -> Iterator[None]:
+    """No other server uses the home while the context is open."""
+    root = config.home.root
+    with (root / "lock").open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if not config.standby:
+                    raise ConfigError(f"another server is using {root}: stop it, or choose another --home") from None
+            time.sleep(_LOOK)  # the server that was elected before is ending
+        yield
 
 
 def _listen(config: ServerConfig) -> socket.socket:

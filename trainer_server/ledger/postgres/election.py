@@ -1,0 +1,143 @@
+"""Which server of a fleet serves: the one whose connection holds an advisory lock of the database.
+
+PostgreSQL gives the lock to one connection, and takes it back when that ends: with its server, or with the network
+between. Trainer, jobs, names and leases belong to the elected server, so there is exactly one of each.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import psycopg
+
+from trainer_server.ledger.base import LedgerError
+from trainer_server.ledger.postgres.database import Database, Db, reason
+
+log = logging.getLogger("trainer_server")
+
+_FIRST = "CREATE TABLE elected (name TEXT NOT NULL, since DOUBLE PRECISION NOT NULL);"
+_LOCK = 0x6172_7403
+"""Key of the advisory lock that the elected server holds."""
+_LOOK = 1.0
+"""Seconds between two looks at the lock."""
+_SESSION = """
+SET tcp_keepalives_idle TO 5;
+SET tcp_keepalives_interval TO 5;
+SET tcp_keepalives_count TO 4;
+SET tcp_user_timeout TO 25000;
+"""
+"""PostgreSQL takes the lock from a server that cannot be reached any more after about 25 seconds."""
+_TERM = 15.0
+"""Seconds without a word from the database after which a server is not elected any more: before another one can be."""
+
+
+class Election:
+    """The election of one server.
+
+    Args:
+        url: `postgresql://…`, as libpq reads it.
+        home: The server's home, for messages.
+
+    Raises:
+        ConfigError, LedgerError, NewerSchema: See `Database`.
+    """
+
+    def __init__(self, url: str, home: str) -> None:
+        self._database = Database(url, "fleet", [_FIRST])
+        self._name = f"process {os.getpid()} on {socket.gethostname()}, home {home}"
+        self._db: Db | None = None
+        self._ended = threading.Event()
+        self._watch: threading.Thread | None = None
+
+    @property
+    def shown(self) -> str:
+        """The database as messages name it."""
+        return self._database.shown
+
+    def stand(self) -> bool:
+        """Tries to be elected. Raises LedgerError if the database cannot be asked."""
+        with self._database.errors("asked which server is elected"):
+            return self._stand()
+
+    def elected(self) -> str:
+        """Names the server that was elected last. Raises LedgerError."""
+        with self._database.opened("asked which server is elected") as db:
+            row = db.execute("SELECT name FROM elected").fetchone()
+        return str(row[0]) if row else "another server"
+
+    def wait(self) -> None:
+        """Returns when this server is elected, however long that takes."""
+        problem = ""
+        while True:
+            try:
+                if self.stand():
+                    return
+                problem = ""
+            except LedgerError as error:
+                if str(error) != problem:  # the same problem is logged once
+                    log.warning("%s", error)
+                problem = str(error)
+            time.sleep(_LOOK)
+
+    def watch(self, lost: Callable[[str], None]) -> None:
+        """Looks from now on whether this server is still elected.
+
+        Args:
+            lost: Called once, on a thread, with the reason, when it is not.
+        """
+        self._watch = threading.Thread(target=self._watched, args=(lost,), name="election", daemon=True)
+        self._watch.start()
+
+    def resign(self) -> None:
+        """Another server can be elected from now on."""
+        self._ended.set()
+        if self._watch is not None:
+            self._watch.join()
+        self._drop()
+        self._database.close()
+
+    def _watched(self, lost: Callable[[str], None]) -> None:
+        heard = time.monotonic()
+        while not self._ended.wait(_LOOK):
+            try:
+                if self._db is None:
+                    if not self._stand():
+                        lost(f"another server was elected while {self.shown} was away: {self.elected()}")
+                        return
+                    log.warning("%s is back, and this server is elected still", self.shown)
+                else:
+                    self._db.execute("SELECT 1")
+                heard = time.monotonic()
+            except (psycopg.Error, LedgerError) as error:
+                self._drop()
+                if time.monotonic() - heard > _TERM:
+                    why = reason(error) if isinstance(error, psycopg.Error) else str(error)
+                    lost(f"{self.shown} was away for {_TERM:.0f} s, and another server may be elected: {why}")
+                    return
+
+    def _stand(self) -> bool:
+        if self._db is None:
+            self._db = self._database.connect()
+            self._db.execute(_SESSION)
+        try:
+            row = self._db.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK,)).fetchone()
+            if row is None or not row[0]:
+                self._drop()
+                return False
+            with self._db.transaction():
+                self._db.execute("DELETE FROM elected")
+                self._db.execute("INSERT INTO elected VALUES (%s, %s)", (self._name, time.time()))
+        except psycopg.Error:
+            self._drop()
+            raise
+        return True
+
+    def _drop(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
