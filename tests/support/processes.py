@@ -104,6 +104,15 @@ class Processes:
         except psutil.NoSuchProcess:
             pass
 
+    def another(self, *options: str) -> Processes:
+        """Another server on the same home and engine. It is started and not waited for."""
+        other = Processes(self.home.root, self.base)
+        other.log = self.log.with_name("another.log")
+        other.engine, other._engine_port, other._options = self.engine, self._engine_port, options
+        other.revive()
+        other.engine = None
+        return other
+
     def trainer_restarts(self) -> int:
         return (self.home.logs / "trainer.log").read_text().count("base model loaded in") - 1
 

@@ -14,6 +14,7 @@ from trainer_server.wire.plugins import check_members, factory_named
 LEDGERS: dict[str, LedgerFactory] = {"sqlite": lambda home: SQLiteLedger(home.ledger)}
 """Factories of the ledgers in this package that have a name. One in PostgreSQL is named by the address of the database,
 `postgresql://…`. A ledger that is defined elsewhere is named `module:factory`."""
+_NO_ADDRESSES = ("postgres", "postgresql")
 ADDRESS = "ART_LEDGER"
 """Environment variable with the value of `--ledger`. Command lines can be read by others, and an address may have a
 password."""
@@ -41,6 +42,8 @@ def ledger_factory(name: str) -> LedgerFactory:
             return ledger
 
         return connect
+    if name in _NO_ADDRESSES:
+        raise ConfigError(f"--ledger {name}: name the database by its address, postgresql://USER@HOST:PORT/DATABASE")
     factory = factory_named("--ledger", name, LEDGERS, "opens a ledger")
 
     def make(home: Home) -> Ledger:

@@ -103,8 +103,6 @@ def _elected(config: ServerConfig) -> Iterator[None]:
     as if it were told to."""
     election = open_election(config.ledger, config.home)
     if election is None:
-        if config.standby:
-            raise ConfigError("--standby needs a --ledger that servers share: postgresql://…")
         yield
         return
     try:

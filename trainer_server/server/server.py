@@ -27,7 +27,7 @@ from trainer_server.jobs.supervisor import TrainerSettings
 from trainer_server.ledger.archive import Archive
 from trainer_server.ledger.draws import Draws
 from trainer_server.ledger.redaction import Redaction
-from trainer_server.ledger.registry import ledger_factory, open_books, open_ledger
+from trainer_server.ledger.registry import is_address, ledger_factory, open_books, open_ledger
 from trainer_server.ledger.rollouts import RolloutBook
 from trainer_server.ledger.run_book import RunBook
 from trainer_server.policies.canary import Canary
@@ -281,6 +281,8 @@ def check_names(config: ServerConfig) -> None:
     """
     engine_factory(config.engine)
     ledger_factory(config.ledger)
+    if config.standby and not is_address(config.ledger):
+        raise ConfigError("--standby needs a --ledger that servers share: postgresql://…")
     check_present("--engine-env", config.engine_env)
     check_present("--trainer-env", config.trainer_env)
     check_losses(config.losses)

@@ -48,7 +48,8 @@ def test_a_ledger_can_be_added_to_the_table(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("postgres", "there is sqlite; name another as module:factory"),
+        ("duckdb", "there is sqlite; name another as module:factory"),
+        ("postgres", "name the database by its address, postgresql://USER@HOST:PORT/DATABASE"),
         ("no.such.module:open", "no.such.module cannot be imported"),
         ("tests.support.other_ledger:nothing", "has no function 'nothing'"),
     ],

@@ -27,7 +27,9 @@ def test_a_missing_engine_is_said_before_the_model_is_downloaded(
     ("settings", "words"),
     [
         ({"engine": "sglang"}, "--engine sglang: there is vllm"),
-        ({"ledger": "postgres"}, "--ledger postgres: there is sqlite"),
+        ({"ledger": "duckdb"}, "--ledger duckdb: there is sqlite"),
+        ({"ledger": "postgres"}, "--ledger postgres: name the database by its address"),
+        ({"standby": True}, "--standby needs a --ledger that servers share"),
         ({"losses": ("mine",)}, "--loss mine: give NAME=MODULE:ATTRIBUTE"),
         ({"losses": ("mine=no_such_module:LOSS",)}, "there is no module 'no_such_module'. Is it on PYTHONPATH"),
         ({"losses": ("mine=tests.no_such_module:LOSS",)}, "there is no module 'tests.no_such_module'"),
