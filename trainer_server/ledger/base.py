@@ -1,4 +1,4 @@
-"""The protocol of a ledger. A SQLite ledger implements it; another database, such as Postgres, needs one more class.
+"""The protocol of a ledger. One in SQLite and one in PostgreSQL implement it; another database needs one more class.
 
 Other packages use `Ledger` and `LedgerError` only; they know no database. See
 docs/contributing/ledger.md.

@@ -6,6 +6,7 @@ All tables are in the schema `art_langgraph`. Several servers may use a database
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,8 @@ SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('sync
 """
 """Settings of a connection, whatever the database, the role or the address set. A commit is on disk when it returns. A
 server that stops in the middle of a transaction holds others up for 30 seconds at most."""
+_PORTS = re.compile(r"[0-9]*(,[0-9]*)*")
+"""A port, or one for each of several hosts."""
 _MIGRATING = 0x6172_7401
 """Key of the advisory lock that is held while tables are made."""
 
@@ -45,15 +48,18 @@ def shown(url: str) -> str:
         ConfigError: The address cannot be read.
     """
     try:
-        parts = conninfo_to_dict(url)
+        parts = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
     except psycopg.ProgrammingError:  # its message quotes parts of the address
-        raise ConfigError(
-            "--ledger postgresql://…: libpq cannot read this address: write postgresql://USER@HOST:PORT/DATABASE, with "
-            "characters such as / @ : # in user or password escaped (%2F %40 %3A %23)"
-        ) from None
+        parts = {"port": "none"}
     name = parts.get("dbname") or os.environ.get("PGDATABASE") or parts.get("user") or "of the user's name"
     host = parts.get("host") or parts.get("hostaddr") or os.environ.get("PGHOST") or "the local socket"
-    port = parts.get("port") or os.environ.get("PGPORT") or 5432
+    port = parts.get("port") or os.environ.get("PGPORT") or "5432"
+    # Where a password has a character that is not escaped, libpq takes what follows it for host, port or name.
+    if not _PORTS.fullmatch(port) or "@" in host or {"@", "/"} & set(name):
+        raise ConfigError(
+            "--ledger postgresql://…: this is no address of a database: write postgresql://USER@HOST:PORT/DATABASE, "
+            "with characters such as / @ : # in user or password escaped (%2F %40 %3A %23)"
+        )
     return f"the PostgreSQL database {name} on {host}:{port}"
 
 
@@ -83,7 +89,6 @@ class Database:
         self._pool = ConnectionPool(
             url,
             kwargs={"autocommit": True, "connect_timeout": int(_WAIT), "client_encoding": "utf8"},
-            connection_class=Db,
             configure=_configure,
             check=ConnectionPool.check_connection,
             min_size=0,
@@ -94,7 +99,7 @@ class Database:
 
     def connect(self) -> Db:
         """A connection of the caller's own, in autocommit mode. Raises psycopg.Error."""
-        db = Db.connect(self._url, autocommit=True, connect_timeout=int(_WAIT), client_encoding="utf8")
+        db = psycopg.connect(self._url, autocommit=True, connect_timeout=int(_WAIT), client_encoding="utf8")
         try:
             _configure(db)
         except BaseException:
@@ -131,6 +136,15 @@ def reason(error: psycopg.Error) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def is_away(error: psycopg.Error) -> bool:
+    """Whether an error says that the database is not there, or cannot write now, which may pass: it restarts, or
+    another machine takes over."""
+    passing = psycopg.errors.AdminShutdown, psycopg.errors.CrashShutdown, psycopg.errors.CannotConnectNow
+    if isinstance(error, (*passing, psycopg.errors.ReadOnlySqlTransaction, psycopg.InterfaceError)):
+        return True
+    return isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith("08")
+
+
 def storable(text: str) -> str:
     """A text that PostgreSQL can hold: it has no character 0."""
     return text.replace("\0", "\ufffd")
@@ -145,17 +159,24 @@ def _bring_up(db: Db, part: str, migrations: Sequence[str], name: str) -> None:
     (encoding,) = db.execute("SELECT current_setting('server_encoding')").fetchone() or ("",)
     if encoding != "UTF8":
         raise LedgerError(f"{name} has the encoding {encoding}: create one with ENCODING 'UTF8' TEMPLATE template0")
+    if (found := _number(db, part)) > len(migrations):
+        raise NewerSchema(f"the {part} in {name}", found, len(migrations))
+    if found == len(migrations):
+        return
     with db.transaction():
         db.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
-        row = db.execute("SELECT to_regclass(%s)", (f"{SCHEMA}.schemas",)).fetchone()
-        if row is None or row[0] is None:  # a role that may not make a schema can use one that an administrator made
-            db.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
-            db.execute("CREATE TABLE schemas (part TEXT PRIMARY KEY, number INTEGER NOT NULL)")
-        row = db.execute("SELECT number FROM schemas WHERE part = %s", (part,)).fetchone()
-        found = row[0] if row else 0
-        if found > len(migrations):
-            raise NewerSchema(f"the {part} in {name}", found, len(migrations))
-        for migration in migrations[found:]:
+        db.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+        db.execute("CREATE TABLE IF NOT EXISTS schemas (part TEXT PRIMARY KEY, number INTEGER NOT NULL)")
+        for migration in migrations[_number(db, part) :]:  # another server may have done it meanwhile
             db.execute(migration)  # type: ignore[call-overload]
         query = "INSERT INTO schemas VALUES (%s, %s) ON CONFLICT (part) DO UPDATE SET number = excluded.number"
         db.execute(query, (part, len(migrations)))
+
+
+def _number(db: Db, part: str) -> int:
+    """The schema number of tables; 0: there are none."""
+    row = db.execute("SELECT to_regclass(%s)", (f"{SCHEMA}.schemas",)).fetchone()
+    if row is None or row[0] is None:
+        return 0
+    row = db.execute("SELECT number FROM schemas WHERE part = %s", (part,)).fetchone()
+    return int(row[0]) if row else 0

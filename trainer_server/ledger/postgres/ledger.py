@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from trainer_server.ledger.base import RETENTION_DAYS, LedgerError, Recorded
-from trainer_server.ledger.postgres.database import Database, Db, reason, storable
+from trainer_server.ledger.postgres.database import Database, Db, is_away, reason, storable
 from trainer_server.ledger.postgres.old_months import OldMonth
 from trainer_server.ledger.storage.group_commit import GroupCommit
 from trainer_server.ledger.storage.slices import delete_in_slices
@@ -161,9 +161,8 @@ class PostgresLedger:
             except psycopg.DataError:  # one of the rows is at fault
                 raise
             except psycopg.Error as error:
-                away = self._writer is None or self._writer.closed
                 self._drop_writer()
-                if not away or time.monotonic() > deadline:
+                if not is_away(error) or time.monotonic() > deadline:
                     raise LedgerError(f"{self._database.shown} cannot be written: {reason(error)}") from error
             time.sleep(_PAUSE)
 
