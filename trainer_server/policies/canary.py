@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 
 from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.draws import Draws
@@ -26,13 +27,23 @@ class Canary:
         draws: Versions that rollouts were given during trials.
         ledger: Knows the rollouts that began before a trial.
         store: Knows which versions can be used.
+        takeover: Seconds from now for which rollouts without a lease are looked up in the ledger, because another server
+            may have answered them until now: as many as a lease has. 0: there was no other one.
     """
 
     def __init__(
-        self, *, names: PolicyNames, leases: Leases, draws: Draws, ledger: Ledger, store: AdapterStore
+        self,
+        *,
+        names: PolicyNames,
+        leases: Leases,
+        draws: Draws,
+        ledger: Ledger,
+        store: AdapterStore,
+        takeover: float = 0.0,
     ) -> None:
         self._names, self._leases, self._draws = names, leases, draws
         self._ledger, self._store = ledger, store
+        self._takeover, self._taken_over = takeover, time.monotonic() + takeover
         self._tried = draws.policies()
         """Policies of which a candidate was ever tried: only their rollouts are looked up."""
 
@@ -52,7 +63,8 @@ class Canary:
         candidate = self._names.candidates.get(policy)
         if candidate is not None:
             self._tried.add(policy)
-        if policy in self._tried and self._leases.held(rollout, policy) is None:
+        looked_up = policy in self._tried or time.monotonic() < self._taken_over
+        if looked_up and self._leases.held(rollout, policy) is None:
             meant = await asyncio.to_thread(self._begun_with, policy, rollout, candidate, meant)
         return self._leases.pin(rollout, policy, meant)
 
@@ -77,9 +89,12 @@ class Canary:
         return meant if given is None or self._store.version(policy, given) is None else given
 
     def _recorded(self, policy: str, rollout: str) -> int | None:
-        """The version that answered a rollout which began before anything was drawn; None: it is new."""
-        answered = (row.version for row in self._ledger.rollout(rollout) if row.policy == row.model == policy)
-        return next((version for version in answered if version is not None), None)
+        """The version that answered a rollout which began before anything was drawn; None: it is new, or its lease has
+        expired."""
+        answers = [row for row in self._ledger.rollout(rollout) if row.policy == row.model == policy]
+        if policy not in self._tried and answers and answers[-1].created < time.time() - self._takeover:
+            return None
+        return next((row.version for row in answers if row.version is not None), None)
 
 
 def in_canary(rollout: str, candidate: str, share: float) -> bool:

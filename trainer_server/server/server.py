@@ -86,7 +86,12 @@ class Server:
         self.engines = Engines(make_engines(config, base))
         self.names = PolicyNames(self.store)
         self.canary = Canary(
-            names=self.names, leases=self.leases, draws=self.draws, ledger=self.ledger, store=self.store
+            names=self.names,
+            leases=self.leases,
+            draws=self.draws,
+            ledger=self.ledger,
+            store=self.store,
+            takeover=config.lease if self.books.shared else 0.0,
         )
         self.slots = Slots(
             engines=self.engines,
