@@ -27,8 +27,8 @@ class Canary:
         draws: Versions that rollouts were given during trials.
         ledger: Knows the rollouts that began before a trial.
         store: Knows which versions can be used.
-        takeover: Seconds from now for which rollouts without a lease are looked up in the ledger, because another server
-            may have answered them until now: as many as a lease has. 0: there was no other one.
+        takeover: Seconds from now for which rollouts without a lease are looked up in the ledger, because another
+            server may have answered them until now: as many as a lease has. 0: there was no other one.
     """
 
     def __init__(
