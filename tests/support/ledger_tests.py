@@ -145,14 +145,14 @@ class LedgerTests:
 
     async def test_the_oldest_go_first_where_the_ledger_is_too_large(self, ledger: Ledger) -> None:
         rng = random.Random(0)
-        texts = [{"content": rng.randbytes(2000).hex()} for _ in range(1500)]
+        texts = [{"content": rng.randbytes(2000).hex()} for _ in range(3000)]
         rows = [changed(f"c{number}", 1e9 + number, message=text) for number, text in enumerate(texts)]
         await ledger.add(*rows)
-        size = 1500 * 4000
+        size = 3000 * 4000
         assert ledger.purge(keep=["c0"], days=1e5, most_bytes=size * 2) == 0
         deleted = ledger.purge(keep=["c0"], days=1e5, most_bytes=size // 2)
-        assert 500 <= deleted < 1300
-        newest = {f"c{number}" for number in range(deleted + 1, 1500)}
+        assert 1000 <= deleted < 2900
+        newest = {f"c{number}" for number in range(deleted + 1, 3000)}
         assert set(ledger.read([one.id for one in rows])) == {"c0", *newest}
 
     async def test_answers_get_in_between_while_much_is_deleted(self, ledger: Ledger) -> None:

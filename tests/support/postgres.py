@@ -94,12 +94,14 @@ class PostgresServer:
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Ends it. SIGINT: sessions are broken off. SIGQUIT, SIGKILL: a crash, from which the next start recovers."""
-        assert self._process is not None
+        if self._process is None:
+            return
         children = psutil.Process(self._process.pid).children(recursive=True)
         self._process.send_signal(how)
         self._process.wait(PATIENCE)
         _, alive = psutil.wait_procs(children, PATIENCE)  # they notice when the first process was killed
         assert not alive
+        self._process = None
 
     def _run(self, program: str, *words: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self._line(program, *words), capture_output=True, text=True, cwd="/")

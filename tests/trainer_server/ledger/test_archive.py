@@ -161,8 +161,10 @@ async def test_the_server_writes_on_meanwhile(kept: Place, tmp_path: Path) -> No
     archive, stopped, added = Archive(tmp_path / "archive"), threading.Event(), [0]
 
     def move() -> None:
-        list(archive_months(kept.open(), archive, NOW))
-        stopped.set()
+        try:
+            list(archive_months(kept.open(), archive, NOW))
+        finally:
+            stopped.set()
 
     mover = threading.Thread(target=move)
     mover.start()
