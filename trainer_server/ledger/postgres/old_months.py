@@ -49,7 +49,7 @@ class OldMonth:
 
     def _delete(self, most: int) -> int:
         query = (
-            "WITH chosen AS (DELETE FROM leaving WHERE id = ANY(ARRAY(SELECT id FROM leaving LIMIT %s)) RETURNING id), "
-            "gone AS (DELETE FROM completions USING chosen WHERE completions.id = chosen.id) SELECT count(*) FROM chosen"
+            "WITH old AS (DELETE FROM leaving WHERE id = ANY(ARRAY(SELECT id FROM leaving LIMIT %s)) RETURNING id), "
+            "gone AS (DELETE FROM completions USING old WHERE completions.id = old.id) SELECT count(*) FROM old"
         )
         return int((self._db.execute(query, (most,)).fetchone() or (0,))[0])
