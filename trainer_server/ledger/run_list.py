@@ -240,7 +240,7 @@ def _clauses(wanted: RunFilter, books: Books) -> tuple[list[str], list[Any]]:
     if asked:
         own = " AND ".join(f"runs.{name} = ?" for name in asked)
         other = " AND ".join(f"one.{name} = ?" for name in asked)
-        inner = f"several AND EXISTS (SELECT 1 FROM run_versions AS one WHERE one.run = number AND {other})"
+        inner = f"several = 1 AND EXISTS (SELECT 1 FROM run_versions AS one WHERE one.run = number AND {other})"
         add(f"(({own}) OR ({inner}))", *asked.values(), *asked.values())
     if wanted.scenario:
         add("scenario = ?", writable(wanted.scenario))
