@@ -168,7 +168,7 @@ def _bring_up(db: Db, part: str, migrations: Sequence[str], name: str) -> None:
         db.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
         db.execute("CREATE TABLE IF NOT EXISTS schemas (part TEXT PRIMARY KEY, number INTEGER NOT NULL)")
         for migration in migrations[_number(db, part) :]:  # another server may have done it meanwhile
-            db.execute(migration)  # type: ignore[call-overload]
+            db.execute(migration)
         query = "INSERT INTO schemas VALUES (%s, %s) ON CONFLICT (part) DO UPDATE SET number = excluded.number"
         db.execute(query, (part, len(migrations)))
 

@@ -145,7 +145,7 @@ class PostgresLedger:
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self._database.opened() as db:
-            return db.execute(query, values).fetchall()  # type: ignore[call-overload,no-any-return]
+            return db.execute(query, values).fetchall()
 
     def _write(self, completions: Sequence[Completion]) -> None:
         rows = [_row(completion) for completion in {one.id: one for one in completions}.values()]

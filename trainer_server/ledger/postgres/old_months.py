@@ -42,7 +42,7 @@ class OldMonth:
         with self._db.transaction(), self._db.cursor("rows") as cursor:
             cursor.itersize = _AT_ONCE
             cursor.execute(query)
-            yield from cursor  # type: ignore[misc]
+            yield from cursor
 
     def delete(self) -> int:
         return delete_in_slices(self._delete)
