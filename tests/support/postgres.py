@@ -67,7 +67,7 @@ class PostgresServer:
         """The address of an empty database."""
         name = f"test_{next(_NAMES)}"
         with psycopg.connect(self.url(), autocommit=True) as db:
-            db.execute(f"CREATE DATABASE {name}")  # type: ignore[call-overload]
+            db.execute(f"CREATE DATABASE {name}")
         return self.url(name)
 
     def start(self) -> None:

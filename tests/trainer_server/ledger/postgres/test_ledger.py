@@ -112,7 +112,7 @@ async def test_a_full_disk_withholds_the_answer_and_passes(postgres_url: str) ->
 
 async def test_a_commit_is_on_disk_whatever_the_role_says(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as db:
-        db.execute(f"ALTER DATABASE {db.info.dbname} SET synchronous_commit TO off")  # type: ignore[call-overload]
+        db.execute(f"ALTER DATABASE {db.info.dbname} SET synchronous_commit TO off")
     ledger = PostgresLedger(postgres_url)
     await ledger.add(row("c"))
     assert ledger._writer is not None
