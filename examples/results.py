@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from statistics import fmean
 
+from art_examples.learning.curve import STAGES
 from art_examples.learning.runs import Row, newest, success
 
 EXAMPLES = Path(__file__).resolve().parent
 DOCS = EXAMPLES.parent / "docs"
 PICTURES = "images/results"
+COSTS = {"turns": ".1f", "tokens": ".0f", "seconds": ".1f", "usd": ".5f"}
+"""What a run takes, and how it is written."""
 HEAD = """# Results of the examples
 
 Each example is a LangGraph app in a folder of `examples/`. `make example-NAME` trains it for two steps, and
@@ -51,7 +55,8 @@ def _section(name: str, rows: list[Row], text: str) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|", *(_line(row, models) for row in rows)]
     facts = dict.fromkeys(f"{row['date']}, {row['machine']}{_note(row)}." for row in rows)
     picture = f"![{title}: success at each stage, and mean reward by step]({PICTURES}/{name}.svg)"
-    return "\n".join([f"{head}\n", *lines, "", *facts, f"\n{picture}\n"])
+    more = [*_costs(rows), *_judged(rows)]
+    return "\n".join([f"{head}\n", *lines, "", *facts, *more, f"\n{picture}\n"])
 
 
 def _line(row: Row, models: list[str]) -> str:
@@ -59,6 +64,42 @@ def _line(row: Row, models: list[str]) -> str:
     rates = map(success, [*measured, row["warm"], row["after"]])
     cells = [f"`{row['task']}`", row["seed"], row["steps"], *rates, row["after"]["n"], f"{row['seconds']:.0f}"]
     return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _costs(rows: list[Row]) -> list[str]:
+    """A table of what a run takes, for the examples that record it. Each line is the mean over all seeds."""
+    stages = list(dict.fromkeys(stage for row in rows for stage in row.get("costs", ())))
+    if not stages:
+        return []
+    lines = ["| a run | success | turns | tokens | seconds | USD |", "|---" * 6 + "|"]
+    for stage in stages:
+        costs = [row["costs"][stage] for row in rows if stage in row.get("costs", ())]
+        rates = [found["success"] for row in rows if (found := row["models"].get(stage, row.get(stage)))]
+        cells = [_mean([cost[name] for cost in costs], form) for name, form in COSTS.items()]
+        lines.append(
+            f"| {STAGES.get(stage, stage).replace(chr(10), ' ')} | {_mean(rates, '.3f')} | {' | '.join(cells)} |"
+        )
+    return ["", *lines]
+
+
+def _judged(rows: list[Row]) -> list[str]:
+    """A line for each run in which a copy of the policy learned by a judge."""
+    lines = []
+    for row in rows:
+        if judged := row.get("judged"):
+            share = "-" if judged["agreement"] is None else f"{judged['agreement']:.0%}"
+            lines.append(
+                f"\n`{row['task']}`, seed {row['seed']}, trained by {judged['judge']} (RULER) in place of the reward: "
+                f"{success(judged['after'])}. Of {judged['pairs']} pairs of runs with unequal rewards, the judge "
+                f"orders {share} as the reward does."
+            )
+    return lines
+
+
+def _mean(values: list[float | None], form: str) -> str:
+    """The mean; "-" where a value is not known, or there is none."""
+    known = [value for value in values if value is not None]
+    return format(fmean(known), form) if known and len(known) == len(values) else "-"
 
 
 def _note(row: Row) -> str:

@@ -39,7 +39,8 @@ def learn_all(
     keys = [(name, seed) for name in names for seed in seeds]
     if missing := [key for key in keys if key not in rows]:
         with own_server() as server:
-            learned = runs.learn_all(TASKS, missing, server, Options(steps=steps, results=results))
+            learners = {name: runs.by_recipe(maker) for name, maker in TASKS.items()}
+            learned = runs.learn_all(learners, missing, server, Options(steps=steps, results=results))
             rows |= {(row["task"], row["seed"]): row for row in learned}
     return [rows[key] for key in keys]
 

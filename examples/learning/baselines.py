@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
+from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
 from art_langgraph import ChatART, Conversation
@@ -67,15 +71,21 @@ class LiteLLMChat(BaseChatModel):
         model: Name of the model, such as "openai/gpt-4o-mini".
         demonstrations: As those of `with_demonstrations`.
         shots: As that of `with_demonstrations`.
+        usd: What its answers cost until now, in USD. None: the price of an answer is not known.
     """
 
     model: str
     demonstrations: Sequence[Conversation] = Field(repr=False)
     shots: int
+    usd: float | None = 0.0
 
     @property
     def _llm_type(self) -> str:
         return "litellm"
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        """The model with tools that it may call."""
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
 
     def _generate(
         self,
@@ -103,5 +113,29 @@ class LiteLLMChat(BaseChatModel):
             drop_params=True,  # some models take no temperature
             timeout=TIMEOUT,
             num_retries=2,
+            **kwargs,
         )
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(response.choices[0].message.content or ""))])
+        price = response._hidden_params.get("response_cost")
+        self.usd = None if price is None or self.usd is None else self.usd + price
+        return ChatResult(generations=[ChatGeneration(message=_message(response))])
+
+
+def _message(response: Any) -> AIMessage:
+    """The answer, its tool calls and its tokens. Arguments that are no JSON object are left out."""
+    said, usage = response.choices[0].message, getattr(response, "usage", None)
+    calls = [
+        {"name": call.function.name, "args": _arguments(call.function.arguments), "id": call.id}
+        for call in said.tool_calls or ()
+    ]
+    counted = usage and UsageMetadata(
+        input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens, total_tokens=usage.total_tokens
+    )
+    return AIMessage(said.content or "", tool_calls=calls, usage_metadata=counted or None)
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        given = json.loads(text)
+    except ValueError:
+        return {}
+    return given if isinstance(given, dict) else {}

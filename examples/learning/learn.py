@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from art_examples.learning.baselines import LiteLLMChat, PromptedChatART
+from art_examples.learning.spent import run_costs
 from art_examples.learning.task import Recipe, Task
-from langchain_core.runnables import Runnable
 
 from art_langgraph import ChatART, Evaluation, Scenario, TrainerClient, TrajectoryGroup, evaluate, gather, train
+from art_langgraph.costs import GPUPrice
+from art_langgraph.loop.rollout import Graph
 from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.rewards import GroupReward
 
@@ -37,6 +39,8 @@ class Learned:
         tokens: Numbers of trained tokens: `warm_start` of the demonstrations, `training` of the policy's own.
         rewards: Mean reward of each training step. None: no run of the step has a reward.
         skipped: How many training steps made no version.
+        costs: What a run took, by stage, where the task asks for it: `run_costs`.
+        judged: What a copy of the policy learned by a judge, as JSON (`Judged`). None: there is no copy.
     """
 
     task: str
@@ -50,6 +54,8 @@ class Learned:
     tokens: dict[str, int] = field(default_factory=dict)
     rewards: list[float | None] = field(default_factory=list)
     skipped: int = 0
+    costs: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    judged: dict[str, Any] | None = None
 
     @property
     def total_seconds(self) -> float:
@@ -62,18 +68,20 @@ class Learned:
             "task": self.task,
             "seed": self.seed,
             "steps": len(self.rewards),
-            **{name: _measured(getattr(self, name)) for name in ("before", "prompted", "warm", "after")},
-            "models": {name: _measured(evaluation) for name, evaluation in self.models.items()},
+            **{name: as_measured(getattr(self, name)) for name in ("before", "prompted", "warm", "after")},
+            "models": {name: as_measured(evaluation) for name, evaluation in self.models.items()},
             "seconds": round(self.total_seconds, 1),
             "stages": {name: round(seconds, 1) for name, seconds in self.seconds.items()},
             "tokens": self.tokens,
             "rewards": [None if reward is None else round(reward, 4) for reward in self.rewards],
             "skipped": self.skipped,
+            **({"costs": self.costs} if self.costs else {}),
+            **({"judged": self.judged} if self.judged else {}),
         }
 
 
-def _measured(evaluation: Evaluation | None) -> dict[str, Any] | None:
-    """Success, its interval, and the mean of each part of the reward."""
+def as_measured(evaluation: Evaluation | None) -> dict[str, Any] | None:
+    """Success, its interval, and the mean of each part of the reward, as JSON."""
     if evaluation is None:
         return None
     names = dict.fromkeys(name for run in evaluation.scored for name in run.metrics)
@@ -111,9 +119,16 @@ class Learning:
         for policy in self._policies:
             await self._client.create_policy(policy, rank=8, seed=self._seed)
 
+    async def fork(self, measured: Evaluation) -> None:
+        """Creates the policy as a copy of the one that was measured, without the state of its optimizer."""
+        assert isinstance(measured.version, Mapping)
+        for (original, version), policy in zip(measured.version.items(), self._policies, strict=True):
+            await self._client.fork(original, version, policy, optimizer=False)
+
     async def measure(self, stage: str) -> Evaluation:
         """Measures the newest version on the held-out scenarios at temperature 0. stage: before, warm or after."""
         evaluation = await self._evaluate(stage, self._graph(), await self._latest())
+        await self._note_costs(stage, evaluation)
         setattr(self.learned, stage, evaluation)
         return evaluation
 
@@ -122,13 +137,23 @@ class Learning:
         shown = {"demonstrations": self._task.demonstrations, "shots": self._task.shots}
         models = (PromptedChatART(policy=policy, **shown, **self._options()) for policy in self._policies)
         self.learned.prompted = await self._evaluate("prompted", self._task.graph(*models), await self._latest())
+        await self._note_costs("prompted", self.learned.prompted)
 
     async def measure_model(self, name: str) -> None:
         """Measures another model with demonstrations in its prompts. name: as litellm knows it."""
         model = LiteLLMChat(model=name, demonstrations=self._task.demonstrations, shots=self._task.shots)
-        self.learned.models[name] = await self._evaluate(name, self._task.graph(*[model] * len(self._policies)), None)
+        evaluation = await self._evaluate(name, self._task.graph(*[model] * len(self._policies)), None)
+        self.learned.models[name] = evaluation
+        if self._task.costs:
+            self.learned.costs[name] = run_costs(evaluation, model.usd)
 
-    async def _evaluate(self, stage: str, graph: Runnable[Any, Any], version: dict[str, int] | None) -> Evaluation:
+    async def _note_costs(self, stage: str, evaluation: Evaluation) -> None:
+        """Notes what a run of the policy took. Its dollars are those of the GPUs during the measurement."""
+        if self._task.costs:
+            price = GPUPrice.of(await self._client.health())
+            self.learned.costs[stage] = run_costs(evaluation, price.usd(self.learned.seconds[stage]))
+
+    async def _evaluate(self, stage: str, graph: Graph, version: dict[str, int] | None) -> Evaluation:
         """Measures a graph on the held-out scenarios. version: of the policies that it asks; None: it asks none."""
         started = time.monotonic()
         evaluation = await evaluate(
@@ -172,23 +197,30 @@ class Learning:
             progress=False,
         )
 
-    async def train(self, recipe: Recipe | None = None, group_reward: GroupReward | None = None) -> None:
+    async def train(
+        self, recipe: Recipe | None = None, group_reward: GroupReward | None = None
+    ) -> list[TrajectoryGroup]:
         """Trains with GRPO.
 
         Args:
             recipe: Other settings than those of the task.
             group_reward: Scores the runs of a scenario together, in place of the task's reward.
+
+        Returns:
+            The groups that were made for the steps.
         """
         started = time.monotonic()
-        trained = 0
+        trained, groups = 0, list[TrajectoryGroup]()
         async for record in self._steps(recipe or self._task.recipe, group_reward):
             trained += record.result.metrics.get("tokens_trained", 0)
             self.learned.rewards.append(record.reward)
             self.learned.skipped += record.skipped is not None
+            groups += record.groups
             phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in record.seconds.items())
             self._tell(f"{record} ({phases})")
         self.learned.seconds["training"] = time.monotonic() - started
         self.learned.tokens["training"] = trained
+        return groups
 
     async def _steps(self, recipe: Recipe, group_reward: GroupReward | None) -> AsyncIterator[StepRecord]:
         """The training steps. Those of several roles take turns; in self-play the opponent changes between some."""
@@ -199,7 +231,7 @@ class Learning:
                 await self._training_graph(),
                 self._task.training,
                 policy=self._policies[turn % len(self._policies)],
-                reward=None if group_reward else self._task.reward,
+                reward=self._task.reward,
                 group_reward=group_reward,
                 steps=min(first + size - 1, recipe.steps),
                 first_step=first,
@@ -214,7 +246,7 @@ class Learning:
             ):
                 yield record
 
-    async def _training_graph(self) -> Runnable[Any, Any]:
+    async def _training_graph(self) -> Graph:
         """The graph of the next steps. In self-play the newest version is the opponent."""
         if self._task.self_play is None:
             return self._graph()
@@ -222,7 +254,7 @@ class Learning:
         options = self._options()
         return self._task.self_play(ChatART(policy=policy, **options), ChatART(policy=f"{policy}@{version}", **options))
 
-    def _graph(self) -> Runnable[Any, Any]:
+    def _graph(self) -> Graph:
         return self._task.graph(*(ChatART(policy=policy, **self._options()) for policy in self._policies))
 
     async def _latest(self) -> dict[str, int]:

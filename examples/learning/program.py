@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from art_examples.learning.curve import draw
-from art_examples.learning.runs import Options, learn_all, newest, own_server, table
+from art_examples.learning.runs import Learner, Options, by_recipe, learn_all, newest, own_server, table
 from art_examples.learning.task import TaskMaker
 from rich.console import Console
 
@@ -38,13 +38,20 @@ def interruptible() -> Iterator[None]:
 
 
 def main(about: str | None, makers: Mapping[str, TaskMaker], folder: Path, words: Sequence[str] | None = None) -> None:
+    """Learns tasks by their recipes; see `run_learners`. makers: makers of the tasks, by their names."""
+    run_learners(about, {name: by_recipe(maker) for name, maker in makers.items()}, folder, words)
+
+
+def run_learners(
+    about: str | None, learners: Mapping[str, Learner], folder: Path, words: Sequence[str] | None = None
+) -> None:
     """Measures each task before, prompted, after the warm start and after the training, for each seed.
 
     Each finished run is a line of results.jsonl, of which curve.svg is drawn.
 
     Args:
         about: What `--help` says.
-        makers: Makers of the tasks, by their names.
+        learners: Learners of the tasks, by their names.
         folder: The folder of the example, which gets results.jsonl and curve.svg.
         words: The words of the command line. None: those of the process.
     """
@@ -53,12 +60,15 @@ def main(about: str | None, makers: Mapping[str, TaskMaker], folder: Path, words
         description=about,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--task", action="append", choices=list(makers), help="only this one; may be repeated (all)")
+    parser.add_argument("--task", action="append", choices=list(learners), help="only this one; may be repeated (all)")
     parser.add_argument("--seeds", type=positive, default=3, help="runs of each task, with the seeds from 0 (3)")
     parser.add_argument("--steps", type=positive, help="training steps in place of those of the recipe")
     parser.add_argument("--held-out", type=positive, help="measure on the first N held-out scenarios only (all)")
     parser.add_argument(
         "--model", action="append", default=[], help="also measure this model of litellm; may be repeated"
+    )
+    parser.add_argument(
+        "--judge", help="also train a policy by the scores of this model of litellm (RULER), and compare the two"
     )
     parser.add_argument(
         "--connect", action="store_true", help="use the running server that ART_BASE_URL and ART_API_KEY name"
@@ -74,12 +84,13 @@ def main(about: str | None, makers: Mapping[str, TaskMaker], folder: Path, words
         results=results,
         prompted=True,
         models=given.model,
+        judge=given.judge,
         note=given.note,
     )
-    runs = [(name, seed) for name in given.task or makers for seed in range(given.seeds)]
+    runs = [(name, seed) for name in given.task or learners for seed in range(given.seeds)]
     try:
         with interruptible(), nullcontext(Connection.find()) if given.connect else own_server() as server:
-            rows = learn_all(makers, runs, server, options)
+            rows = learn_all(learners, runs, server, options)
     except ARTError as error:
         raise SystemExit(f"{parser.prog}: {error}") from error
     draw(given.out / "curve.svg", list(newest(results).values()))

@@ -7,14 +7,15 @@ import os
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from art_examples.learning.learn import SERVER_ARGUMENTS, learn
+from art_examples.learning.judged import learn_by_judge
+from art_examples.learning.learn import SERVER_ARGUMENTS, Learned, learn
 from art_examples.learning.task import TaskMaker
 from art_examples.quickstart.server_process import trainer_server
 from rich.table import Table
@@ -38,6 +39,7 @@ class Options:
         results: JSONL file to which each finished run is appended. None: no file.
         prompted: Whether the untrained policy is also measured with demonstrations in its prompts.
         models: Names of other models to measure with these prompts, as litellm knows them.
+        judge: Model by whose scores (RULER) a copy of the policy is trained, as litellm knows it. None: no copy.
         note: What a reader of the metrics file should know of the runs.
     """
 
@@ -46,6 +48,7 @@ class Options:
     results: Path | None = None
     prompted: bool = False
     models: Sequence[str] = ()
+    judge: str | None = None
     note: str = ""
 
 
@@ -63,13 +66,56 @@ def own_server() -> Iterator[Connection]:
             yield server
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a run of a task is given.
+
+    Args:
+        seed: Seed of the task, the LoRA and the training.
+        client: Client of the trainer server.
+        policy: Name for the policy, which does not exist yet.
+        options: How it is run.
+        tell: Called with a line of text after each stage and step.
+    """
+
+    seed: int
+    client: TrainerClient
+    policy: str
+    options: Options
+    tell: Callable[[str], None]
+
+
+Learner = Callable[[Run], Awaitable[Learned]]
+"""Learns a task, and measures it after each stage."""
+
+
+def by_recipe(maker: TaskMaker) -> Learner:
+    """A learner that follows the recipe of a task. maker: makes the task."""
+
+    async def learner(run: Run) -> Learned:
+        options = run.options
+        async with maker(run.seed) as whole:
+            steps = whole.recipe.steps if options.steps is None else options.steps
+            task = whole.short(steps=steps, held_out=options.held_out)
+            learned = await learn(
+                task, run.seed, run.client, run.policy, run.tell, prompted=options.prompted, models=options.models
+            )
+            if options.judge is not None:
+                name = f"{run.policy}-judged"
+                judged = await learn_by_judge(task, learned, run.client, name, options.judge, run.tell)
+                learned.judged = judged.as_json()
+        return learned
+
+    return learner
+
+
 def learn_all(
-    makers: Mapping[str, TaskMaker], runs: Sequence[tuple[str, int]], server: Connection, options: Options
+    learners: Mapping[str, Learner], runs: Sequence[tuple[str, int]], server: Connection, options: Options
 ) -> list[Row]:
     """Learns tasks one after another, each with a policy of its own.
 
     Args:
-        makers: Makers of tasks, by the names of the tasks.
+        learners: Learners by the names of their tasks.
         runs: Name of the task and seed of each run.
         server: The trainer server.
         options: How they are run.
@@ -77,27 +123,19 @@ def learn_all(
     Returns:
         A row for each run.
     """
-    return asyncio.run(_learn_all(makers, runs, server, options))
+    return asyncio.run(_learn_all(learners, runs, server, options))
 
 
 async def _learn_all(
-    makers: Mapping[str, TaskMaker], runs: Sequence[tuple[str, int]], server: Connection, options: Options
+    learners: Mapping[str, Learner], runs: Sequence[tuple[str, int]], server: Connection, options: Options
 ) -> list[Row]:
     rows = []
     async with TrainerClient(server.url, server.api_key) as client:
         for name, seed in runs:
             tell(f"{name}, seed {seed}")
-            async with makers[name](seed) as task:
-                steps = task.recipe.steps if options.steps is None else options.steps
-                learned = await learn(
-                    task.short(steps=steps, held_out=options.held_out),
-                    seed,
-                    client,
-                    f"{name}-{seed}-{uuid.uuid4().hex[:6]}".replace("_", "-"),
-                    lambda line: tell(f"  {line}"),
-                    prompted=options.prompted,
-                    models=options.models,
-                )
+            policy = f"{name}-{seed}-{uuid.uuid4().hex[:6]}".replace("_", "-")
+            run = Run(seed=seed, client=client, policy=policy, options=options, tell=lambda line: tell(f"  {line}"))
+            learned = await learners[name](run)
             tell(f"  {learned.total_seconds:.0f} s in all")
             facts = {"date": datetime.now(UTC).date().isoformat(), "machine": machine()}
             rows.append({**learned.as_json(), **facts, "note": options.note})

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.runnables import Runnable
 
 from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig, Trajectory
 from art_langgraph.loop.evaluate import Success
+from art_langgraph.loop.rollout import Graph
 from art_langgraph.rewards import RewardFunction
 
 
@@ -42,8 +41,8 @@ class Task:
 
     Args:
         name: Name of the task.
-        graph: Makes the agent, a compiled graph, from the chat model that asks the policy; with `roles`, from the chat
-            models of all of them.
+        graph: Makes the agent, a compiled graph or a function, from the chat model that asks the policy; with `roles`,
+            from the chat models of all of them.
         training: Scenarios to learn from.
         held_out: Scenarios to measure on. None of them is among the training scenarios or the demonstrations.
         demonstrations: Conversations made by script, for the warm start. They have the prompts that the graph sends.
@@ -57,10 +56,11 @@ class Task:
             them in turns, and each imitates the demonstrations that have its system message. Empty: one policy.
         self_play: Makes the graph of the training from the policy and its opponent, which is an earlier version of it.
             It is measured on `graph` all the same. None: it is trained on `graph` too.
+        costs: Whether turns, tokens, seconds and dollars of a run are recorded beside its success.
     """
 
     name: str
-    graph: Callable[..., Runnable[Any, Any]]
+    graph: Callable[..., Graph]
     training: Sequence[Scenario]
     held_out: Sequence[Scenario]
     demonstrations: Sequence[Conversation]
@@ -71,7 +71,8 @@ class Task:
     nodes: Sequence[str] | None = None
     shots: int = 4
     roles: Mapping[str, str] = field(default_factory=dict)
-    self_play: Callable[[BaseChatModel, BaseChatModel], Runnable[Any, Any]] | None = None
+    self_play: Callable[[BaseChatModel, BaseChatModel], Graph] | None = None
+    costs: bool = False
 
     def demonstrations_by_role(self) -> list[list[Conversation]]:
         """The demonstrations of each role, by their system messages. Without roles: all, as those of a single one."""
