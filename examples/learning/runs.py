@@ -59,11 +59,20 @@ def tell(line: str) -> None:
 
 @contextmanager
 def own_server() -> Iterator[Connection]:
-    """A trainer server that ends, and whose state is deleted, when the block is left."""
+    """A trainer server that ends, and whose state is deleted, when the block is left.
+
+    Inside of the block ART_BASE_URL and ART_API_KEY name it, so that no client finds another server of this user.
+    """
     with tempfile.TemporaryDirectory() as scratch:
-        home = Path(scratch)
+        home, before = Path(scratch), dict(os.environ)
         with trainer_server(home, home / "server.log", tell, *SERVER_ARGUMENTS) as server:
-            yield server
+            os.environ |= {"ART_BASE_URL": server.url, "ART_API_KEY": server.api_key}
+            try:
+                yield server
+            finally:
+                for name in ("ART_BASE_URL", "ART_API_KEY"):
+                    os.environ.pop(name)
+                    os.environ |= {name: before[name]} if name in before else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
@@ -120,3 +122,18 @@ def chat(system: str, *turns: str) -> Conversation:
     roles = ("user", "assistant")
     said = [{"role": roles[at % 2], "content": text} for at, text in enumerate(turns)]
     return Conversation(messages=[{"role": "system", "content": system}, *said])
+
+
+def called(tool: str, result: str, **arguments: Any) -> list[dict[str, Any]]:
+    """A tool call and its result, as messages of a demonstration.
+
+    Args:
+        tool: Name of the tool.
+        result: What it gave.
+        **arguments: What it was given.
+    """
+    call = {"id": "call", "type": "function", "function": {"name": tool, "arguments": json.dumps(arguments)}}
+    return [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call", "content": result},
+    ]

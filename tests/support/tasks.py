@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,13 +17,16 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_me
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field
 
-from art_langgraph import Scenario, TrainerClient, Trajectory
+from art_langgraph import Conversation, Scenario, TrainerClient, Trajectory
 from art_langgraph.rewards import score
 from tests.support.trainer_server import TOKEN, TrainerServer
 
 
 class Scripted(BaseChatModel):
-    """Gives the answers of a script, one a call (the last one for ever), and keeps what it was asked."""
+    """Gives the answers of a script, one a call (the last one for ever), and keeps what it was asked.
+
+    An answer `call NAME {json}` is a tool call, as that of the small engine.
+    """
 
     answers: list[str]
     asked: list[Any] = Field(default_factory=list)
@@ -40,7 +44,14 @@ class Scripted(BaseChatModel):
     ) -> ChatResult:
         self.asked.append(convert_to_openai_messages(messages))
         said = self.answers[min(len(self.asked), len(self.answers)) - 1]
+        if said.startswith("call "):
+            _, name, arguments = said.split(" ", 2)
+            call = {"name": name, "args": json.loads(arguments), "id": f"call-{len(self.asked)}"}
+            return ChatResult(generations=[ChatGeneration(message=AIMessage("", tool_calls=[call]))])
         return ChatResult(generations=[ChatGeneration(message=AIMessage(said))])
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Scripted:
+        return self
 
 
 async def run(task: Task, scenario: Scenario, model: Scripted) -> Trajectory:
@@ -48,6 +59,18 @@ async def run(task: Task, scenario: Scenario, model: Scripted) -> Trajectory:
     made = Trajectory(scenario=scenario, output=await task.graph(model).ainvoke(given))
     await score(made, task.reward)
     return made
+
+
+def scripted(conversation: Conversation) -> Scripted:
+    """A model that says what the assistant says in a demonstration."""
+    said = [message for message in conversation.messages if message["role"] == "assistant"]
+    calls = [(message.get("tool_calls") or [{}])[0].get("function") for message in said]
+    return Scripted(
+        answers=[
+            f"call {call['name']} {call['arguments']}" if call else message["content"]
+            for message, call in zip(said, calls, strict=True)
+        ]
+    )
 
 
 @contextmanager

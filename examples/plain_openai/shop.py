@@ -1,0 +1,145 @@
+"""A shop: what each thing costs, how many there are, where they lie; tools that tell it, and questions."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+THINGS = tuple(
+    [
+        "lamp",
+        "chair",
+        "table",
+        "kettle",
+        "radio",
+        "clock",
+        "basket",
+        "mirror",
+        "carpet",
+        "ladder",
+        "bucket",
+        "hammer",
+        "candle",
+        "pillow",
+        "blanket",
+        "vase",
+        "bottle",
+        "bicycle",
+        "tent",
+        "rope",
+        "ball",
+        "flute",
+        "whistle",
+        "helmet",
+    ]
+)
+HELD_OUT_THINGS = tuple(
+    [
+        "drum",
+        "stool",
+        "shovel",
+        "kite",
+        "lantern",
+        "saddle",
+        "trunk",
+        "piano",
+        "guitar",
+        "pencil",
+        "ruler",
+        "jacket",
+        "button",
+        "needle",
+        "hook",
+        "chain",
+        "rake",
+        "spoon",
+        "plate",
+        "cup",
+        "jar",
+        "bowl",
+        "oven",
+        "stove",
+        "sofa",
+        "desk",
+        "lock",
+        "key",
+        "bell",
+        "wheel",
+        "boat",
+        "sail",
+    ]
+)
+"""Things that no training question is about."""
+
+QUESTIONS = {
+    "price": ("What does a {} cost?", "What is the price of a {}?", "How much is one {}?", "How expensive is a {}?"),
+    "stock": (
+        "How many {}s are there?",
+        "How many {}s are in stock?",
+        "How many {}s are left?",
+        "What number of {}s do we have?",
+    ),
+    "shelf": (
+        "Where is the {}?",
+        "On which shelf is the {}?",
+        "Where do I find a {}?",
+        "In what place is the {} kept?",
+    ),
+}
+"""Questions, by the tool that answers them. The last wording of each is held out."""
+DESCRIPTIONS = {
+    "price": "Price of a thing.",
+    "stock": "How many there are of a thing.",
+    "shelf": "Where a thing lies.",
+}
+"""The tools, each of which takes a `thing`, and what they do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, the thing that it is about, and the tool that answers it."""
+
+    text: str
+    thing: str
+    tool: str
+
+    @property
+    def value(self) -> str:
+        """What the tool says."""
+        return look_up(self.tool, self.thing)
+
+
+def look_up(tool: str, thing: str) -> str:
+    """What a tool says of a thing. The value follows from the name, so that nobody can know it without the tool.
+
+    Args:
+        tool: A key of DESCRIPTIONS.
+        thing: Name of the thing. A name that the shop does not have gets an answer that says so.
+    """
+    if thing not in THINGS and thing not in HELD_OUT_THINGS:
+        return f"there is no {thing}"
+    number = int.from_bytes(hashlib.sha256(f"{tool} of {thing}".encode()).digest()[:4], "big")
+    return {
+        "price": f"{number % 89 + 11} euros",
+        "stock": f"{number % 89 + 11} pieces",
+        "shelf": f"shelf {'ABCDEFGH'[number % 8]}{number // 8 % 89 + 11}",
+    }[tool]
+
+
+def questions(*, held_out: bool) -> list[Question]:
+    """All questions about things, and in wordings, that are held out; or all others."""
+    return list(_questions(held_out))
+
+
+def _questions(held_out: bool) -> Iterator[Question]:
+    for tool, wordings in QUESTIONS.items():
+        for thing in HELD_OUT_THINGS if held_out else THINGS:
+            for wording in wordings[-1:] if held_out else wordings[:-1]:
+                yield Question(wording.format(thing), thing, tool)
+
+
+def shuffled(seed: int) -> list[Question]:
+    """The training questions in an order that the seed chooses."""
+    return random.Random(f"shop-{seed}").sample(questions(held_out=False), len(questions(held_out=False)))

@@ -1,0 +1,113 @@
+"""plain_openai: a loop over OpenAI's client as an agent, how it is scored, and that two steps train it."""
+
+from __future__ import annotations
+
+import pytest
+from art_examples.learning.baselines import LiteLLMChat, PromptedChatART
+from art_examples.plain_openai.agent import MAX_TURNS, SYSTEM, TOOLS, use
+from art_examples.plain_openai.shop import HELD_OUT_THINGS, THINGS, Question, look_up, questions
+from art_examples.plain_openai.task import agent_of, demonstration, plain_openai, scenario
+
+from art_langgraph import ChatART, Trajectory, rollout
+from tests.support.judge_app import endpoint
+from tests.support.tasks import learned_in_two_steps
+from tests.support.trainer_server import TrainerServer
+from trainer_server.wire import ConfigError
+
+QUESTION = Question("What does a lamp cost?", "lamp", "price")
+RIGHT = 'call price {"thing": "lamp"}'
+
+
+async def played(server: TrainerServer, *answers: str) -> Trajectory:
+    server.engine["answers"] = list(answers)
+    async with plain_openai(0) as task:
+        return await rollout(agent_of(ChatART(policy="agent", max_tokens=40)), scenario(QUESTION), task.reward)
+
+
+async def test_the_demonstration_is_a_run_that_gets_the_whole_reward(connected: TrainerServer) -> None:
+    made = await played(connected, RIGHT, f"It is {QUESTION.value}.")
+    shown = demonstration(QUESTION)
+    assert made.error is None
+    assert made.output == shown.messages[-1]["content"]
+    assert made.reward == pytest.approx(1.0)
+    assert [call.id is not None for call in made.completions] == [True, True]
+    request = connected.engine["requests"][-1]
+    assert request["tools"] == TOOLS == shown.tools
+    assert [message["role"] for message in request["messages"]] == [one["role"] for one in shown.messages[:-1]]
+    assert request["messages"][-1]["content"] == QUESTION.value
+    assert request["max_tokens"] == 40
+
+
+@pytest.mark.parametrize(
+    ("answers", "reward"),
+    [
+        (["It is 5 euros."], 0.0),
+        (['call stock {"thing": "lamp"}', "well"], 0.0),
+        ([RIGHT, "It is cheap."], 0.4),
+        (['call stock {"thing": "lamp"}', RIGHT, f"It is {QUESTION.value}."], 0.8),
+        ([RIGHT] * MAX_TURNS, 0.4),
+    ],
+)
+async def test_the_parts_of_the_reward(answers: list[str], reward: float, connected: TrainerServer) -> None:
+    made = await played(connected, *answers)
+    assert made.reward == pytest.approx(reward)
+    assert len(made.completions) == len(answers)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("price", '{"thing": "lamp"}', QUESTION.value),
+        ("price", '{"thing": "moon"}', "there is no moon"),
+        ("price", '{"thing": 5}', "there is no 5"),
+        ("price", "{}", "give the thing"),
+        ("price", "[1]", "give the thing"),
+        ("price", "no json", "give the thing"),
+        ("weigh", '{"thing": "lamp"}', "there is no tool weigh"),
+    ],
+)
+def test_a_wrong_call_is_told_to_the_model(tool: str, arguments: str, said: str) -> None:
+    assert use(tool, arguments) == said
+
+
+async def test_the_prompted_policy_and_other_models_see_demonstrations(
+    connected: TrainerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = [demonstration(QUESTION)]
+    connected.engine["answers"] = ["It is nothing."]
+    await rollout(agent_of(PromptedChatART(policy="agent", demonstrations=shown, shots=1)), "Why?")
+    sent = connected.engine["requests"][-1]["messages"]
+    assert [message["role"] for message in sent] == ["system", "user", "assistant", "tool", "assistant", "user"]
+    with endpoint("It is 5.") as fake:
+        monkeypatch.setenv("OPENAI_BASE_URL", fake.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+        agent = agent_of(LiteLLMChat(model="openai/some-model", demonstrations=shown, shots=1))
+        assert await agent("Why?") == "It is 5."
+    (request,) = fake.requests
+    assert request["model"] == "some-model"
+    assert [message["content"] for message in request["messages"]][::5] == [SYSTEM, "Why?"]
+    with pytest.raises(ConfigError, match="openai/NAME"):
+        agent_of(LiteLLMChat(model="anthropic/some-model", demonstrations=shown, shots=1))
+
+
+async def test_things_and_wordings_of_held_out_questions_are_not_trained() -> None:
+    assert not set(THINGS) & set(HELD_OUT_THINGS)
+    asked = [{one.text.replace(one.thing, "") for one in questions(held_out=which)} for which in (True, False)]
+    assert not asked[0] & asked[1]
+    assert len({look_up("shelf", thing) for thing in (*THINGS, *HELD_OUT_THINGS)}) > 40
+    async with plain_openai(0) as first, plain_openai(1) as second:
+        assert len(first.held_out) == 96
+        assert [one.id for one in first.held_out] == [one.id for one in second.held_out]
+        assert [one.id for one in first.training] != [one.id for one in second.training]
+
+
+async def test_two_steps_train_it(connected: TrainerServer) -> None:
+    texts = [f'call {tool} {{"thing": "lamp"}}' for tool in ("price", "stock", "shelf")]
+    values = [f"It is {look_up(tool, thing)}." for tool in ("price", "stock") for thing in THINGS]
+    learned = await learned_in_two_steps(plain_openai, "plain-openai", connected, [*texts * 12, *values])
+    assert len(learned.rewards) == 2
+    assert learned.skipped < 2
+    assert learned.tokens["training"] > 0
+    assert learned.after is not None
+    assert learned.after.n == 4
+    assert learned.after.failed == 0
