@@ -7,69 +7,18 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-THINGS = tuple(
-    [
-        "lamp",
-        "chair",
-        "table",
-        "kettle",
-        "radio",
-        "clock",
-        "basket",
-        "mirror",
-        "carpet",
-        "ladder",
-        "bucket",
-        "hammer",
-        "candle",
-        "pillow",
-        "blanket",
-        "vase",
-        "bottle",
-        "bicycle",
-        "tent",
-        "rope",
-        "ball",
-        "flute",
-        "whistle",
-        "helmet",
-    ]
+
+def _listed(words: str) -> list[str]:
+    return words.split()
+
+
+THINGS = _listed(
+    "lamp chair table kettle radio clock basket mirror carpet ladder bucket hammer candle pillow blanket vase bottle "
+    "bicycle tent rope ball flute whistle helmet"
 )
-HELD_OUT_THINGS = tuple(
-    [
-        "drum",
-        "stool",
-        "shovel",
-        "kite",
-        "lantern",
-        "saddle",
-        "trunk",
-        "piano",
-        "guitar",
-        "pencil",
-        "ruler",
-        "jacket",
-        "button",
-        "needle",
-        "hook",
-        "chain",
-        "rake",
-        "spoon",
-        "plate",
-        "cup",
-        "jar",
-        "bowl",
-        "oven",
-        "stove",
-        "sofa",
-        "desk",
-        "lock",
-        "key",
-        "bell",
-        "wheel",
-        "boat",
-        "sail",
-    ]
+HELD_OUT_THINGS = _listed(
+    "drum stool shovel kite lantern saddle trunk piano guitar pencil ruler jacket button needle hook chain rake spoon "
+    "plate cup jar bowl oven stove sofa desk lock key bell wheel boat sail"
 )
 """Things that no training question is about."""
 
@@ -79,13 +28,13 @@ QUESTIONS = {
         "How many {}s are there?",
         "How many {}s are in stock?",
         "How many {}s are left?",
-        "What number of {}s do we have?",
+        "Count the {}s.",
     ),
     "shelf": (
         "Where is the {}?",
         "On which shelf is the {}?",
         "Where do I find a {}?",
-        "In what place is the {} kept?",
+        "Which place has the {}?",
     ),
 }
 """Questions, by the tool that answers them. The last wording of each is held out."""
