@@ -50,6 +50,9 @@ class Scripted(BaseChatModel):
             return ChatResult(generations=[ChatGeneration(message=AIMessage("", tool_calls=[call]))])
         return ChatResult(generations=[ChatGeneration(message=AIMessage(said))])
 
+    async def _agenerate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        return self._generate(messages)  # in no thread: calls of parallel nodes come in their order
+
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Scripted:
         return self
 
