@@ -1,0 +1,52 @@
+"""The servers: how each is started, and on what it works."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from art_examples.mcp_specialize.worlds import make_library, make_repository
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleServer:
+    """An MCP server.
+
+    Args:
+        program: The program. None: it is not installed.
+        arguments: Its arguments. `{world}` stands for the copy of the world.
+        world: Makes what it works on in an empty directory, by a seed. None: it works on nothing.
+        package: The package that has it. Empty: it is in this folder.
+    """
+
+    program: str | None
+    arguments: tuple[str, ...] = ()
+    world: Callable[[Path, int], Path] | None = None
+    package: str = ""
+
+
+def _installed(program: str) -> str | None:
+    """A program beside this Python, or in PATH. None: it is in neither."""
+    beside = Path(sys.executable).parent / program
+    return str(beside) if beside.exists() else shutil.which(program)
+
+
+SERVERS = {
+    "weather": ExampleServer(program=sys.executable, arguments=(str(FOLDER / "weather_server.py"),)),
+    "sqlite": ExampleServer(
+        program=sys.executable, arguments=(str(FOLDER / "sqlite_server.py"), "{world}"), world=make_library
+    ),
+    "time": ExampleServer(program=_installed("mcp-server-time"), package="mcp-server-time"),
+    "git": ExampleServer(
+        program=_installed("mcp-server-git"),
+        arguments=("--repository", "{world}"),
+        world=make_repository,
+        package="mcp-server-git",
+    ),
+}
+"""By the name that `--task` takes."""

@@ -1,0 +1,41 @@
+"""mcp_specialize: a policy is specialized to the weather server in two steps."""
+
+from __future__ import annotations
+
+import pytest
+from art_examples.learning.runs import Options, Run
+from art_examples.mcp_specialize.learner import specialized
+from art_examples.mcp_specialize.servers import SERVERS
+
+from art_langgraph import TrainerClient
+from tests.support.tasks import answers
+from tests.support.trainer_server import TOKEN, TrainerServer
+from trainer_server.wire import ConfigError
+
+STEPS = Options(steps=2, held_out=12)
+CALLS = ['call get_alerts {"region": "north"}', 'call list_stations {"region": "coast"}', "No.", "It is clear."]
+
+
+@pytest.mark.slow
+async def test_two_steps_specialize_a_policy(connected: TrainerServer) -> None:
+    told: list[str] = []
+    with answers(connected, CALLS):
+        async with TrainerClient(connected.url, TOKEN) as client:
+            run = Run(seed=0, client=client, policy="weather-two-steps", options=STEPS, tell=told.append)
+            learned = await specialized("weather", SERVERS["weather"])(run)
+    row = learned.as_json()
+    assert row["task"] == "weather"
+    assert row["steps"] == 2
+    for stage in ("before", "prompted", "warm", "after"):
+        assert 0 <= row[stage]["success"] <= 1
+        assert row[stage]["n"] >= 6
+    assert row["seconds"] > 0
+    assert any(line.startswith("scenarios") for line in told)
+
+
+async def test_other_models_are_refused(connected: TrainerServer) -> None:
+    async with TrainerClient(connected.url, TOKEN) as client:
+        options = Options(models=["openai/some-model"])
+        run = Run(seed=0, client=client, policy="weather-none", options=options, tell=print)
+        with pytest.raises(ConfigError, match="--model openai/some-model"):
+            await specialized("weather", SERVERS["weather"])(run)
