@@ -9,13 +9,12 @@ from art_examples.learning.learn import Learned
 from art_examples.learning.runs import Learner, Run
 from art_examples.mcp_specialize.servers import ExampleServer
 
-from art_mcp import RunSettings, Specialization, TrainingSettings, connect, specialize
+from art_mcp import GenerationSettings, RunSettings, Specialization, TrainingSettings, connect, specialize
 from trainer_server.wire import ConfigError
 
 MINUTES = 20.0
 """Time of a whole run. With `--steps` there is no limit: each stage takes what it takes."""
-SHARE_HELD_OUT = 0.3
-"""Share of the scenarios that `specialize` holds out."""
+GENERATION = GenerationSettings()
 
 
 def specialized(name: str, server: ExampleServer) -> Learner:
@@ -34,7 +33,8 @@ def specialized(name: str, server: ExampleServer) -> Learner:
                     policy=run.policy,
                     client=run.client,
                     minutes=MINUTES if options.steps is None else None,
-                    scenarios=None if options.held_out is None else round(options.held_out / SHARE_HELD_OUT),
+                    scenarios=None if options.held_out is None else round(options.held_out / GENERATION.validation),
+                    generation=GENERATION,
                     training=TrainingSettings(steps=options.steps, judge=options.judge),
                     runs=RunSettings(rank=8),
                     seed=run.seed,

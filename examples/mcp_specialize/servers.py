@@ -32,8 +32,7 @@ class ExampleServer:
 
 def _installed(program: str) -> str | None:
     """A program beside this Python, or in PATH. None: it is in neither."""
-    beside = Path(sys.executable).parent / program
-    return str(beside) if beside.exists() else shutil.which(program)
+    return shutil.which(program, path=Path(sys.executable).parent) or shutil.which(program)
 
 
 SERVERS = {

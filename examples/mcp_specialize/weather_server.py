@@ -14,19 +14,19 @@ sys.path.insert(0, str(Path(__file__).parent))  # run as a script, from anywhere
 import weather
 
 FORECASTS, ALERTS = weather.recorded_forecasts(), weather.recorded_alerts()
+Region = Literal["north", "south", "coast", "hills"]
+Day = Literal["today", "tomorrow", "monday", "tuesday", "wednesday"]
 server = MCPServer("weather", version="1.0.0", log_level="WARNING")
 
 
 @server.tool()
-def list_stations(region: Literal["north", "south", "coast", "hills"]) -> list[str]:
+def list_stations(region: Region) -> list[str]:
     """Weather stations of a region."""
     return weather.REGIONS[region]
 
 
 @server.tool()
-def get_forecast(
-    station: str, day: Literal["today", "tomorrow", "monday", "tuesday", "wednesday"] = "today"
-) -> weather.Forecast:
+def get_forecast(station: str, day: Day = "today") -> weather.Forecast:
     """Forecast for a station: temperatures in degrees Celsius, sky, wind in kilometres per hour."""
     if station not in FORECASTS:
         raise ToolError(f"there is no station {station!r}")
@@ -34,7 +34,7 @@ def get_forecast(
 
 
 @server.tool()
-def get_alerts(region: Literal["north", "south", "coast", "hills"]) -> list[weather.Alert]:
+def get_alerts(region: Region) -> list[weather.Alert]:
     """Weather alerts for a region."""
     return ALERTS[region]
 
