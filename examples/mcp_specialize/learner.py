@@ -14,7 +14,6 @@ from trainer_server.wire import ConfigError
 
 MINUTES = 20.0
 """Time of a whole run. With `--steps` there is no limit: each stage takes what it takes."""
-GENERATION = GenerationSettings()
 
 
 def specialized(name: str, server: ExampleServer) -> Learner:
@@ -33,8 +32,9 @@ def specialized(name: str, server: ExampleServer) -> Learner:
                     policy=run.policy,
                     client=run.client,
                     minutes=MINUTES if options.steps is None else None,
-                    scenarios=None if options.held_out is None else round(options.held_out / GENERATION.validation),
-                    generation=GENERATION,
+                    scenarios=None
+                    if options.held_out is None
+                    else round(options.held_out / GenerationSettings().validation),
                     training=TrainingSettings(steps=options.steps, judge=options.judge),
                     runs=RunSettings(rank=8),
                     seed=run.seed,

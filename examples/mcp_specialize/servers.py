@@ -10,8 +10,6 @@ from pathlib import Path
 
 from art_examples.mcp_specialize.worlds import make_library, make_repository
 
-FOLDER = Path(__file__).parent
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleServer:
@@ -36,9 +34,11 @@ def _installed(program: str) -> str | None:
 
 
 SERVERS = {
-    "weather": ExampleServer(program=sys.executable, arguments=(str(FOLDER / "weather_server.py"),)),
+    "weather": ExampleServer(program=sys.executable, arguments=(str(Path(__file__).with_name("weather_server.py")),)),
     "sqlite": ExampleServer(
-        program=sys.executable, arguments=(str(FOLDER / "sqlite_server.py"), "{world}"), world=make_library
+        program=sys.executable,
+        arguments=(str(Path(__file__).with_name("sqlite_server.py")), "{world}"),
+        world=make_library,
     ),
     "time": ExampleServer(program=_installed("mcp-server-time"), package="mcp-server-time"),
     "git": ExampleServer(
@@ -48,4 +48,3 @@ SERVERS = {
         package="mcp-server-git",
     ),
 }
-"""By the name that `--task` takes."""
