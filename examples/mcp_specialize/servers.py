@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from art_examples.mcp_specialize.worlds import make_library, make_repository
 
@@ -17,34 +18,31 @@ class ExampleServer:
 
     Args:
         program: The program. None: it is not installed.
+        package: The package that has it. Empty: it is in this folder.
         arguments: Its arguments. `{world}` stands for the copy of the world.
         world: Makes what it works on in an empty directory, by a seed. None: it works on nothing.
-        package: The package that has it. Empty: it is in this folder.
     """
 
     program: str | None
+    package: str = ""
     arguments: tuple[str, ...] = ()
     world: Callable[[Path, int], Path] | None = None
-    package: str = ""
 
 
-def _installed(program: str) -> str | None:
-    """A program beside this Python, or in PATH. None: it is in neither."""
-    return shutil.which(program, path=Path(sys.executable).parent) or shutil.which(program)
+def _package(name: str) -> dict[str, Any]:
+    """A package and its program, which has the same name, beside this Python or in PATH."""
+    return {"program": shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name), "package": name}
+
+
+def _here(name: str) -> str:
+    return str(Path(__file__).with_name(name))
 
 
 SERVERS = {
-    "weather": ExampleServer(program=sys.executable, arguments=(str(Path(__file__).with_name("weather_server.py")),)),
+    "weather": ExampleServer(program=sys.executable, arguments=(_here("weather_server.py"),)),
     "sqlite": ExampleServer(
-        program=sys.executable,
-        arguments=(str(Path(__file__).with_name("sqlite_server.py")), "{world}"),
-        world=make_library,
+        program=sys.executable, arguments=(_here("sqlite_server.py"), "{world}"), world=make_library
     ),
-    "time": ExampleServer(program=_installed("mcp-server-time"), package="mcp-server-time"),
-    "git": ExampleServer(
-        program=_installed("mcp-server-git"),
-        arguments=("--repository", "{world}"),
-        world=make_repository,
-        package="mcp-server-git",
-    ),
+    "time": ExampleServer(**_package("mcp-server-time")),
+    "git": ExampleServer(**_package("mcp-server-git"), arguments=("--repository", "{world}"), world=make_repository),
 }
