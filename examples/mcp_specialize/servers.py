@@ -34,15 +34,14 @@ def _package(name: str) -> dict[str, Any]:
     return {"program": shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name), "package": name}
 
 
-def _here(name: str) -> str:
-    return str(Path(__file__).with_name(name))
+def _own(name: str, *arguments: str) -> dict[str, Any]:
+    """A server of this folder, which this Python runs, and its arguments."""
+    return {"program": sys.executable, "arguments": (str(Path(__file__).with_name(name)), *arguments)}
 
 
 SERVERS = {
-    "weather": ExampleServer(program=sys.executable, arguments=(_here("weather_server.py"),)),
-    "sqlite": ExampleServer(
-        program=sys.executable, arguments=(_here("sqlite_server.py"), "{world}"), world=make_library
-    ),
+    "weather": ExampleServer(**_own("weather_server.py")),
+    "sqlite": ExampleServer(**_own("sqlite_server.py", "{world}"), world=make_library),
     "time": ExampleServer(**_package("mcp-server-time")),
     "git": ExampleServer(**_package("mcp-server-git"), arguments=("--repository", "{world}"), world=make_repository),
 }
