@@ -23,7 +23,6 @@ def specialized(name: str, server: ExampleServer) -> Learner:
         options = run.options
         if options.models:
             raise ConfigError(f"--model {options.models[0]}: `specialize` measures the policy alone")
-        assert server.program is not None
         with tempfile.TemporaryDirectory() as folder:
             worlds = [server.world(Path(folder), run.seed)] if server.world else None
             async with connect([server.program, *server.arguments], worlds=worlds) as connected:
