@@ -1,0 +1,65 @@
+"""A program that runs beside an example, such as a server, and ends with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from trainer_server.wire import EngineError
+from trainer_server.wire.guard import end_group, guarded
+
+START_TIMEOUT = 120.0
+"""Seconds to wait until a program answers."""
+
+
+@contextmanager
+def child(
+    command: Sequence[str], health: str, log: Path, environment: Mapping[str, str], folder: Path
+) -> Iterator[None]:
+    """Runs a program until the block is left. It runs under the guard, so that it ends even if this process is killed.
+
+    Args:
+        command: The program and its arguments.
+        health: The URL that it answers when it is ready.
+        log: File for its output.
+        environment: Environment variables, besides those of this process.
+        folder: Its working directory.
+
+    Raises:
+        EngineError: It ended while starting, or does not answer after START_TIMEOUT. The message has the end of its log.
+    """
+    with log.open("wb") as out:
+        environment = {**os.environ, **environment}
+        process = subprocess.Popen(
+            guarded(list(command)), cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True
+        )
+    try:
+        _wait(process, health, log)
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            end_group(process.pid, grace=0.0)
+            process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], health: str, log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT
+    with httpx.Client(timeout=5) as http:
+        while process.poll() is None and time.monotonic() < deadline:
+            try:
+                if http.get(health).is_success:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.3)
+    raise EngineError(f"{health} does not answer. The end of {log}:\n{log.read_text(errors='replace')[-2000:]}")
