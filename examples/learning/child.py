@@ -33,7 +33,7 @@ def child(
         folder: Its working directory.
 
     Raises:
-        EngineError: It ended while starting, or does not answer after START_TIMEOUT. The message has the end of its log.
+        EngineError: It ended while starting, or does not answer in START_TIMEOUT. The message has the end of its log.
     """
     with log.open("wb") as out:
         environment = {**os.environ, **environment}

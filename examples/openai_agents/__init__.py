@@ -1,0 +1,1 @@
+"""An agent of the OpenAI Agents SDK, in a process with an environment of its own."""
