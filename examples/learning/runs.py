@@ -71,7 +71,7 @@ def own_server() -> Iterator[Connection]:
                 yield server
             finally:
                 for name in ("ART_BASE_URL", "ART_API_KEY"):
-                    os.environ.pop(name)
+                    os.environ.pop(name, None)
                     os.environ |= {name: before[name]} if name in before else {}
 
 

@@ -1,0 +1,1 @@
+"""The quickstart's agent here, and the trainer server elsewhere."""
