@@ -42,7 +42,6 @@ async def cities(seed: int = 0) -> AsyncIterator[Task]:
 
 async def on_the_server(run: Run) -> Learned:
     """Says what the server is, and learns by the recipe."""
-    health, server = await run.client.health(), run.client.connection
-    gpus = {None: "GPUs, if any, unknown", 0: "no GPU"}.get(health.get("gpus"), f"{health.get('gpus')} GPUs")
-    run.tell(f"server {server.url}: {health.get('model')}, {gpus}")
+    gpus = (await run.client.health())["gpus"]
+    run.tell(f"server {run.client.connection.url}: {'an unknown number of' if gpus is None else gpus} GPUs")
     return await by_recipe(cities)(replace(run, options=replace(run.options, prompted=False)))

@@ -63,6 +63,23 @@ def test_a_run_is_a_line_with_what_was_measured_beside_it() -> None:
     assert text.count(".svg)") == 1
 
 
+def test_what_a_run_costs_and_what_a_judge_taught_are_said() -> None:
+    measured = {"success": 0.5, "interval": [0.4, 0.6], "n": 96}
+    costs = {"turns": 3.0, "tokens": 512.4, "seconds": 1.25, "usd": 0.0}
+    row = {
+        "task": "email_search", "seed": 0, "steps": 8, "before": measured, "prompted": None, "warm": None,
+        "after": measured, "models": {"openai/some-model": measured}, "seconds": 61.4, "date": "2026-11-23",
+        "machine": "a processor", "note": "", "costs": {"before": costs, "openai/some-model": {**costs, "usd": None}},
+        "judged": {"judge": "openai/a-judge", "agreement": 0.75, "pairs": 40, "after": measured, "usd": 0.1},
+    }  # fmt: skip
+    text = results.page({"email_search": [row]}, {"email_search": "# A\n\nB.\n"})
+    assert "| a run | success | turns | tokens | seconds | USD |" in text
+    assert "| before | 0.500 | 3.0 | 512 | 1.2 | 0.00000 |" in text
+    assert "| openai/some-model | 0.500 | 3.0 | 512 | 1.2 | - |" in text
+    assert "trained by openai/a-judge (RULER) in place of the reward: 0.500 (0.400 - 0.600)." in text
+    assert "Of 40 pairs of runs with unequal rewards, the judge orders 75% as the reward does." in text
+
+
 def test_every_example_has_a_page_of_one_screen_and_a_program() -> None:
     for folder in sorted(path.parent for path in (ROOT / "examples").glob("*/__main__.py")):
         text = (folder / "README.md").read_text()

@@ -6,6 +6,7 @@ import pytest
 from art_examples.learning.baselines import LiteLLMChat, PromptedChatART, with_demonstrations
 from art_examples.learning.task import chat
 from langchain_core.messages import HumanMessage, SystemMessage, convert_to_openai_messages
+from langchain_core.tools import tool
 
 from tests.support.judge_app import endpoint
 from tests.support.trainer_server import TrainerServer
@@ -49,5 +50,24 @@ async def test_a_model_of_litellm_is_asked_over_its_protocol(monkeypatch: pytest
     assert request["messages"] == WHOLE
     assert (request["model"], request["temperature"]) == ("some-model", 0.0)
     assert fake.keys == ["a-key"]
+    assert model.usd is None  # litellm knows no price of it
     with pytest.raises(NotImplementedError, match="ainvoke"):
         model.invoke(PROMPT)
+
+
+@tool
+def price(thing: str) -> str:
+    """Price of a thing."""
+    return f"{thing}: 5 euros"
+
+
+async def test_a_model_of_litellm_calls_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    with endpoint('{"thing": "lamp"}') as fake:
+        monkeypatch.setenv("OPENAI_API_BASE", fake.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+        model = LiteLLMChat(model="openai/some-model", demonstrations=SHOWN, shots=2)
+        said = await model.bind_tools([price], tool_choice="price").ainvoke(PROMPT)
+    assert fake.requests[0]["tools"][0]["function"]["name"] == "price"
+    assert [(call["name"], call["args"]) for call in said.tool_calls] == [("price", {"thing": "lamp"})]
+    assert said.usage_metadata is not None
+    assert said.usage_metadata["output_tokens"] >= 0

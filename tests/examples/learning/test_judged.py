@@ -1,0 +1,59 @@
+"""A policy that learns by a judge, beside the one that learned by the reward."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from art_examples.learning.judged import agreement
+from art_examples.learning.runs import Options, Run, by_recipe
+from art_examples.multi_agent.orders import WORKERS
+from art_examples.multi_agent.task import multi_agent
+
+from art_langgraph import Scenario, TrainerClient, Trajectory, TrajectoryGroup
+from tests.support.judge_app import endpoint
+from tests.support.tasks import answers
+from tests.support.trainer_server import TOKEN, TrainerServer
+
+
+def group(*pairs: tuple[float, float | None]) -> TrajectoryGroup:
+    """Runs with a reward of the task and a score of the judge."""
+    asked = Scenario(input="?")
+    runs = [Trajectory(scenario=asked, reward=score, metrics={"independent_reward": own}) for own, score in pairs]
+    return TrajectoryGroup(scenario=asked, trajectories=runs)
+
+
+def test_agreement_is_that_of_pairs_with_unequal_rewards() -> None:
+    assert agreement([group((0, 0.1), (1, 0.9)), group((0, 0.9), (1, 0.1))]) == (0.5, 2)
+    assert agreement([group((0, 0.5), (1, 0.5))]) == (0.5, 1)
+    assert agreement([group((1, 0.1), (1, 0.9), (0, None))]) == (None, 0)
+
+
+def judged(body: dict[str, Any]) -> str:
+    """Scores the candidates of a prompt by their length."""
+    prompt = next(message["content"] for message in body["messages"] if message["role"] == "user")
+    _, *rest = re.split(r"^#\w+ candidate (\d+)$", prompt, flags=re.MULTILINE)
+    scores = {f"candidate_{n}": {"reason": "", "score": len(t) % 10 / 10} for n, t in zip(rest[::2], rest[1::2],
+              strict=True)}  # fmt: skip
+    return json.dumps(scores)
+
+
+async def test_a_copy_of_the_warmed_policy_learns_by_the_judge(
+    connected: TrainerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with endpoint(judged) as fake, answers(connected, [*WORKERS, "done", "20 euros"]):
+        monkeypatch.setenv("OPENAI_API_BASE", fake.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+        async with TrainerClient(connected.url, TOKEN) as client:
+            options = Options(steps=1, held_out=4, judge="openai/some-judge")
+            run = Run(seed=0, client=client, policy="judged-orders", options=options, tell=print)
+            row = (await by_recipe(multi_agent)(run)).as_json()
+            copy = await client.versions("judged-orders-judged")
+    assert fake.requests
+    assert row["judged"]["judge"] == "openai/some-judge"
+    assert row["judged"]["after"]["n"] == 4
+    assert row["judged"]["pairs"] > 0
+    assert 0 <= row["judged"]["agreement"] <= 1
+    assert copy[0].version == 0
