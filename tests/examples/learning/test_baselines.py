@@ -62,12 +62,13 @@ def price(thing: str) -> str:
 
 
 async def test_a_model_of_litellm_calls_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    forced = {"type": "function", "function": {"name": "price"}}
     with endpoint('{"thing": "lamp"}') as fake:
         monkeypatch.setenv("OPENAI_API_BASE", fake.url)
         monkeypatch.setenv("OPENAI_API_KEY", "a-key")
         model = LiteLLMChat(model="openai/some-model", demonstrations=SHOWN, shots=2)
-        said = await model.bind_tools([price], tool_choice="price").ainvoke(PROMPT)
+        said = await model.bind_tools([price], tool_choice=forced).ainvoke(PROMPT)
     assert fake.requests[0]["tools"][0]["function"]["name"] == "price"
     assert [(call["name"], call["args"]) for call in said.tool_calls] == [("price", {"thing": "lamp"})]
     assert said.usage_metadata is not None
-    assert said.usage_metadata["output_tokens"] >= 0
+    assert (said.usage_metadata["input_tokens"], said.usage_metadata["output_tokens"]) == (100, 20)

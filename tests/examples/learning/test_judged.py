@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-from typing import Any
-
 import pytest
 from art_examples.learning.judged import agreement
 from art_examples.learning.runs import Options, Run, by_recipe
@@ -13,7 +9,7 @@ from art_examples.multi_agent.orders import WORKERS
 from art_examples.multi_agent.task import multi_agent
 
 from art_langgraph import Scenario, TrainerClient, Trajectory, TrajectoryGroup
-from tests.support.judge_app import endpoint
+from tests.support.judge_app import endpoint, scores
 from tests.support.tasks import answers
 from tests.support.trainer_server import TOKEN, TrainerServer
 
@@ -31,19 +27,10 @@ def test_agreement_is_that_of_pairs_with_unequal_rewards() -> None:
     assert agreement([group((1, 0.1), (1, 0.9), (0, None))]) == (None, 0)
 
 
-def judged(body: dict[str, Any]) -> str:
-    """Scores the candidates of a prompt by their length."""
-    prompt = next(message["content"] for message in body["messages"] if message["role"] == "user")
-    _, *rest = re.split(r"^#\w+ candidate (\d+)$", prompt, flags=re.MULTILINE)
-    scores = {f"candidate_{n}": {"reason": "", "score": len(t) % 10 / 10} for n, t in zip(rest[::2], rest[1::2],
-              strict=True)}  # fmt: skip
-    return json.dumps(scores)
-
-
 async def test_a_copy_of_the_warmed_policy_learns_by_the_judge(
     connected: TrainerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with endpoint(judged) as fake, answers(connected, [*WORKERS, "done", "20 euros"]):
+    with endpoint(scores(lambda text: len(text) % 10 / 10)) as fake, answers(connected, [*WORKERS, "done", "20 euros"]):
         monkeypatch.setenv("OPENAI_API_BASE", fake.url)
         monkeypatch.setenv("OPENAI_API_KEY", "a-key")
         async with TrainerClient(connected.url, TOKEN) as client:
