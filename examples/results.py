@@ -1,8 +1,8 @@
-"""Writes docs/results.md and its pictures from the metrics files of the examples.
+"""Writes docs/results.md, a page for each example, and the pictures, from the metrics files of the examples.
 
     python -m art_examples.results
 
-It needs a clone of the repository. No figure of the page is typed.
+It needs a clone of the repository. No figure of the pages is typed.
 """
 
 from __future__ import annotations
@@ -16,47 +16,67 @@ from art_examples.learning.runs import Row, newest, success
 
 EXAMPLES = Path(__file__).resolve().parent
 DOCS = EXAMPLES.parent / "docs"
+PAGES = "results"
 PICTURES = "images/results"
 COSTS = {"turns": ".1f", "tokens": ".0f", "seconds": ".1f", "usd": ".5f"}
 """What a run takes, and how it is written."""
 HEAD = """# Results of the examples
 
-Each example is a LangGraph app in a folder of `examples/`. `make example-NAME` trains it for two steps, and
-`make examples` all of them. The figures here are of whole runs: `python -m art_examples.NAME` appends each run to
-`results.jsonl` in the folder of the example. `python -m art_examples.results` makes this page from those files.
+Each example is an agent in a folder of `examples/`, most of them LangGraph apps. `make example-NAME` trains it for two
+steps, and `make examples` all of them. The figures are of whole runs: `python -m art_examples.NAME` appends each run to
+`results.jsonl` in the folder of the example. `python -m art_examples.results` makes these pages from those files.
 
-All figures are success rates on held-out scenarios at temperature 0, with 95 % intervals. "before" is the untrained
-policy, and "prompted" the same with demonstrations in its prompts. The policy is SmolLM2-135M-Instruct, the model that
-the CPU set-up has, unless a note says otherwise. "n" is the number of held-out scenarios, and "seconds" has all
-measurements and the training, without the start of the server.
+All figures are success rates on held-out scenarios at temperature 0. "before" is the untrained policy, and "prompted"
+the same with demonstrations in its prompts. The policy is SmolLM2-135M-Instruct, the model that the CPU set-up has,
+unless the page of the example says otherwise. "seconds" has all measurements and the training, without the start of the
+server. Here are the means over the seeds. The page of an example has each seed, with 95 % intervals.
 """
+HEADINGS = ("example", "task", "seeds", "before", "prompted", "after warm start", "after RL", "seconds")
+NOT_YET = "No whole run has been measured yet."
 
 
-def page(rows: dict[str, list[Row]], texts: dict[str, str]) -> str:
-    """The text of docs/results.md.
+def overview(rows: dict[str, list[Row]], texts: dict[str, str]) -> str:
+    """The text of docs/results.md: a line for each task.
 
     Args:
         rows: Rows of the metrics file, by example.
         texts: README.md of each example.
     """
-    return "\n".join([HEAD, *(_section(name, found, texts[name]) for name, found in rows.items())])
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
+    for name, found in rows.items():
+        link = f"[{_title(texts[name])}]({PAGES}/{name}.md)"
+        tasks = dict.fromkeys(row["task"] for row in found)
+        lines += [_task_line(link, task, [row for row in found if row["task"] == task]) for task in tasks]
+        lines += [] if found else [f"| {link} | " + " | ".join("-" * (len(HEADINGS) - 1)) + " |"]
+    return "\n".join([HEAD, *lines, ""])
 
 
-def _section(name: str, rows: list[Row], text: str) -> str:
-    """Title and first paragraph of the README, the runs, and the picture."""
-    title, about = re.match(r"# (.+)\n\n((?:.+\n)+)", text).groups()  # type: ignore[union-attr]
-    head = (
-        f"## {title}\n\n{about}\nFolder: `examples/{name}/`.{'' if rows else ' No whole run has been measured yet.'}\n"
-    )
+def _task_line(link: str, task: str, rows: list[Row]) -> str:
+    stages = [[row[stage] for row in rows] for stage in STAGES]
+    rates = [_mean([measured and measured["success"] for measured in stage], ".3f") for stage in stages]
+    seconds = _mean([row["seconds"] for row in rows], ".0f")
+    return "| " + " | ".join([link, f"`{task}`", str(len(rows)), *rates, seconds]) + " |"
+
+
+def page(name: str, rows: list[Row], text: str) -> str:
+    """The text of the page of an example: title and first paragraph of its README, the runs, and the picture."""
+    about = re.match(r"# .+\n\n((?:.+\n)+)", text)[1]  # type: ignore[index]
+    about = re.sub(r"\[([^\]]+)\]\((?!https?://)[^)]*\)", r"\1", about)  # links that lead elsewhere from here
+    head = f"# {_title(text)}\n\n{about}\nFolder: `examples/{name}/`.{'' if rows else f' {NOT_YET}'}\n"
     if not rows:
         return head
     models = list(dict.fromkeys(model for row in rows for model in row["models"]))
     heads = ["task", "seed", "steps", "before", "prompted", *models, "after warm start", "after RL", "n", "seconds"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|", *(_line(row, models) for row in rows)]
+    explained = 'Success rates with 95 % intervals. "n" is the number of held-out scenarios.'
     facts = dict.fromkeys(f"{row['date']}, {row['machine']}{_note(row)}." for row in rows)
-    picture = f"![{title}: success at each stage, and mean reward by step]({PICTURES}/{name}.svg)"
     more = [*_costs(rows), *_judged(rows)]
-    return "\n".join([f"{head}\n", *lines, "", *facts, *more, f"\n{picture}\n"])
+    picture = f"![{_title(text)}: success at each stage, and mean reward by step](../{PICTURES}/{name}.svg)"
+    return "\n".join([f"{head}\n", *lines, "", explained, *facts, *more, f"\n{picture}\n"])
+
+
+def _title(text: str) -> str:
+    return text.partition("\n")[0].removeprefix("# ")
 
 
 def _line(row: Row, models: list[str]) -> str:
@@ -76,9 +96,8 @@ def _costs(rows: list[Row]) -> list[str]:
         costs = [row["costs"][stage] for row in rows if stage in row.get("costs", ())]
         rates = [found["success"] for row in rows if (found := row["models"].get(stage, row.get(stage)))]
         cells = [_mean([cost[name] for cost in costs], form) for name, form in COSTS.items()]
-        lines.append(
-            f"| {STAGES.get(stage, stage).replace(chr(10), ' ')} | {_mean(rates, '.3f')} | {' | '.join(cells)} |"
-        )
+        name = STAGES.get(stage, stage).replace("\n", " ")
+        lines.append("| " + " | ".join([name, _mean(rates, ".3f"), *cells]) + " |")
     return ["", *lines]
 
 
@@ -113,17 +132,21 @@ def collected(examples: Path = EXAMPLES) -> dict[str, list[Row]]:
 
 
 def write(docs: Path = DOCS, examples: Path = EXAMPLES) -> None:
-    """Writes the page and copies the pictures.
+    """Writes the pages and copies the pictures.
 
     Args:
         docs: The folder of the documentation.
         examples: The folder of the examples.
     """
     rows = collected(examples)
-    (docs / "results.md").write_text(page(rows, {name: (examples / name / "README.md").read_text() for name in rows}))
-    (docs / PICTURES).mkdir(parents=True, exist_ok=True)
-    for name in (name for name, found in rows.items() if found):
-        (docs / PICTURES / f"{name}.svg").write_bytes((examples / name / "curve.svg").read_bytes())
+    texts = {name: (examples / name / "README.md").read_text() for name in rows}
+    (docs / "results.md").write_text(overview(rows, texts))
+    for folder in (PAGES, PICTURES):
+        (docs / folder).mkdir(parents=True, exist_ok=True)
+    for name, found in rows.items():
+        (docs / PAGES / f"{name}.md").write_text(page(name, found, texts[name]))
+        if found:
+            (docs / PICTURES / f"{name}.svg").write_bytes((examples / name / "curve.svg").read_bytes())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""docs/results.md is what the metrics files say."""
+"""docs/results.md and the pages of the examples are what the metrics files say."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -30,8 +31,10 @@ def test_the_page_is_made_of_the_metrics_files(tmp_path: Path) -> None:
     results.write(tmp_path, ROOT / "examples")
     made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     page = ROOT / "docs"
-    there = [page / "results.md", *(page / results.PICTURES).glob("*")]
+    there = [page / "results.md", *(page / results.PAGES).glob("*"), *(page / results.PICTURES).glob("*")]
     assert made == {path.relative_to(page): path.read_bytes() for path in there}, COMMAND
+    listed = set(re.findall(r"results/\w+\.md", (ROOT / "mkdocs.yml").read_text()))
+    assert listed == {f"results/{path.name}" for path in made if path.parent.name == results.PAGES}
 
 
 @pytest.mark.parametrize("name", [name for name, rows in results.collected(ROOT / "examples").items() if rows])
@@ -54,13 +57,22 @@ def test_a_run_is_a_line_with_what_was_measured_beside_it() -> None:
         "models": {"openai/some-model": {**measured, "success": 0.75}}, "seconds": 61.4,
         "date": "2026-11-23", "machine": "a processor, 2 cores", "note": "other work ran beside it",
     }  # fmt: skip
-    text = results.page({"sql_agent": [row], "codenames": []}, dict.fromkeys(("sql_agent", "codenames"), "# A\n\nB.\n"))
+    text = results.page("sql_agent", [row], "# A\n\nB, see [C](../c.md).\n")
+    assert "# A\n\nB, see C.\n" in text
     assert "| task | seed | steps | before | prompted | openai/some-model | after warm start |" in text
     half = "0.500 (0.400 - 0.600)"
     assert f"| `sql` | 1 | 8 | {half} | - | 0.750 (0.400 - 0.600) | {half} | {half} | 96 | 61 |" in text
     assert "2026-11-23, a processor, 2 cores (other work ran beside it)." in text
-    assert "Folder: `examples/codenames/`. No whole run has been measured yet." in text
-    assert text.count(".svg)") == 1
+    assert text.count("(../images/results/sql_agent.svg)") == 1
+    other = results.page("codenames", [], "# A\n\nB.\n")
+    assert "Folder: `examples/codenames/`. No whole run has been measured yet." in other
+    assert ".svg" not in other
+    rows = {"sql_agent": [row, {**row, "seed": 2}], "codenames": []}
+    lines = results.overview(rows, {"sql_agent": "# SQL\n\nB.\n", "codenames": "# Names\n\nC.\n"}).splitlines()
+    assert lines[-2:] == [
+        "| [SQL](results/sql_agent.md) | `sql` | 2 | 0.500 | - | 0.500 | 0.500 | 61 |",
+        "| [Names](results/codenames.md) | - | - | - | - | - | - | - |",
+    ]
 
 
 def test_what_a_run_costs_and_what_a_judge_taught_are_said() -> None:
@@ -72,7 +84,7 @@ def test_what_a_run_costs_and_what_a_judge_taught_are_said() -> None:
         "machine": "a processor", "note": "", "costs": {"before": costs, "openai/some-model": {**costs, "usd": None}},
         "judged": {"judge": "openai/a-judge", "agreement": 0.75, "pairs": 40, "after": measured, "usd": 0.1},
     }  # fmt: skip
-    text = results.page({"email_search": [row]}, {"email_search": "# A\n\nB.\n"})
+    text = results.page("email_search", [row], "# A\n\nB.\n")
     assert "| a run | success | turns | tokens | seconds | USD |" in text
     assert "| before | 0.500 | 3.0 | 512 | 1.2 | 0.00000 |" in text
     assert "| openai/some-model | 0.500 | 3.0 | 512 | 1.2 | - |" in text
