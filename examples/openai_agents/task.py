@@ -18,6 +18,8 @@ from langchain_core.language_models import BaseChatModel
 from art_langgraph import ChatART, Conversation, Run
 from trainer_server.wire import ConfigError
 
+TIMEOUT = 300.0  # seconds for a run
+
 
 @asynccontextmanager
 async def openai_agents(seed: int = 0) -> AsyncIterator[Task]:
@@ -64,7 +66,7 @@ def agent_of(model: BaseChatModel, url: str) -> Callable[[str, Run], Awaitable[s
         asked = [*context, {"role": "user", "content": question}]
         address = {"base_url": run.base_url, "api_key": run.api_key}
         body = {"items": asked, "model": model.policy, "max_tokens": model.max_tokens, **address}
-        async with httpx.AsyncClient(timeout=None) as http:
+        async with httpx.AsyncClient(timeout=TIMEOUT) as http:
             said = (await http.post(f"{url}/answer", json=body)).raise_for_status().json()
         if "error" in said:
             raise RuntimeError(said["error"])
