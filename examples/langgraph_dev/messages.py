@@ -4,21 +4,8 @@ from __future__ import annotations
 
 import random
 
-THINGS = (
-    "lamp",
-    "chair",
-    "kettle",
-    "radio",
-    "clock",
-    "bicycle",
-    "tent",
-    "mirror",
-    "ladder",
-    "carpet",
-    "camera",
-    "desk",
-)
-HELD_OUT_THINGS = ("guitar", "oven", "sofa", "drill", "scooter", "printer")
+THINGS = ("lamp", "chair", "kettle", "radio", "clock", "bicycle", "tent", "mirror", "ladder", "carpet", "camera")
+HELD_OUT_THINGS = ("guitar", "oven", "sofa", "drill", "scooter", "printer", "mixer", "watch", "helmet", "bag", "saw")
 DESKS = {
     "billing": (
         "I was charged twice for the {}.",
