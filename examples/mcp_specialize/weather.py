@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TypedDict
+
+from typing_extensions import TypedDict  # pydantic takes that of typing from Python 3.12 on
 
 REGIONS = {
     "north": ["Alderby", "Brackholm", "Cawsund", "Dunmere", "Elvik", "Fossness"],

@@ -11,18 +11,9 @@ from art_examples import results
 from art_examples.learning.curve import draw
 
 ROOT = Path(__file__).parents[2]
-DATA = (
-    "corpus.py",
-    "databases.py",
-    "emails.py",
-    "orders.py",
-    "puzzles.py",
-    "shop.py",
-    "weather.py",
-    "words.py",
-    "worlds.py",
-)
-NOT_COUNTED = ("__init__.py", "__main__.py", *DATA)
+DATA = ("corpus", "databases", "emails", "messages", "orders", "puzzles", "shop", "weather", "words", "worlds")
+"""Files that make data."""
+NOT_COUNTED = ("__init__.py", "__main__.py", *(f"{name}.py" for name in DATA))
 """The command of an example, and what makes its data."""
 COMMAND = "run `python -m art_examples.results` and commit what it writes"
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from art_examples.email_search.agent import MAX_TURNS
+from art_examples.email_search.emails import make
 from art_examples.email_search.task import WEIGHTS, email_search, parts
 from langchain_core.messages import convert_to_openai_messages
 
@@ -79,7 +80,9 @@ async def test_held_out_questions_are_those_of_every_seed() -> None:
 
 
 async def test_two_steps_train_it_and_costs_are_noted(connected: TrainerServer) -> None:
-    texts = ['call search {"keywords": "budget"}', 'call answer {"text": "4 March", "source": 12}', "well"]
+    everything = ", ".join(sorted({answer for _, _, answer, _, _ in make()[1]}))  # right where nothing was corrected
+    answered = [f'call answer {{"text": "{text}", "source": 12}}' for text in (everything, "4 March")]
+    texts = ['call search {"keywords": "budget"}', *answered]
     learned = await learned_in_two_steps(email_search, "email-search", connected, texts)
     assert len(learned.rewards) == 2
     assert learned.skipped < 2
