@@ -81,8 +81,8 @@ async def test_held_out_questions_are_those_of_every_seed() -> None:
 
 async def test_two_steps_train_it_and_costs_are_noted(connected: TrainerServer) -> None:
     everything = ", ".join(sorted({answer for _, _, answer, _, _ in make()[1]}))  # right where nothing was corrected
-    answered = [f'call answer {{"text": "{text}", "source": 12}}' for text in (everything, "4 March")]
-    texts = ['call search {"keywords": "budget"}', *answered]
+    given = [f'call answer {{"text": "{text}", "source": 12}}' for text in (everything, "4 March")]
+    texts = ['call search {"keywords": "budget"}', *given]
     learned = await learned_in_two_steps(email_search, "email-search", connected, texts)
     assert len(learned.rewards) == 2
     assert learned.skipped < 2
