@@ -25,7 +25,7 @@ WEIGHTS = {"found": 0.1, "read": 0.15, "source": 0.15, "success": 0.6}
 SHOWN = 64
 """Number of demonstrations."""
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=6e-4, num_train_epochs=1, per_device_train_batch_size=8),
+    warm_start=SFTConfig(lr=1e-3, num_train_epochs=2, per_device_train_batch_size=4),
     config=GRPOConfig(lr=3e-4),
     steps=10,
 )

@@ -20,7 +20,7 @@ WEIGHTS = {"tool": 0.2, "value": 0.2, "success": 0.6}
 SHOWN = 36
 """Number of demonstrations."""
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=3e-4, num_train_epochs=1, per_device_train_batch_size=6),
+    warm_start=SFTConfig(lr=1e-3, num_train_epochs=2, per_device_train_batch_size=4),
     config=GRPOConfig(lr=6e-4),
     steps=8,
 )
