@@ -140,7 +140,7 @@ async def test_a_run_that_was_deleted_is_not_told_of_again(
     before = unsent()
     with caplog.at_level(logging.INFO):
         reports.report_again(run.model_copy(update={"reward": 1.0}))
-        flush(30)
+        assert reports._reports[connected.url].flush(30)
     assert connected.app.state.server.runs.traced(run.rollout_id) is None
     assert unsent() == before
     assert "was deleted at" in caplog.text
@@ -238,7 +238,7 @@ def test_what_a_server_refuses_of_many_is_counted_and_what_was_deleted_is_not(
         for number in range(4):
             report(ended(number), (), server)
         assert reports._reports[server.url].flush(60)
-    assert unsent() - before == len(app.batches), "each answer of this server refuses one"
+    assert unsent() == before + 1
     assert "r1 was deleted at" in caplog.text
     assert "nodes: not a list" in caplog.text
 

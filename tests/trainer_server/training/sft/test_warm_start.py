@@ -115,7 +115,7 @@ def test_the_gradient_is_that_of_separate_sequences(
     rows = Paths.of(SHARING).packed(budget, share=share, ranks=1).rows
     assert (len(rows) > 1) == (budget == 8 or not share)
     tokens = sum(row.loss_tokens for row in SHARING)
-    assert _backward(both.ours, rows, tokens, ALONE) == pytest.approx(expected.item(), abs=1e-6)
+    assert _backward(both.ours, rows, tokens, ALONE, detached=False) == pytest.approx(expected.item(), abs=1e-6)
     theirs = stock_weights(both.stock)
     for name, weight in both.ours.parameters():
         torch.testing.assert_close(weight.grad, theirs[name].grad, rtol=1e-4, atol=2e-6)
@@ -172,7 +172,14 @@ def test_tokens_are_counted_after_sharing(worker: Worker) -> None:
     metrics = sft(worker, SHARING, SFTConfig(num_train_epochs=1)).result.metrics
     assert metrics["tokens_total"] == 23
     assert metrics["tokens_unique"] == 9  # 1 2 3 9 8, then 12 1 13, then 4; the last token of an answer is a target
+    assert metrics["tokens_detached"] == 0
     assert metrics["tokens_per_second"] > 0
+
+
+def test_what_all_demonstrations_begin_with_is_detached(worker: Worker) -> None:
+    """1 2 begins all of them; what predicts the first token of an answer has a gradient."""
+    metrics = sft(worker, SHARING, SFTConfig(num_train_epochs=1, detach_prefix=True)).result.metrics
+    assert (metrics["tokens_unique"], metrics["tokens_detached"]) == (9, 1)
 
 
 def test_a_single_update_learns(worker: Worker) -> None:
