@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from art_langgraph import ChatART, TrajectoryGroup, gather, rollout, session
 from art_langgraph.capture.background import Background
 from art_langgraph.client import reports
-from art_langgraph.client.reports import flush, report, trace_of, unsent
+from art_langgraph.client.reports import report, trace_of, unsent
 from art_langgraph.trajectory import CompletionCall, NodeRun, Scenario, ToolCall, Trajectory
 from tests.support.graphs import counting
 from tests.support.serving import serving
@@ -25,7 +25,8 @@ from trainer_server.wire.rollouts import TraceCall, TraceNode, TraceTool
 
 
 def told(server: TrainerServer, run: Trajectory) -> RunTrace:
-    flush(30)
+    """What a server was told of a run. Reports to servers of other tests, which have ended, are not waited for."""
+    assert reports._reports[server.url].flush(30)
     found = server.app.state.server.runs.traced(run.rollout_id)
     assert isinstance(found, RunTrace)
     return found
@@ -112,7 +113,7 @@ def test_a_run_that_cannot_be_told_is_counted_and_said_once(
     with caplog.at_level(logging.WARNING):
         for number in range(3):
             report(Trajectory(scenario=Scenario(input="x"), rollout_id=f"r{number}"), (), nobody)
-        flush(30)
+        assert reports._reports[nobody.url].flush(30)
     assert unsent() == before + 3
     assert [one.levelname for one in caplog.records if "dashboard" in one.message] == ["WARNING"]
     assert "ART_REPORT_RUNS=0" in caplog.text
