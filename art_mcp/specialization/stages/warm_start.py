@@ -36,8 +36,9 @@ _CHARACTERS = 4.0
 """Characters of a token, about."""
 _SIZES = (2, 4, 8, 16)
 """Demonstrations of an update. What they have in common, the tools and the system prompt, is computed once in each,
-forward alone: the size is the least at which that is less than half of the work. Of the same demonstrations, small
-updates teach more than large ones (docs/benchmarks/specialize.md)."""
+forward alone: the size is the least at which that is less than half of the work. A token of tools has about twice as
+many characters as others. Of the same demonstrations, small updates teach more than large ones
+(docs/benchmarks/specialize.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
     if not conversations:
         return SFTConfig(lr=RATE, seed=seed)
     shared, own = _lengths(conversations)
-    size = next((size for size in _SIZES if shared / size <= 2 * own), _SIZES[-1])
+    size = next((size for size in _SIZES if shared / size <= 4 * own), _SIZES[-1])
     epochs = math.ceil(UPDATES * size / len(conversations))
     return SFTConfig(
         lr=RATE,

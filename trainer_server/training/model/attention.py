@@ -269,7 +269,8 @@ def register(name: str, attend: Callable[..., torch.Tensor]) -> Callable[..., tu
         if tree is None:
             raise TrainingError("the model does not pass its keyword arguments on to attention; it cannot be packed")
         _refuse(module, attention_mask, dropout, sliding_window, kwargs)
-        return attend(int(module.layer_idx), query, key, value, tree, sliding_window, scaling, s_aux), None
+        layer: Any = module.layer_idx
+        return attend(layer, query, key, value, tree, sliding_window, scaling, s_aux), None
 
     AttentionInterface.register(name, tree_attention)
     AttentionMaskInterface.register(name, _no_mask)
