@@ -23,8 +23,9 @@ COSTS = {"turns": ".1f", "tokens": ".0f", "seconds": ".1f", "usd": ".5f"}
 HEAD = """# Results of the examples
 
 Each example is an agent in a folder of `examples/`, most of them LangGraph apps. `make example-NAME` trains it for two
-steps, and `make examples` all of them. The figures are of whole runs: `python -m art_examples.NAME` appends each run to
-`results.jsonl` in the folder of the example. `python -m art_examples.results` makes these pages from those files.
+steps, and `make examples` all of them. `notebook.ipynb` in its folder does the same, a stage in each cell. The figures
+are of whole runs: `python -m art_examples.NAME` appends each run to `results.jsonl` in the folder of the example.
+`python -m art_examples.results` makes these pages from those files.
 
 All figures are success rates on held-out scenarios at temperature 0. "before" is the untrained policy, and "prompted"
 the same with demonstrations in its prompts. The policy is SmolLM2-135M-Instruct, the model that the CPU set-up has,
