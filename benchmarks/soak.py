@@ -11,7 +11,7 @@ compared with what the clients saw.
 
 The last line under --json is one JSON object: `requests` that clients sent, `errors_ours` that were not answered for
 another reason than that their client left, `lost`, `differing`, `doubled`, `unasked`, `unrecorded` and `mixed` as in
-`benchmarks.books.Balance`, `rss_growth` of the server from the end of the warm-up to the end, as a share, and
+`benchmarks.stress.books.Balance`, `rss_growth` of the server from the end of the warm-up to the end, as a share, and
 `p99_added_ms`: the 99th percentile of the gateway's answers less that of the engine's, the median of six turns. The
 program ends with status 1 if the books do not balance.
 """
@@ -40,9 +40,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.books import Receipt, balance, rows_of
-from benchmarks.clients import Clients, chat, client, received
-from benchmarks.training import Training
+from benchmarks.stress.books import Receipt, balance, rows_of
+from benchmarks.stress.clients import Clients, chat, client, received
+from benchmarks.stress.training import Training
 from testbed.server_process import EngineProcess, ServerProcess
 from testbed.tiny_model import tiny_base
 from trainer_server.wire import Home

@@ -39,8 +39,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.step_cases import CASES, Run, case
-from benchmarks.step_sides import CONFIG, MAKE, make, randomise
+from benchmarks.steps.cases import CASES, Run, case
+from benchmarks.steps.sides import CONFIG, MAKE, make, randomise
 from trainer_server.engines.served_model import resolve
 from trainer_server.training.model.tree import pack
 from trainer_server.wire import Home

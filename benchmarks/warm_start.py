@@ -39,7 +39,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.step_sides import SPEC
+from benchmarks.steps.sides import SPEC
 from trainer_server.engines.served_model import resolve
 from trainer_server.jobs.demonstrations import Demonstrations, Row
 from trainer_server.training.checkpoint import make_optimizer

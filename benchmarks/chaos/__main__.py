@@ -43,14 +43,14 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.books import Receipt, balance, rows_of
 from benchmarks.chaos.clock import Clock
 from benchmarks.chaos.connections import Flood, half_open
 from benchmarks.chaos.disk import Disk
 from benchmarks.chaos.line import Line
 from benchmarks.chaos.world import POLICY, ROLES, World
-from benchmarks.clients import Clients, Speech
-from benchmarks.training import Training
+from benchmarks.stress.books import Receipt, balance, rows_of
+from benchmarks.stress.clients import Clients, Speech
+from benchmarks.stress.training import Training
 from testbed.engine_stand_in import install_stand_in
 from testbed.server_process import ServerProcess
 from testbed.tiny_model import tiny_base

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from benchmarks.books import Receipt
-from benchmarks.clients import HEADERS, chat
+from benchmarks.stress.books import Receipt
+from benchmarks.stress.clients import HEADERS, chat
 from trainer_server.wire.headers import COMPLETION
 
 _AUTHORIZATION = f"Authorization: {HEADERS['Authorization']}\r\n"

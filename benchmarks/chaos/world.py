@@ -10,9 +10,9 @@ import time
 import httpx
 import psutil
 
-from benchmarks.books import Receipt
-from benchmarks.clients import Clients, chat, client, received
-from benchmarks.training import Training
+from benchmarks.stress.books import Receipt
+from benchmarks.stress.clients import Clients, chat, client, received
+from benchmarks.stress.training import Training
 from testbed.server_process import ServerProcess
 from trainer_server.wire import Home
 

@@ -15,7 +15,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, TrajectoryStore, train
 from art_langgraph.client.reports import flush, unsent
-from benchmarks.books import rows_of
+from benchmarks.stress.books import rows_of
 from testbed.server_process import KEY
 from tests.support.machines import line, server_at
 from tests.support.patience import PATIENCE

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.books import Receipt
+from benchmarks.stress.books import Receipt
 from testbed.server_process import KEY
 from trainer_server.wire.headers import COMPLETION, ROLLOUT
 

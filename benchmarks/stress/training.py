@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from benchmarks.books import Receipt
-from benchmarks.clients import chat, client, received
+from benchmarks.stress.books import Receipt
+from benchmarks.stress.clients import chat, client, received
 
 ENDED = ("succeeded", "failed", "cancelled")
 

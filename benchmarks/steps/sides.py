@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.step_cases import Run
+from benchmarks.steps.cases import Run
 from trainer_server.training.grpo.loss import loss_named
 from trainer_server.training.grpo.objective import Readouts, grpo_loss
 from trainer_server.training.model.head import HeadLogprobs
