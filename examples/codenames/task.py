@@ -15,14 +15,14 @@ from art_examples.codenames.agent import (
     table_of_spymaster,
 )
 from art_examples.codenames.words import CATEGORIES, words
-from art_examples.learning.task import Recipe, Task, chat
+from art_examples.learning.task import IMITATION, Recipe, Task, chat
 
-from art_langgraph import Conversation, GRPOConfig, NodeRewards, Scenario, SFTConfig, Trajectory
+from art_langgraph import Conversation, GRPOConfig, NodeRewards, Scenario, Trajectory
 
 OTHERS = 4
 """Number of words on the table that are not ours."""
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=1e-3, num_train_epochs=1, per_device_train_batch_size=8),
+    warm_start=IMITATION,
     config=GRPOConfig(lr=4e-4),
     steps=12,
     groups_per_step=8,

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 
 from art_examples.deep_research.agent import PLANNER, SEARCHER, WRITER, Finding, build_graph, to_searcher, to_writer
 from art_examples.deep_research.corpus import Question, draw, search
-from art_examples.learning.task import Recipe, Task, chat
+from art_examples.learning.task import IMITATION, Recipe, Task, chat
 
-from art_langgraph import Conversation, GRPOConfig, NodeRewards, Scenario, SFTConfig, Trajectory
+from art_langgraph import Conversation, GRPOConfig, NodeRewards, Scenario, Trajectory
 
 SHOWN = 24
 """Number of questions that demonstrations are made of."""
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=1e-3, num_train_epochs=1, per_device_train_batch_size=8),
+    warm_start=IMITATION,
     config=GRPOConfig(lr=4e-4),
     steps=10,
 )

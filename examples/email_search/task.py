@@ -14,18 +14,18 @@ from typing import Any
 from art_examples.email_search import mail_server
 from art_examples.email_search.agent import SYSTEM, build_graph
 from art_examples.email_search.emails import Question, make, questions, read, search, write
-from art_examples.learning.task import Recipe, Task, called, solved, weighted_parts
+from art_examples.learning.task import IMITATION, Recipe, Task, called, solved, weighted_parts
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig, Trajectory
+from art_langgraph import Conversation, GRPOConfig, Scenario, Trajectory
 from art_mcp import connect
 
 WEIGHTS = {"found": 0.1, "read": 0.15, "source": 0.15, "success": 0.6}
 SHOWN = 64
 """Number of demonstrations."""
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=1e-3, num_train_epochs=2, per_device_train_batch_size=4),
+    warm_start=IMITATION,
     config=GRPOConfig(lr=3e-4),
     steps=10,
 )

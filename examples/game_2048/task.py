@@ -8,16 +8,16 @@ from contextlib import asynccontextmanager
 
 from art_examples.game_2048.agent import MAX_MOVES, SYSTEM, TARGET, build_graph
 from art_examples.game_2048.board import first, possible, show, slide, with_new_tile
-from art_examples.learning.task import Recipe, Task, chat, solved, weighted_parts
+from art_examples.learning.task import IMITATION, Recipe, Task, chat, solved, weighted_parts
 
-from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig, Trajectory
+from art_langgraph import Conversation, GRPOConfig, Scenario, Trajectory
 
 WEIGHTS = {"moves": 0.2, "points": 0.4, "success": 0.4}
 FULL_POINTS = 5 * TARGET
 """Points that are worth the whole part of the reward."""
 SHOWN_MOVES = 8
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=1e-3, num_train_epochs=1, per_device_train_batch_size=4),
+    warm_start=IMITATION,
     config=GRPOConfig(lr=4e-4),
     steps=8,
     groups_per_step=4,

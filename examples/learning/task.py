@@ -15,6 +15,9 @@ from art_langgraph.loop.evaluate import Success
 from art_langgraph.loop.rollout import Graph
 from art_langgraph.rewards import RewardFunction
 
+IMITATION = SFTConfig(lr=4e-3, num_train_epochs=1, per_device_train_batch_size=2, detach_prefix=True)
+"""A warm start of small updates, which teach more than large ones for the same work (docs/benchmarks/specialize.md)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:

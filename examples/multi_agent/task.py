@@ -6,17 +6,17 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from art_examples.learning.task import Recipe, Task, chat, solved, weighted_parts
+from art_examples.learning.task import IMITATION, Recipe, Task, chat, solved, weighted_parts
 from art_examples.multi_agent.agent import DONE, SUPERVISOR, WORKER, build_graph, note, report
 from art_examples.multi_agent.orders import Order, draw
 
-from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig, Trajectory
+from art_langgraph import Conversation, GRPOConfig, Scenario, Trajectory
 
 WEIGHTS = {"workers": 0.3, "facts": 0.2, "done": 0.1, "success": 0.4}
 SHOWN = 16
 """Number of orders that demonstrations are made of."""
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=1e-3, num_train_epochs=1, per_device_train_batch_size=8),
+    warm_start=IMITATION,
     config=GRPOConfig(lr=4e-4),
     steps=10,
 )

@@ -7,20 +7,20 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from art_examples.learning.baselines import LiteLLMChat, PromptedChatART
-from art_examples.learning.task import Recipe, Task, called, solved, weighted_parts
+from art_examples.learning.task import IMITATION, Recipe, Task, called, solved, weighted_parts
 from art_examples.plain_openai.agent import SYSTEM, TOOLS, answer
 from art_examples.plain_openai.shop import Question, questions, shuffled
 from langchain_core.language_models import BaseChatModel
 from openai import AsyncOpenAI
 
-from art_langgraph import ChatART, Conversation, GRPOConfig, Scenario, SFTConfig, Trajectory
+from art_langgraph import ChatART, Conversation, GRPOConfig, Scenario, Trajectory
 from trainer_server.wire import ConfigError
 
 WEIGHTS = {"tool": 0.2, "value": 0.2, "success": 0.6}
 SHOWN = 36
 """Number of demonstrations."""
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=1e-3, num_train_epochs=2, per_device_train_batch_size=4),
+    warm_start=IMITATION,
     config=GRPOConfig(lr=6e-4),
     steps=8,
 )

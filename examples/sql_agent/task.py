@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from art_examples.learning.task import Recipe, Task, chat, solved, weighted_parts
+from art_examples.learning.task import IMITATION, Recipe, Task, chat, solved, weighted_parts
 from art_examples.sql_agent.agent import SYSTEM, build_graph, check, query_of
 from art_examples.sql_agent.databases import (
     HELD_OUT_SUBJECTS,
@@ -20,11 +20,11 @@ from art_examples.sql_agent.databases import (
 )
 from langchain_core.messages import AIMessage
 
-from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig, Trajectory
+from art_langgraph import Conversation, GRPOConfig, Scenario, Trajectory
 
 WEIGHTS = {"runs": 0.15, "names": 0.2, "rows": 0.25, "success": 0.4}
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=1e-3, num_train_epochs=1, per_device_train_batch_size=4),
+    warm_start=IMITATION,
     config=GRPOConfig(lr=3e-4),
     steps=8,
 )

@@ -6,17 +6,17 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from art_examples.learning.task import Recipe, Task, chat
+from art_examples.learning.task import IMITATION, Recipe, Task, chat
 from art_examples.temporal_clue.agent import QUESTIONS, SYSTEM, build_graph
 from art_examples.temporal_clue.puzzles import ROOMS, Puzzle, make
 from langchain_core.messages import AIMessage
 
-from art_langgraph import Conversation, GRPOConfig, NodeRewards, Scenario, SFTConfig, Trajectory
+from art_langgraph import Conversation, GRPOConfig, NodeRewards, Scenario, Trajectory
 
 TRAINING = ("Ann", "Ben", "Carl", "Dora", "Emma", "Fred", "Gina", "Hugo", "Ida", "Jack", "Kate", "Leo")
 HELD_OUT = ("Mary", "Nick", "Olga", "Paul", "Rosa", "Sam", "Tina", "Victor")
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=1e-3, num_train_epochs=2, per_device_train_batch_size=8),
+    warm_start=IMITATION,
     config=GRPOConfig(lr=3e-4),
     steps=12,
     groups_per_step=8,

@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from art_examples.learning.task import Recipe, Task, chat, solved, weighted_parts
+from art_examples.learning.task import IMITATION, Recipe, Task, chat, solved, weighted_parts
 from art_examples.tic_tac_toe.agent import SYSTEM, build_graph
 from art_examples.tic_tac_toe.board import EMPTY, ended, free, place, show
 
-from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig, Trajectory
+from art_langgraph import Conversation, GRPOConfig, Scenario, Trajectory
 
 WEIGHTS = {"legal": 0.2, "score": 0.4, "success": 0.4}
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=1e-3, num_train_epochs=1, per_device_train_batch_size=8),
+    warm_start=IMITATION,
     config=GRPOConfig(lr=4e-4),
     steps=12,
     groups_per_step=8,
