@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -93,3 +93,14 @@ async def learned_in_two_steps(maker: TaskMaker, policy: str, server: TrainerSer
             few = replace(task.short(steps=2, held_out=4), demonstrations=task.demonstrations[:4])
             few = replace(few, recipe=replace(few.recipe, groups_per_step=2, n=4, steps_per_opponent=1))
             return await learn(few, 0, client, policy, prompted=True)
+
+
+def about(maker: TaskMaker, tool: str) -> TaskMaker:
+    """The task without training scenarios that want another tool, so that an answer which calls it is right in all."""
+
+    @asynccontextmanager
+    async def made(seed: int) -> AsyncIterator[Task]:
+        async with maker(seed) as task:
+            yield replace(task, training=[one for one in task.training if one.metadata["tool"] == tool])
+
+    return made

@@ -11,7 +11,7 @@ from art_examples.plain_openai.task import demonstration, scenario
 
 from art_langgraph import ChatART, gather
 from tests.support.frameworks.environments import framework_environment
-from tests.support.tasks import learned_in_two_steps
+from tests.support.tasks import about, learned_in_two_steps
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
@@ -74,9 +74,9 @@ def test_other_models_are_refused() -> None:
 
 @pytest.mark.servers
 async def test_two_steps_train_it(connected: TrainerServer, agents: None) -> None:
-    texts = [f'call {tool} {{"thing": "lamp"}}' for tool in ("price", "stock", "shelf")]
-    values = [f"It is {look_up(tool, thing)}." for tool in ("price", "stock") for thing in THINGS]
-    learned = await learned_in_two_steps(openai_agents, "openai-agents", connected, [*texts * 12, *values])
+    """About every second run calls the right tool, so that one of four groups has unequal rewards."""
+    texts = ['call price {"thing": "lamp"}', f"It is {look_up('price', 'lamp')}."]
+    learned = await learned_in_two_steps(about(openai_agents, "price"), "openai-agents", connected, texts)
     assert len(learned.rewards) == 2
     assert learned.skipped < 2
     assert learned.after is not None

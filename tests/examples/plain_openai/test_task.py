@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
-
 import pytest
 from art_examples.learning.baselines import LiteLLMChat, PromptedChatART
-from art_examples.learning.task import Task
 from art_examples.plain_openai.agent import MAX_TURNS, SYSTEM, TOOLS, use
 from art_examples.plain_openai.shop import HELD_OUT_THINGS, THINGS, Question, look_up, questions
 from art_examples.plain_openai.task import agent_of, demonstration, plain_openai, scenario
 
 from art_langgraph import ChatART, Trajectory, rollout
 from tests.support.judge_app import endpoint
-from tests.support.tasks import learned_in_two_steps
+from tests.support.tasks import about, learned_in_two_steps
 from tests.support.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
@@ -106,17 +101,10 @@ async def test_things_and_wordings_of_held_out_questions_are_not_trained() -> No
         assert [one.id for one in first.training] != [one.id for one in second.training]
 
 
-@asynccontextmanager
-async def prices(seed: int) -> AsyncIterator[Task]:
-    """The task with questions about prices alone."""
-    async with plain_openai(seed) as task:
-        yield replace(task, training=[one for one in task.training if one.metadata["tool"] == "price"])
-
-
 async def test_two_steps_train_it(connected: TrainerServer) -> None:
     """About every second run calls the right tool, so that one of four groups has unequal rewards."""
     texts = ['call price {"thing": "lamp"}', f"It is {look_up('price', 'lamp')}."]
-    learned = await learned_in_two_steps(prices, "plain-openai", connected, texts)
+    learned = await learned_in_two_steps(about(plain_openai, "price"), "plain-openai", connected, texts)
     assert len(learned.rewards) == 2
     assert learned.skipped < 2
     assert learned.tokens["training"] > 0
