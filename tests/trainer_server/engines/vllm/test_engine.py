@@ -155,15 +155,20 @@ def test_sockets_have_paths_of_their_own_that_are_short_enough(
 async def test_an_unexpected_error_is_logged_and_shown_and_the_engine_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Here: an answer of a shape that nothing expects."""
+    """Here: a fault of the program that reads vLLM's answers."""
     monkeypatch.setattr(module, "_REMOTE_BACKOFF", 0.01)
-    models: list[dict[str, Any]] = [{"id": "base", "max_model_len": 10}]
+    faulty, check = True, VLLMClient.check
+
+    async def checked(self: VLLMClient, *, sleeps: bool) -> int | None:
+        return {}["id"] if faulty else await check(self, sleeps=sleeps)
+
+    monkeypatch.setattr(VLLMClient, "check", checked)
 
     async def ok(_request: Request) -> Response:
         return Response()
 
     async def listed(_request: Request) -> Response:
-        return JSONResponse({"data": models})
+        return JSONResponse({"data": [{"id": "base", "max_model_len": 10}]})
 
     app = Starlette(
         routes=[Route("/health", ok), Route("/v1/models", listed), Route("/v1/load_lora_adapter", ok, methods=["POST"])]
@@ -171,19 +176,17 @@ async def test_an_unexpected_error_is_logged_and_shown_and_the_engine_is_tried_a
     with serving(app) as url:
         base = ServedModel("base", str(tmp_path))
         (engine,) = vllm_engines(EngineSettings(base=base, home=Home(tmp_path), cpu=True, urls=(url,)))
-        good = models.copy()
-        models[:] = [{"name": "base"}]
         await engine.start()
         try:
             assert engine.failure == "KeyError: 'id'"
-            models[:] = good
+            faulty = False
             await engine.wait_ready(WAIT)
             assert engine.failure is None
-            models[:] = [{"name": "base"}]
+            faulty = True
             engine.suspect()
             await until(lambda: engine.failure == "KeyError: 'id'")
             assert not engine.ready
-            models[:] = good
+            faulty = False
             await engine.wait_ready(WAIT)
         finally:
             await engine.stop()
