@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # downloads and time limits. Threads of one process that wait for a displaced thread of theirs burn a core: where
 # processes share cores, each computes on one thread, vLLM too. And trainers compute at normal priority: at a low one they
 # would wait for the tests beside them.
-FAST := -m "not vllm and not servers and not slow" -n 2 --dist loadfile --timeout 300 --durations=20
+FAST := -m "not vllm and not servers and not slow" -n 3 --dist loadfile --timeout 300 --durations=20
 SLOW := -m "slow or servers or vllm" -n 3 --dist loadfile --no-loadscope-reorder --durations=40
 SHARING := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind ART_TRAINER_LOW_PRIORITY=0
 

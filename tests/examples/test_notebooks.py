@@ -36,6 +36,7 @@ def test_what_its_cells_import_is_there(path: Path) -> None:
         exec(compile(ast.Module(list[ast.stmt](imports), []), str(path), "exec"), {})
 
 
+@pytest.mark.slow
 async def test_the_cells_of_one_run(
     connected: TrainerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,9 +25,11 @@ async def test_a_server_is_used_better_after_a_few_minutes(tmp_path: Path) -> No
             connected,
             policy="specialized",
             minutes=MINUTES,
-            scenarios=180,
+            scenarios=100,
             generation=GenerationSettings(resources=dict(server.tables), difficulty=(1, 2)),
-            warm_start=WarmStart(config=SFTConfig(lr=2e-3, num_train_epochs=1, per_device_train_batch_size=4)),
+            warm_start=WarmStart(
+                config=SFTConfig(lr=4e-3, num_train_epochs=1, per_device_train_batch_size=2, detach_prefix=True)
+            ),
             training=TrainingSettings(steps=1, groups_per_step=4, n=6),
             runs=RunSettings(rank=8),
             output=tmp_path / "out",

@@ -62,6 +62,7 @@ async def test_other_models_are_refused(connected: TrainerServer) -> None:
             await from_a_sentence(Run(seed=0, client=client, policy="hotel-none", options=options, tell=print))
 
 
+@pytest.mark.slow
 async def test_two_steps_from_a_sentence(connected: TrainerServer) -> None:
     with answers(connected, [GOOD, LONG, RUDE]):
         async with TrainerClient(connected.url, TOKEN) as client:

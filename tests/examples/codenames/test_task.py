@@ -71,6 +71,7 @@ async def test_no_word_of_a_held_out_table_is_trained() -> None:
         assert [len(shown) for shown in first.demonstrations_by_role()] == [64, 64]
 
 
+@pytest.mark.slow
 async def test_steps_train_both_policies_in_turns(connected: TrainerServer) -> None:
     texts: list[Any] = [*CATEGORIES, *(", ".join(words(name, False)[:2]) for name in CATEGORIES)]
     learned = await learned_in_two_steps(codenames, "codenames", connected, texts)

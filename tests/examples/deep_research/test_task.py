@@ -96,6 +96,7 @@ async def test_each_searcher_has_a_reward_of_its_own(connected: TrainerServer) -
     assert len(places) == 4
 
 
+@pytest.mark.slow
 async def test_two_steps_train_it(connected: TrainerServer) -> None:
     questions = [draw(random.Random(seed), held_out=False) for seed in range(20)]
     texts = [shown.messages[-1]["content"] for question in questions for shown in demonstrations(question)]

@@ -79,6 +79,7 @@ async def test_held_out_questions_are_those_of_every_seed() -> None:
         assert not {one.id for one in first.held_out} & {one.id for one in first.training}
 
 
+@pytest.mark.slow
 async def test_two_steps_train_it_and_costs_are_noted(connected: TrainerServer) -> None:
     everything = ", ".join(sorted({answer for _, _, answer, _, _ in make()[1]}))  # right where nothing was corrected
     given = [f'call answer {{"text": "{text}", "source": 12}}' for text in (everything, "4 March")]

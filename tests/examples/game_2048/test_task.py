@@ -79,6 +79,7 @@ async def test_held_out_games_have_seeds_of_their_own() -> None:
     assert not seeds[1] & seeds[2]
 
 
+@pytest.mark.slow
 async def test_two_steps_train_it(connected: TrainerServer) -> None:
     learned = await learned_in_two_steps(game_2048, "game-2048", connected, MOVES)
     assert len(learned.rewards) == 2

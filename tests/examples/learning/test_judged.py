@@ -27,6 +27,7 @@ def test_agreement_is_that_of_pairs_with_unequal_rewards() -> None:
     assert agreement([group((1, 0.1), (1, 0.9), (0, None))]) == (None, 0)
 
 
+@pytest.mark.slow
 async def test_a_copy_of_the_warmed_policy_learns_by_the_judge(
     connected: TrainerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

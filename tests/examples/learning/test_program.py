@@ -26,6 +26,7 @@ async def few(seed: int) -> AsyncIterator[Task]:
         yield replace(task, demonstrations=task.demonstrations[:4], recipe=recipe)
 
 
+@pytest.mark.slow
 def test_a_run_is_measured_recorded_and_drawn(
     connected: TrainerServer,
     tmp_path: Path,

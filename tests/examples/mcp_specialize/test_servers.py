@@ -51,6 +51,7 @@ async def test_the_database_is_read_and_never_written(tmp_path: Path) -> None:
         assert (await server.call("describe_table", {"table": "x; DROP TABLE books"})).is_error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["weather", "sqlite"])
 async def test_scenarios_use_every_tool(name: str, tmp_path: Path) -> None:
     async with opened(name, tmp_path) as server:

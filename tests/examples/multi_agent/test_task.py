@@ -68,6 +68,7 @@ async def test_questions_of_held_out_scenarios_are_not_trained() -> None:
         assert not held_out & {one.input["question"] for one in [*first.training, *second.training]}
 
 
+@pytest.mark.slow
 async def test_two_steps_train_the_supervisor(connected: TrainerServer) -> None:
     learned = await learned_in_two_steps(multi_agent, "multi-agent", connected, [*WORKERS, "done"])
     assert len(learned.rewards) == 2

@@ -101,6 +101,7 @@ async def test_things_and_wordings_of_held_out_questions_are_not_trained() -> No
         assert [one.id for one in first.training] != [one.id for one in second.training]
 
 
+@pytest.mark.slow
 async def test_two_steps_train_it(connected: TrainerServer) -> None:
     """About every second run calls the right tool, so that one of four groups has unequal rewards."""
     texts = ['call price {"thing": "lamp"}', f"It is {look_up('price', 'lamp')}."]

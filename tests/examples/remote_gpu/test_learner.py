@@ -19,6 +19,7 @@ from trainer_server.wire import ConfigError, Connection
 NAMES = ("ART_HOME", "ART_BASE_URL", "ART_API_KEY")
 
 
+@pytest.mark.slow
 async def test_two_steps_train_it(connected: TrainerServer) -> None:
     texts = ['call get_weather {"city": "Oslo"}', 'call get_time {"city": "Oslo"}', "It is 17 C in Oslo."]
     told: list[str] = []

@@ -37,6 +37,7 @@ async def test_a_query_is_rewritten_once() -> None:
     assert len(model.asked) == 2
 
 
+@pytest.mark.slow
 async def test_two_steps_train_it(connected: TrainerServer) -> None:
     tables = [subject.table for subject in TRAINING_SUBJECTS]
     texts = [f"SELECT {what} FROM {table}" for table in tables for what in ("*", "COUNT(*)")]

@@ -52,6 +52,7 @@ async def test_nobody_of_a_held_out_puzzle_is_in_training() -> None:
         assert {one.metadata["who"] for one in first.training} <= set(TRAINING)
 
 
+@pytest.mark.slow
 async def test_two_steps_train_it(connected: TrainerServer) -> None:
     learned = await learned_in_two_steps(temporal_clue, "temporal-clue", connected, ["noon", "night"])
     assert len(learned.rewards) == 2

@@ -83,6 +83,7 @@ async def test_games_that_are_held_out_have_seeds_of_their_own() -> None:
         assert begun.count(EMPTY) == len(begun) // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("maker", [tic_tac_toe, self_play])
 async def test_two_steps_train_it(maker: object, connected: TrainerServer) -> None:
     name = maker.__name__.replace("_", "-")  # type: ignore[attr-defined]

@@ -110,6 +110,7 @@ def http(server: TrainerServer) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", REQUESTS)
 @thorough(25)
 @given(data=st.data())

@@ -117,6 +117,7 @@ def events_of(chunks: list[Any]) -> str:
     return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ASKED)
 @thorough(20)
 @given(data=st.data())
@@ -133,6 +134,7 @@ def test_a_whole_answer(client: Client, path: str, data: st.DataObject) -> None:
         ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ASKED)
 @thorough(20)
 @given(data=st.data())
@@ -150,6 +152,7 @@ def test_a_streamed_answer(client: Client, path: str, data: st.DataObject) -> No
         assert answer.status_code in (200, 502, 503)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("length", [0, 300])
 def test_an_answer_that_is_cut_off(client: Client, length: int, stream: bool) -> None:

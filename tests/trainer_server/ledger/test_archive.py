@@ -137,6 +137,7 @@ async def test_a_file_that_is_not_as_it_was_written_deletes_nothing(
     ledger.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["partly written", "written", "renamed", "partly deleted"])
 async def test_a_kill_in_the_middle_loses_and_doubles_nothing(kept: Place, tmp_path: Path, stage: str) -> None:
     wanted = {f"c{number}" for number in range(200)}

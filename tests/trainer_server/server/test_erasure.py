@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from starlette.testclient import TestClient
 
 from tests.support.cli import art
@@ -51,6 +52,7 @@ def searched(http: httpx.Client, mark: str) -> str:
     return http.get("/ui/runs", params={"q": mark}).text
 
 
+@pytest.mark.slow
 def test_of_a_deleted_rollout_nothing_is_left_in_the_home(server: TrainerServer) -> None:
     with server.http() as http:
         assert http.post("/api/policies", json={"name": "forgets"}).status_code == 201
@@ -93,6 +95,7 @@ def test_of_a_deleted_rollout_nothing_is_left_in_the_home(server: TrainerServer)
         ]
 
 
+@pytest.mark.slow
 async def test_deletion_reaches_the_archive(server: TrainerServer) -> None:
     """Of a rollout, and of a policy with the rollouts in which it answered, whoever else answered in them."""
     long_ago = time.time() - 100 * 86400

@@ -97,6 +97,7 @@ BODIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", BODIES)
 @thorough(60)
 @given(data=st.data())
