@@ -22,7 +22,13 @@ from trainer_server.ledger.registry import open_election, secrets_of
 from trainer_server.process import logs
 from trainer_server.process.files import write_atomic
 from trainer_server.server.access.auth import ensure_token
-from trainer_server.server.access.connections import DrainingServer, Limits, patient_protocol, raise_file_limit
+from trainer_server.server.access.connections import (
+    KEEP_ALIVE,
+    DrainingServer,
+    Limits,
+    patient_protocol,
+    raise_file_limit,
+)
 from trainer_server.server.access.exposure import address_of, check_exposure
 from trainer_server.server.app import SERVICE, check_engines, create_app
 from trainer_server.server.config import ServerConfig
@@ -87,6 +93,7 @@ def _serve(config: ServerConfig) -> None:
             access_log=False,
             ssl_certfile=config.ssl_certfile,
             ssl_keyfile=config.ssl_keyfile,
+            timeout_keep_alive=math.ceil(KEEP_ALIVE),
             timeout_graceful_shutdown=math.ceil(config.drain + _ENDING),
         )
         end = app.state.server.gateway.stopping.set

@@ -46,6 +46,9 @@ _PROBE_TIMEOUT = 10.0
 _IDLE_CONNECTIONS = 16
 """Connections that are kept for later requests. For each request httpx looks at every idle connection, for 20 µs each.
 To open a further one now and then costs less."""
+_KEPT = 2.0
+"""Seconds for which they are kept. vLLM closes a connection that was idle for 5 s; a request that is sent in this
+moment is lost."""
 _COMMIT = re.compile("[0-9a-f]{40}")
 TOOL_PROBE: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Look."}],
@@ -134,7 +137,9 @@ class VLLMClient:
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(None, connect=10.0),  # a generation may take any time; clients set a limit
             transport=httpx.AsyncHTTPTransport(
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS),
+                limits=httpx.Limits(
+                    max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS, keepalive_expiry=_KEPT
+                ),
                 uds=path,
                 socket_options=None if path else _keepalive(),  # they are options of TCP
             ),

@@ -22,6 +22,9 @@ log = logging.getLogger("trainer_server")
 HEADER_TIMEOUT = 10.0
 """Seconds within which a client must have sent the headers of a request: after it has connected, and after it has begun
 another one."""
+KEEP_ALIVE = 75.0
+"""Seconds for which a connection is kept after an answer. Clients keep theirs for 5 s (httpx) to 60 s (proxies): the
+server must keep it for longer, or it closes a connection in the moment in which a client sends its next request."""
 _YOUNG = 1.0
 """Seconds for which a new connection is not closed in favour of a newer one: its request may be on its way."""
 _MOST_FILES = 2**16
@@ -82,9 +85,9 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
     """uvicorn's HTTP protocol with bounds for clients that connect and say nothing.
 
     uvicorn by itself waits for ever for the headers of a request. The protocol closes a connection that has no request
-    under way for HEADER_TIMEOUT seconds, if its client takes nothing of an earlier answer meanwhile. When there are too
-    many connections, it closes the one that has been without a request, or has taken nothing of its answer, for
-    longest; if there is none, the new one.
+    under way for HEADER_TIMEOUT seconds, or for KEEP_ALIVE after an answer, if its client takes nothing of an earlier
+    answer meanwhile. When there are too many connections, it closes the one that has been without a request, or has
+    taken nothing of its answer, for longest; if there is none, the new one.
 
     Args:
         most: Connections at once.
@@ -96,6 +99,8 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
 
     class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         _timer: asyncio.TimerHandle | None = None
+        _answered = False
+        """Whether nothing has come since the last answer."""
         _unsent = math.inf
         """Bytes of answers that were not sent when the timer ran out last."""
         _full = False
@@ -112,10 +117,14 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
             self._look()
 
         def data_received(self, data: bytes) -> None:
+            if self._answered:  # the next request has begun
+                self._answered = False
+                self._stop_timer()
             super().data_received(data)
             self._look()
 
         def on_response_complete(self) -> None:
+            self._answered = True
             super().on_response_complete()
             self._look()
 
@@ -143,7 +152,8 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
                 self._stop_timer()
             elif self._timer is None:
                 self._unsent = math.inf
-                self._timer = self.loop.call_later(HEADER_TIMEOUT, self._run_out)
+                patience = KEEP_ALIVE if self._answered else HEADER_TIMEOUT
+                self._timer = self.loop.call_later(patience, self._run_out)
 
         def _run_out(self) -> None:
             unsent = self.transport.get_write_buffer_size()

@@ -98,7 +98,12 @@ async def served(most: int = 100, grace: float = 0.0, timeout: int = 1) -> Async
     with closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))
         config = uvicorn.Config(
-            app, http=patient_protocol(most), ws="none", log_level="critical", timeout_graceful_shutdown=timeout
+            app,
+            http=patient_protocol(most),
+            ws="none",
+            log_level="critical",
+            timeout_graceful_shutdown=timeout,
+            timeout_keep_alive=60,
         )
         server = DrainingServer(config, grace=grace, end=app.state.stopped.set)
         task = asyncio.create_task(server._serve([listener]))
@@ -127,6 +132,7 @@ async def until(holds: Callable[[], bool]) -> None:
 async def test_a_client_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
     """Before its first request and after it, in the middle of headers, and of a body that nobody reads."""
     monkeypatch.setattr(connections, "HEADER_TIMEOUT", 0.1)
+    monkeypatch.setattr(connections, "KEEP_ALIVE", 0.1)
     async with served() as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(said)
@@ -134,6 +140,22 @@ async def test_a_client_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPa
             with suppress(ConnectionResetError):
                 while await reader.read(1000):
                     pass
+        writer.close()
+
+
+async def test_a_connection_is_kept_after_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For longer than headers may take; those of the next request may take no longer than those of the first."""
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT", 0.1)
+    async with served() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(PATIENCE):
+            for _ in range(2):
+                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert (await reader.readuntil(b"hello")).startswith(b"HTTP/1.1 200")
+                await asyncio.sleep(0.4)
+            writer.write(b"GET / HTTP/1.1\r\nHost")
+            with suppress(ConnectionResetError):
+                assert await reader.read(1000) == b""
         writer.close()
 
 
@@ -174,6 +196,7 @@ async def test_clients_that_do_not_take_their_answers_lock_nobody_out(monkeypatc
 
 async def test_an_answer_reaches_a_slow_client_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEADER_TIMEOUT", 0.1)
+    monkeypatch.setattr(connections, "KEEP_ALIVE", 0.1)
     async with served() as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**16)
         writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
