@@ -85,9 +85,9 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
     """uvicorn's HTTP protocol with bounds for clients that connect and say nothing.
 
     uvicorn by itself waits for ever for the headers of a request. The protocol closes a connection that has no request
-    under way for HEADER_TIMEOUT seconds, or for KEEP_ALIVE after an answer, if its client takes nothing of an earlier
-    answer meanwhile. When there are too many connections, it closes the one that has been without a request, or has
-    taken nothing of its answer, for longest; if there is none, the new one.
+    under way for HEADER_TIMEOUT seconds, or for KEEP_ALIVE after the answer to a whole request, if its client takes
+    nothing of an earlier answer meanwhile. When there are too many connections, it closes the one that has been without
+    a request, or has taken nothing of its answer, for longest; if there is none, the new one.
 
     Args:
         most: Connections at once.
@@ -100,7 +100,7 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
     class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         _timer: asyncio.TimerHandle | None = None
         _answered = False
-        """Whether nothing has come since the last answer."""
+        """Whether nothing has come since the last answer, to a request that was whole."""
         _unsent = math.inf
         """Bytes of answers that were not sent when the timer ran out last."""
         _full = False
@@ -124,7 +124,7 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
             self._look()
 
         def on_response_complete(self) -> None:
-            self._answered = True
+            self._answered = not self.cycle.more_body  # what is left of a body spoils the connection for other requests
             super().on_response_complete()
             self._look()
 

@@ -120,27 +120,38 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def closed_after(port: int, said: bytes) -> None:
+    """Waits until the server has closed the connection of a client that says this and nothing more."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(said)
+    async with asyncio.timeout(PATIENCE):
+        with suppress(ConnectionResetError):
+            while await reader.read(1000):
+                pass
+    writer.close()
+
+
 @pytest.mark.parametrize(
     "said",
     [
         b"",
         b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow",
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /",
         b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\nsome",
     ],
 )
 async def test_a_client_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
-    """Before its first request and after it, in the middle of headers, and of a body that nobody reads."""
+    """Before its first request, in the middle of headers, and of a body that nobody reads."""
     monkeypatch.setattr(connections, "HEADER_TIMEOUT", 0.1)
+    async with served() as (_, port):
+        await closed_after(port, said)
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /"])
+async def test_a_connection_is_closed_long_after_its_answer(monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+    """Also where a next request has begun together with the first one."""
     monkeypatch.setattr(connections, "KEEP_ALIVE", 0.1)
     async with served() as (_, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(said)
-        async with asyncio.timeout(PATIENCE):
-            with suppress(ConnectionResetError):
-                while await reader.read(1000):
-                    pass
-        writer.close()
+        await closed_after(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + begun)
 
 
 async def test_a_connection_is_kept_after_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
