@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from art_langgraph.llm.llm import LLM, Usage
     from art_langgraph.loop.comparison import VersionComparison, compare_versions
     from art_langgraph.loop.evaluate import Evaluation, evaluate
+    from art_langgraph.loop.executors.ray import RayExecutor
     from art_langgraph.loop.failures import RolloutsFailed
     from art_langgraph.loop.hints.functions import first_hint, hint_errors, hint_judge, hint_reference, hint_tools
     from art_langgraph.loop.hints.rescue import HintCounts, Hints
@@ -58,6 +59,7 @@ _MODULES = {
     "art_langgraph.llm.llm": ("LLM", "Usage"),
     "art_langgraph.loop.comparison": ("VersionComparison", "compare_versions"),
     "art_langgraph.loop.evaluate": ("Evaluation", "evaluate"),
+    "art_langgraph.loop.executors.ray": ("RayExecutor",),
     "art_langgraph.loop.failures": ("RolloutsFailed",),
     "art_langgraph.loop.hints.functions": ("first_hint", "hint_errors", "hint_judge", "hint_reference", "hint_tools"),
     "art_langgraph.loop.hints.rescue": ("HintCounts", "Hints"),
@@ -118,6 +120,7 @@ __all__ = [
     "NodeRewards",
     "PinIgnored",
     "Plateau",
+    "RayExecutor",
     "RolloutsFailed",
     "Ruler",
     "Run",

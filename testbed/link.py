@@ -76,6 +76,11 @@ class Namespace:
         """Does nothing where there is none."""
         subprocess.run(["ip", "netns", "delete", self.name], capture_output=True, check=False)
 
+    def processes(self) -> list[int]:
+        """The processes that run here."""
+        done = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True, check=False)
+        return [int(word) for word in done.stdout.split()]
+
     def run(self, work: Callable[[], T]) -> T:
         """Calls a function in a thread of this namespace, and returns what it returns. Threads that it starts are in
         the namespace too."""
@@ -151,6 +156,11 @@ class Link:
             self._process.communicate()
         for namespace in (self.near, self.far):
             namespace.delete()
+
+    def processes(self, end: Namespace) -> list[int]:
+        """The processes that run at one end, without the one that passes the packets."""
+        own = None if self._process is None else self._process.pid
+        return [pid for pid in end.processes() if pid != own]
 
     def set(self, *, delay: float | None = None, loss: float | None = None, cut: bool | None = None) -> None:
         """Changes the line. Packets that are under way arrive as they would have. cut: whether nothing passes."""

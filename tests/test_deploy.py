@@ -15,6 +15,7 @@ import yaml
 from testbed.environments import environment
 from tests.support.cli import parsed
 from tests.support.deploy_files import DEPLOY, KUBERNETES, ROOT, commands, containers, manifests, unit
+from tests.support.ray_cluster import ray_environment
 from trainer_server.server.access.scopes import RULES
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Home
@@ -37,7 +38,7 @@ def test_every_file_is_about_a_command() -> None:
         "kubernetes/kustomization.yaml"
     }
     served = {file for file, words in commands() if words[0] == "serve"}
-    assert {Path(file).parent.name for file in served} == {"docker", "kubernetes", "skypilot", "systemd"}
+    assert {Path(file).parent.name for file in served} == {"docker", "kubernetes", "ray", "skypilot", "systemd"}
 
 
 def test_an_option_that_does_not_exist_is_seen() -> None:
@@ -60,7 +61,7 @@ def test_ports_are_those_that_are_listened_on() -> None:
     compose = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())
     assert compose["services"]["server"]["ports"] == [f"127.0.0.1:{PORT}:{PORT}"]
     ports = {container["name"]: container["ports"][0]["containerPort"] for container in CONTAINERS}
-    (engine,) = (parsed(words) for file, words in commands() if words[:2] == ("engine", "command"))
+    (engine,) = (parsed(words) for words in of_folder("kubernetes", "engine", "command"))
     (server,) = (parsed(words) for file, words in commands() if file.endswith("kubernetes/server.yaml"))
     assert ports == {"server": server["port"], "engine": engine["port"]}
     assert {url.rpartition(":")[2] for url in server["engine_url"]} == {str(engine["port"])}
@@ -82,12 +83,38 @@ def test_there_are_as_many_engines_as_the_server_is_told() -> None:
     ]
 
 
-def test_engines_and_server_agree_on_what_must_be_the_same() -> None:
-    (server,) = (parsed(words) for file, words in commands() if file.endswith("kubernetes/server.yaml"))
-    (engine,) = (parsed(words) for file, words in commands() if words[:2] == ("engine", "command"))
-    assert {name: server[name] for name in ("model", "adapter_slots", "max_rank")} == {
-        name: engine[name] for name in ("model", "adapter_slots", "max_rank")
-    }
+@pytest.mark.parametrize("folder", ["kubernetes", "ray"])
+def test_engines_and_server_agree_on_what_must_be_the_same(folder: str) -> None:
+    (server,) = (parsed(words) for words in of_folder(folder, "serve"))
+    engines = [parsed(words) for words in of_folder(folder, "engine", "command")]
+    assert engines
+    for engine in engines:
+        assert {name: server[name] for name in ("model", "adapter_slots", "max_rank")} == {
+            name: engine[name] for name in ("model", "adapter_slots", "max_rank")
+        }
+
+
+def of_folder(folder: str, *beginning: str) -> list[tuple[str, ...]]:
+    """The calls in a folder of deploy/ that begin with some words."""
+    return [words for file, words in commands()
+            if Path(file).parent.name == folder and words[: len(beginning)] == beginning]  # fmt: skip
+
+
+def test_the_ray_cluster_has_an_engine_on_each_worker_and_the_server_on_the_head() -> None:
+    cluster = yaml.safe_load((DEPLOY / "ray" / "cluster.yaml").read_text())
+    head, workers = cluster["provider"]["head_ip"], cluster["provider"]["worker_ips"]
+    (server,) = (parsed(words) for words in of_folder("ray", "serve"))
+    engines = [parsed(words) for words in of_folder("ray", "engine", "command")]
+    pool = next(engine for engine in engines if engine["adapters_from"])
+    over_machines = next(engine for engine in engines if not engine["adapters_from"])
+    assert server["engine_url"] == [f"http://{address}:{pool['port']}" for address in workers]
+    assert (server["allowed_host"], server["port"]) == ([head], PORT), "else the engines' requests are refused"
+    assert pool["adapters_from"] == f"http://{head}:{PORT}"
+    assert over_machines["host"] in workers
+    assert "--distributed-executor-backend ray" in over_machines["engine_args"]
+    assert f"ART_BASE_URL=http://{head}:{PORT}" in (DEPLOY / "ray" / "cluster.yaml").read_text()
+    for name in ("head_start_ray_commands", "worker_start_ray_commands"):
+        assert "--num-gpus=0" in cluster[name][1], "else Ray gives rollouts the GPUs of engines and trainer"
 
 
 def test_probes_ask_routes_that_need_no_token() -> None:
@@ -232,3 +259,20 @@ def test_skypilot_knows_the_fields_of_the_task() -> None:
     binaries = environment("skypilot", "skypilot==0.14.1")
     said = run(str(binaries / "python"), "-c", SKY, str(DEPLOY / "skypilot" / "art.yaml"))
     assert json.loads(said.splitlines()[-1]) == "art-langgraph"
+
+
+RAY = """
+import json, sys
+import yaml
+from ray.autoscaler._private.util import prepare_config, validate_config
+made = prepare_config(yaml.safe_load(open(sys.argv[1])))
+validate_config(made)
+print(json.dumps({name: made[name] for name in ("max_workers", "head_node_type")}))
+"""
+
+
+@pytest.mark.servers
+def test_ray_knows_the_fields_of_the_cluster() -> None:
+    """As `ray up` prepares and checks the file. It starts nothing."""
+    said = run(str(ray_environment() / "python"), "-c", RAY, str(DEPLOY / "ray" / "cluster.yaml"))
+    assert json.loads(said.splitlines()[-1])["max_workers"] == 2

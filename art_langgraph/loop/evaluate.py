@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, Self
 
 from langchain_core.runnables import RunnableConfig
 
+from art_langgraph.loop.executors.base import Executor
+from art_langgraph.loop.executors.registry import ExecutorName
 from art_langgraph.loop.failures import check_rewards, versions_of
 from art_langgraph.loop.graphs import GraphSource
 from art_langgraph.loop.intervals import gain_interval, mean_interval, rate_interval
@@ -259,6 +261,7 @@ async def evaluate(
     resume: Resume | None = None,
     config: RunnableConfig | None = None,
     metadata: Mapping[str, Any] | None = None,
+    executor: Executor | ExecutorName = "local",
     progress: bool | str = True,
 ) -> Evaluation:
     """Runs a graph `n` times on each scenario with a fixed version and temperature, and scores the runs.
@@ -280,6 +283,7 @@ async def evaluate(
         resume: Answers the graph's interrupts; see `rollout`.
         config: LangChain's config of each run.
         metadata: Your data, kept in each trajectory.
+        executor: Where the graph runs; as that of `rollout`.
         progress: Shows a bar on a terminal; a string labels it.
 
     Returns:
@@ -303,6 +307,7 @@ async def evaluate(
         config=config,
         metadata=metadata,
         version=version,
+        executor=executor,
         progress=progress,
         evaluation=True,
     )

@@ -51,12 +51,13 @@ class GraphSource:
 
     Args:
         graph: A compiled graph, a function or a factory.
+        proven: Whether a graph came of the function before, in another process.
 
     Raises:
         ConfigError: It is none of them.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, *, proven: bool = False) -> None:
         self.graph = graph
         self.kind = ""
         """Class of the graphs that it gave, or `function`; empty until it gave one."""
@@ -66,7 +67,7 @@ class GraphSource:
         """The policy that is trained, if one is."""
         self.function = None if isinstance(graph, Runnable) else _function(graph)
         self._first = asyncio.Lock()
-        self._proven = False
+        self.proven = proven
         """Whether a graph came of the function."""
 
     @classmethod
@@ -77,7 +78,7 @@ class GraphSource:
     @property
     def may_answer(self) -> bool:
         """Whether a call of the function may be the run itself."""
-        return self.function is not None and self.function.makes != "graph" and not self._proven
+        return self.function is not None and self.function.makes != "graph" and not self.proven
 
     @property
     def answers(self) -> bool:
@@ -132,18 +133,18 @@ class GraphSource:
         like_a_graph = function.makes == "either" and (hasattr(made, "compile") or hasattr(made, "__aenter__"))
         if not isinstance(made, Runnable) and not like_a_graph:
             return Output(made)
-        graph = await _graph_of(function, made, stack, ConfigError if self._proven else NotStarted)
-        self._proven = True
+        graph = await _graph_of(function, made, stack, ConfigError if self.proven else NotStarted)
+        self.proven = True
         return graph
 
     async def _made(
         self, function: Function, scenario: Scenario, run: Run, stack: AsyncExitStack
     ) -> Runnable[Any, Any]:
         """Calls a declared factory."""
-        if self._proven:
+        if self.proven:
             return await self._made_later(function, scenario, run, stack)
         async with self._first:
-            if self._proven:
+            if self.proven:
                 return await self._made_later(function, scenario, run, stack)
             try:
                 made = await _graph_of(function, await function.call(scenario, run), stack, NotStarted)
@@ -153,7 +154,7 @@ class GraphSource:
                 raise NotStarted(
                     f"the graph factory {function.name} raised: {type(error).__name__}: {error}"
                 ) from error
-            self._proven = True
+            self.proven = True
             return made
 
     async def _made_later(

@@ -3,42 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableConfig
-from langgraph.pregel.remote import RemoteException
+from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from art_langgraph.capture.graph_run import resumed_state
-from art_langgraph.capture.handler import ARTCallbackHandler
-from art_langgraph.capture.handover import handed_over
-from art_langgraph.capture.remote.calls import attach
-from art_langgraph.capture.remote.home import bring_home
-from art_langgraph.capture.scope import Scope, recording
 from art_langgraph.client.reports import report, report_again
-from art_langgraph.client.servers import known_servers
-from art_langgraph.loop import threads
+from art_langgraph.loop.executors.base import Executor, RolloutTask
+from art_langgraph.loop.executors.base import Resume as Resume
+from art_langgraph.loop.executors.registry import ExecutorName, executor_of
 from art_langgraph.loop.failures import check_runs, runs_of, warn_unheard
 from art_langgraph.loop.graphs import Graph as Graph
-from art_langgraph.loop.graphs import GraphSource, NotStarted, Output, graph_input
-from art_langgraph.loop.lost_server import REPEATS, server_is_back
-from art_langgraph.loop.pins import PinIgnored, check_version_asked, ignored
-from art_langgraph.programs.clients import tie_clients
-from art_langgraph.programs.environment import found_by_clients
-from art_langgraph.programs.ledger import add_ledger, register
-from art_langgraph.programs.run import Run, running
+from art_langgraph.loop.graphs import GraphSource
+from art_langgraph.loop.pins import PinIgnored, check_version_asked
 from art_langgraph.progress import progress_bar
 from art_langgraph.rewards import GroupReward, RewardFunction, score, score_group
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
-from trainer_server.wire import ARTError, ConfigError, VersionRef
+from trainer_server.wire import ConfigError, VersionRef
 from trainer_server.wire.watching import gen_ai, tracing
 
 log = logging.getLogger("art_langgraph")
@@ -48,9 +33,6 @@ ScenarioLike = Scenario | dict[str, Any] | str | Command[Any]
 
 REMOTE = "RemoteGraph"
 """Class of the graphs that another process runs."""
-
-Resume = Callable[[list[Any]], Any]
-"""Answers interrupts: takes their values, returns the value to resume the run with, or an awaitable of it."""
 
 
 async def rollout(
@@ -67,6 +49,7 @@ async def rollout(
     evaluation: bool = False,
     metadata: Mapping[str, Any] | None = None,
     hints: Mapping[str, str] | None = None,
+    executor: Executor | ExecutorName = "local",
 ) -> Trajectory:
     """Runs a graph, or a function that is the agent, on a scenario and records what it did.
 
@@ -106,6 +89,8 @@ async def rollout(
         evaluation: The run evaluates a version, and is never trained on.
         metadata: Your data, kept in the trajectory.
         hints: By policy, a text that the trainer server puts into the prompts of this run. The run is never trained on.
+        executor: Where the graph runs: "local", in this process; "ray", as a task of a Ray cluster; or an Executor such
+            as `RayExecutor(num_cpus=2)`. The reward function, the store and the report are of this process in any case.
 
     Returns:
         The trajectory.
@@ -123,47 +108,33 @@ async def rollout(
     if source.answers and (config is not None or resume is not None):
         raise ConfigError(f"{source.name} is a function: config= and resume= are for graphs")
 
-    async def attempt() -> _Attempt:
-        return await _run(
-            source,
-            scenario,
-            Scope(temperature=temperature, version=version, hints=hints or {}),
-            config=config,
-            timeout=timeout,
-            store=store,
-            resume=resume,
-            evaluation=evaluation,
-            metadata=metadata,
-        )
-
+    task = RolloutTask(
+        scenario=scenario,
+        temperature=temperature,
+        version=version,
+        hints=hints or {},
+        config=config,
+        timeout=timeout,
+        resume=resume,
+        evaluation=evaluation,
+        metadata=metadata or {},
+        store=store,
+    )
     name, about = gen_ai.agent(source.name, scenario=scenario.id)
     with tracing.span(name, about) as traced:
-        began = time.monotonic()
-        last = await attempt()
-        for _ in range(REPEATS):
-            if (
-                last.error is None
-                or threads.thread_of(config) is not None
-                or not await server_is_back(last.error, began)
-            ):
-                break
-            began = time.monotonic()
-            last = await attempt()
-        trajectory, scope = last.trajectory, last.run.scope
-        problem = await ignored(scope, trajectory, remote=scope.unrecorded) if last.error is None else None
-        if problem is not None:
-            trajectory.error = f"{PinIgnored.__name__}: {problem}"
-        if reward is None and (own := last.run.reward) is not None:
+        result = await executor_of(executor).run(source, task)
+        trajectory = result.trajectory
+        if reward is None and (own := result.reward) is not None:
             reward = lambda _: own  # noqa: E731
         if reward is not None:
             await score(trajectory, reward)
             warn_unheard(trajectory, source.kind)
         _describe(traced, trajectory)
         if store is not None:
-            await asyncio.to_thread(store.add, trajectory, replaces=[record.id for record in scope.records])
-        report(trajectory, scope.servers, last.run.server if last.run.registered or trajectory.error else None)
-        if problem is not None:
-            raise PinIgnored(problem, trajectories=[trajectory])
+            await asyncio.to_thread(store.add, trajectory, replaces=result.replaces)
+        report(trajectory, result.servers, result.told)
+        if result.problem is not None:
+            raise PinIgnored(result.problem, trajectories=[trajectory])
         return trajectory
 
 
@@ -189,121 +160,6 @@ def _describe(traced: tracing.Span, trajectory: Trajectory) -> None:
         traced.fail(trajectory.error)
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """One run of a graph or function.
-
-    Args:
-        trajectory: What it did.
-        run: The run, with its scope.
-        error: What it raised; None: it returned.
-    """
-
-    trajectory: Trajectory
-    run: Run
-    error: Exception | None
-
-
-async def _run(
-    source: GraphSource,
-    scenario: Scenario,
-    scope: Scope,
-    *,
-    config: RunnableConfig | None,
-    timeout: float | None,
-    store: TrajectoryStore | None,
-    resume: Resume | None,
-    evaluation: bool,
-    metadata: Mapping[str, Any] | None,
-) -> _Attempt:
-    """Runs a graph or function once."""
-    recorder, version = scope.recorder, scope.version
-    trajectory = Trajectory(
-        scenario=scenario,
-        rollout_id=scope.rollout_id,
-        temperature=scope.temperature,
-        requested_version=dict(version) if isinstance(version, Mapping) else version,
-        evaluation=evaluation,
-        hints=dict(scope.hints),
-        metadata=dict(metadata or {}),
-        resumes=resumed_state(scenario.input, threads.configurable(config)),
-    )
-    started, opened = time.monotonic(), False
-    raised: Exception | None = None
-    handler = ARTCallbackHandler(scope)
-    attach()
-    tie_clients()
-    run = Run(scope, scenario, source.server or next(iter(known_servers()), None), source.policy)
-    may_answer = source.may_answer
-    if scope.hints and run.server is None:
-        raise ConfigError(
-            "hints= needs the trainer server that the graph asks: make a ChatART or a TrainerClient first"
-        )
-    with recording(scope, handler):
-        try:
-            if may_answer or scope.hints:
-                certain = source.answers or bool(scope.hints)
-                await register(run, evaluation=evaluation, metadata=metadata or {}, certain=certain)
-            async with AsyncExitStack() as stack:
-                stack.enter_context(running(run))
-                stack.enter_context(found_by_clients(run.server if may_answer else None))
-                scope.exits = stack
-                runnable = await source.open(scenario, run, stack, timeout)
-                opened = True
-                if isinstance(runnable, Output):
-                    trajectory.output, trajectory.graph_id = runnable.value, source.name
-                else:
-                    async with asyncio.timeout(timeout):
-                        whole = threads.own_thread(
-                            _with_handover(config, scope, scenario.id, evaluation),
-                            runnable,
-                            scope.rollout_id,
-                            resumed=resume is not None,
-                        )
-                        trajectory.graph_id, trajectory.thread_id = runnable.get_name(), threads.thread_of(whole)
-                        if trajectory.resumes:
-                            trajectory.scenario = await threads.thread_scenario(scenario, runnable, whole, store)
-                        trajectory.output = await runnable.ainvoke(graph_input(runnable, scenario.input), whole)
-                        if resume:
-                            await _resume(runnable, threads.newest(whole), resume, trajectory)
-        except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
-            if isinstance(error, NotStarted) and not opened:  # an inner rollout's is data of this run
-                raise
-            trajectory.error, raised = f"{type(error).__name__}: {error}", error
-        finally:
-            scope.exits = None  # a task that outlives the run must not wait for an end that has passed
-        handler.close()
-        run.ended = True
-        trajectory.seconds = time.monotonic() - started
-        await bring_home(scope, failed=raised is not None)
-    if handler.root:
-        trajectory.run_id = str(handler.root)
-    elif scope.records:
-        _say_which_run(trajectory, scope.records, raised)
-    trajectory.completions = recorder.completions
-    trajectory.tool_calls = recorder.tool_calls
-    trajectory.nodes = recorder.nodes
-    trajectory.metadata |= scope.metadata
-    if scope.outside or (run.registered and source.kind == "function"):
-        try:
-            await add_ledger(run, trajectory)
-        except ARTError as error:
-            log.warning("a run has no record of what it asked the trainer server: %s", error)
-            raised = raised or error
-            trajectory.error = trajectory.error or f"{type(error).__name__}: {error}"
-    return _Attempt(trajectory, run, raised)
-
-
-def _say_which_run(trajectory: Trajectory, records: Sequence[Trajectory], raised: Exception | None) -> None:
-    """The graph itself is remote: its process knows which run it was, and what it raised."""
-    last = records[-1]
-    trajectory.run_id, trajectory.assistant_id = last.run_id, last.assistant_id
-    trajectory.graph_id, trajectory.thread_id = last.graph_id, trajectory.thread_id or last.thread_id
-    # A run that was cancelled there may look here as if it had ended.
-    if last.error is not None and (raised is None or isinstance(raised, RemoteException)):
-        trajectory.error = f"{RemoteException.__name__}: {last.error}"
-
-
 async def gather(
     graph: Graph | GraphSource,
     scenarios: Sequence[ScenarioLike],
@@ -320,6 +176,7 @@ async def gather(
     evaluation: bool = False,
     metadata: Mapping[str, Any] | None = None,
     group_reward: GroupReward | None = None,
+    executor: Executor | ExecutorName = "local",
     progress: bool | str = True,
 ) -> list[TrajectoryGroup]:
     """Runs a graph `n` times on each scenario. Cancelling it cancels all rollouts.
@@ -342,6 +199,7 @@ async def gather(
         metadata: Your data, kept in each trajectory.
         group_reward: Scores the runs of a scenario together (`Ruler`, `group_sum`), when all of them have ended and
             `reward`, if any, has scored each.
+        executor: As that of `rollout`.
         progress: Shows a bar on a terminal; a string labels it.
 
     Returns:
@@ -355,6 +213,7 @@ async def gather(
     """
     source, checked = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
     source.check(checked)
+    where = executor_of(executor)
 
     async def run(scenario: Scenario) -> Trajectory:
         return await rollout(
@@ -369,6 +228,7 @@ async def gather(
             version=version,
             evaluation=evaluation,
             metadata=metadata,
+            executor=where,
         )
 
     groups = await run_groups(
@@ -460,20 +320,3 @@ def _first(error: Exception) -> Exception:
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-async def _resume(graph: Runnable[Any, Any], config: RunnableConfig, resume: Resume, trajectory: Trajectory) -> None:
-    """Goes on with a run until it ends: answers its interrupts, and leaves its breakpoints behind."""
-    while (asked := await threads.questions(graph, trajectory.output, config)) is not None:
-        given: Command[Any] | None = None
-        if asked:
-            value = resume(asked)
-            given = Command(resume=await value if inspect.isawaitable(value) else value)
-        trajectory.output = await graph.ainvoke(given, config)
-
-
-def _with_handover(config: RunnableConfig | None, scope: Scope, scenario_id: str, evaluation: bool) -> RunnableConfig:
-    """Adds to a config what a remote graph has to know of the rollout."""
-    merged: dict[str, Any] = dict(config or {})
-    merged["metadata"] = {**(merged.get("metadata") or {}), **handed_over(scope, scenario_id, evaluation=evaluation)}
-    return cast(RunnableConfig, merged)

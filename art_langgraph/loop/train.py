@@ -17,6 +17,8 @@ from art_langgraph.client.client import TrainerClient
 from art_langgraph.client.step_marks import StepMarks
 from art_langgraph.credit import RetryCredit
 from art_langgraph.loop.evaluate import evaluate
+from art_langgraph.loop.executors.base import Executor
+from art_langgraph.loop.executors.registry import ExecutorName, executor_of
 from art_langgraph.loop.failures import runs_of
 from art_langgraph.loop.graphs import Graph, GraphSource
 from art_langgraph.loop.hints.rescue import HintFunction, Hints, rescue
@@ -83,6 +85,7 @@ async def train(
     keep_best: bool = False,
     alarms: AlarmRules | None = None,
     trackers: Sequence[str | Tracker] | None = None,
+    executor: Executor | ExecutorName = "local",
     progress: bool = True,
 ) -> AsyncIterator[StepRecord]:
     """Trains a policy on a graph, yielding after each step.
@@ -156,6 +159,7 @@ async def train(
         trackers: Who is told of the steps, in the background: names such as "wandb" (`CLIENT_TRACKERS`), places
             `module:Class`, or objects with the methods of `Tracker`. None: those that `ART_TRACKERS` in the environment
             names, if any. A tracker that fails stops nothing; a warning says so.
+        executor: Where the graph runs, in training and evaluation; as that of `rollout`.
         progress: Shows a bar on a terminal.
 
     Yields:
@@ -189,6 +193,7 @@ async def train(
             f"explore: its temperature={explore.temperature} must be above that of the training, {temperature}"
         )
     source.check(tasks)
+    where = executor_of(executor)
     source.policy = policy
     source.server = client.connection
     check = StepCheck(policy, nodes, retry_credit, rewards_count)
@@ -213,6 +218,7 @@ async def train(
         resume=resume,
         config=run_config,
         metadata=metadata,
+        executor=where,
     )
     curriculum = await Curriculum.begin(
         _sampler(sampler, policy, n, seed, shuffle),
@@ -243,6 +249,7 @@ async def train(
                 version={policy: "latest"},
                 metadata=metadata,
                 hints={policy: hint} if hint is not None else None,
+                executor=where,
             )
         except PinIgnored as error:  # one run among many: it counts as failed
             return error.trajectories[0]

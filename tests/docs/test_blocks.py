@@ -21,6 +21,7 @@ NEEDED = {
     "vLLM and mcp-server-time": 1,
     "mcp-server-git": 4,
     "a GPU": 1,
+    "Ray": 1,
     "a PostgreSQL server": 1,
     "8 GPUs": 1,
     "several machines": 3,

@@ -1,4 +1,5 @@
-"""Two vLLM servers run by hand: trained over both, one killed and brought back; more policies than slots."""
+"""Two vLLM servers run by hand, one of them with two ranks of data parallelism: trained over both, one killed and
+brought back; more policies than slots."""
 
 from __future__ import annotations
 
@@ -35,10 +36,11 @@ POLICIES = [f"p{number}" for number in range(8)]
 
 @dataclass(slots=True)
 class Vllm:
-    """vLLM as a user starts it by hand."""
+    """vLLM as a user starts it by hand. ranks: of data parallelism."""
 
     log: Path
     port: int
+    ranks: int = 1
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -48,7 +50,8 @@ class Vllm:
     def start(self) -> None:
         home = Home.find()
         base = resolve("embedded", home.cache)
-        line = command(base, home, self.port, max_loras=SLOTS, max_rank=8, cpu=True, extra=SMALL)
+        ranks = ("--data-parallel-size", str(self.ranks)) if self.ranks > 1 else ()
+        line = command(base, home, self.port, max_loras=SLOTS, max_rank=8, cpu=True, extra=(*SMALL, *ranks))
         env = {**os.environ, **environment(base, KEY, kv_cache_gib=1)}
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(line, stdout=out, stderr=out, env=env, start_new_session=True)
@@ -74,13 +77,13 @@ class Vllm:
             self.process.wait(PATIENCE)
             self.process = None
 
-    def says(self, model: str) -> tuple[str, list[float]]:
-        """What this engine itself answers, with the log-probabilities."""
+    def says(self, model: str, rank: int = 0) -> tuple[str, list[float]]:
+        """What this engine itself answers, with the log-probabilities. rank: the rank that answers."""
         body = {
             "model": model, "max_tokens": 8, "temperature": 0, "logprobs": True,
             "messages": [{"role": "user", "content": "Name a sea."}],
         }  # fmt: skip
-        headers = {"Authorization": f"Bearer {KEY}"}
+        headers = {"Authorization": f"Bearer {KEY}"} | ({"X-data-parallel-rank": str(rank)} if self.ranks > 1 else {})
         answer = httpx.post(f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=600)
         (choice,) = answer.raise_for_status().json()["choices"]
         return choice["message"]["content"], [one["logprob"] for one in choice["logprobs"]["content"]]
@@ -128,7 +131,7 @@ class Two:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
     home = tmp_path_factory.mktemp("two")
-    left, right = Vllm(home / "left.log", free_port()), Vllm(home / "right.log", free_port())
+    left, right = Vllm(home / "left.log", free_port(), ranks=2), Vllm(home / "right.log", free_port())
     arguments = ("--engine-url", left.url, "--engine-url", right.url, "--adapter-slots", str(SLOTS), "--max-rank", "8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ART_ENGINE_API_KEY", KEY)
@@ -166,10 +169,11 @@ async def test_one_of_two_engines_is_killed_and_comes_back(two: Two) -> None:
         await trainer.create_policy("agent")
     assert await two.step("agent", 1) == 1
     assert [set(one["adapters"]) >= {"agent@1"} for one in await two.engines()] == [True, True]
-    said = [engine.says("agent@1") for engine in (two.left, two.right)]
-    assert said[0][0] == said[1][0]
-    assert said[0][1] == pytest.approx(said[1][1], abs=0.05)
-    assert said[0] != two.left.says("agent@0")
+    said = [two.left.says("agent@1", rank=0), two.left.says("agent@1", rank=1), two.right.says("agent@1")]
+    for other in said[1:]:
+        assert other[0] == said[0][0]
+        assert other[1] == pytest.approx(said[0][1], abs=0.05)
+    assert [two.left.says("agent@0", rank=rank) != said[0] for rank in (0, 1)] == [True, True]
 
     two.left.kill()
     found = await asyncio.gather(*(two.ask("agent", number, f"orphan-{number}") for number in range(8)))
@@ -184,8 +188,9 @@ async def test_one_of_two_engines_is_killed_and_comes_back(two: Two) -> None:
         assert time.monotonic() < deadline, state
         await asyncio.sleep(0.2)
     assert "agent@2" in state["adapters"]
-    again = two.left.says("agent@2")
-    assert again[1] == pytest.approx(two.right.says("agent@2")[1], abs=0.05)
+    for rank in (0, 1):
+        again = two.left.says("agent@2", rank=rank)
+        assert again[1] == pytest.approx(two.right.says("agent@2")[1], abs=0.05)
 
 
 async def test_eight_policies_on_four_slots_answer_with_their_own_weights(two: Two) -> None:

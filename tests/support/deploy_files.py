@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 
-_CALL = re.compile(r"(?:^|[\s(]|bin/)art-langgraph +(?P<words>[a-z][^\n)&|;]+)", re.M)
+_CALL = re.compile(r"(?:^|[\s(]|bin/)art-langgraph +(?P<words>[a-z][^\n)&|;>]+)", re.M)
 
 
 def commands() -> list[tuple[str, tuple[str, ...]]]:

@@ -1,0 +1,74 @@
+"""What an executor is given, and what it returns: a task and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from langchain_core.runnables import RunnableConfig
+
+from art_langgraph.capture.release import Server
+from art_langgraph.loop.graphs import GraphSource
+from art_langgraph.store import TrajectoryStore
+from art_langgraph.trajectory import Scenario, Trajectory
+from trainer_server.wire import Connection, VersionRef
+
+Resume = Callable[[list[Any]], Any]
+"""Answers interrupts: takes their values, returns the value to resume the run with, or an awaitable of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutTask:
+    """One rollout that shall run. The fields are arguments of `rollout`."""
+
+    scenario: Scenario
+    temperature: float | None = None
+    version: int | Mapping[str, VersionRef] | None = None
+    hints: Mapping[str, str] = field(default_factory=dict)
+    config: RunnableConfig | None = None
+    timeout: float | None = None
+    resume: Resume | None = None
+    evaluation: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    store: TrajectoryStore | None = None
+    """Knows earlier runs of the thread that a run goes on with. An executor writes nothing into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutResult:
+    """What came of a task, before it is scored, stored and reported.
+
+    Args:
+        trajectory: What the run did, with its error if it raised.
+        kind: Class of the graph that ran, or `function`.
+        servers: Address and key of each trainer server that the run asked.
+        told: The server that gets the report where the run asked none; None: none does.
+        reward: What the run set by `current_run().reward`; None: nothing.
+        replaces: Ids of stored runs that this run contains: those of its remote graphs.
+        problem: Why its answers are not those that were asked for (PinIgnored); None: they are.
+    """
+
+    trajectory: Trajectory
+    kind: str
+    servers: frozenset[Server] = frozenset()
+    told: Connection | None = None
+    reward: float | dict[str, float] | None = None
+    replaces: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+class Executor(Protocol):
+    """Runs rollouts somewhere. One instance serves all rollouts of a `gather` or a `train`, many at once."""
+
+    async def run(self, source: GraphSource, task: RolloutTask) -> RolloutResult:
+        """Runs a graph, or a function that is the agent, once. Cancelling it ends the run, wherever it runs.
+
+        Args:
+            source: The graph or function. Its `kind` is set when this returns.
+            task: The scenario, and how it is run.
+
+        Raises:
+            ConfigError: As `rollout`. What the graph raises is the trajectory's `error`.
+        """
+        ...

@@ -1,0 +1,28 @@
+"""The executors by name."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal
+
+from art_langgraph.loop.executors.base import Executor
+from art_langgraph.loop.executors.local import LocalExecutor
+from art_langgraph.loop.executors.ray import RayExecutor
+from trainer_server.wire import ConfigError
+
+ExecutorName = Literal["local", "ray"]
+
+
+def executor_of(given: Executor | ExecutorName) -> Executor:
+    """An executor by its name; an executor is returned as it is. Raises ConfigError for another name."""
+    if not isinstance(given, str):
+        return given
+    if given not in ("local", "ray"):
+        raise ConfigError(f'executor={given!r} is unknown: give "local", "ray", or an Executor such as RayExecutor()')
+    return _named(given)
+
+
+@cache
+def _named(name: ExecutorName) -> Executor:
+    """One of each name in a process, so that a graph is sent to Ray once."""
+    return RayExecutor() if name == "ray" else LocalExecutor()
