@@ -1,15 +1,16 @@
 """Our pool of two engines against one vLLM with two ranks of data parallelism: both behind the gateway, in one run.
 
-    python -m benchmarks.data_parallel [--json] [--rollouts 16] [--turns 4] [--rounds 2] [--adapters 4]
+    python -m benchmarks.data_parallel [--json] [--rollouts 16] [--turns 4] [--own 150] [--rounds 2] [--adapters 4]
 
     pool            two vLLM servers. The gateway keeps a rollout on its engine
     data parallel   one vLLM server with --data-parallel-size 2. vLLM chooses the rank of each request
 
-A round is ROLLOUTS conversations at once, of TURNS turns each, with an adapter. All have the same system prompt, and a
-turn begins with all that was said before. The first round is not counted. `ready`: seconds until the engines answer.
-`requests`: how many each engine or rank answered. `cached`: which share of the prompts' tokens was in a prefix cache.
-Both are of vLLM's own counters. `swap`: seconds until all engines or ranks hold a further adapter, the median of
-ADAPTERS. `GiB`: resident memory. Each side has the machine for itself. The last line under --json is one JSON object.
+A round is ROLLOUTS conversations at once, of TURNS turns each, with an adapter. All have the same system prompt; each
+begins with OWN words of its own, and a turn with all that was said before. The first round is not counted. `ready`:
+seconds until the engines answer. `requests`: how many each engine or rank answered. `cached`: which share of the
+prompts' tokens was in a prefix cache. Both are of vLLM's own counters. `swap`: seconds until all engines or ranks hold
+a further adapter, the median of ADAPTERS. `GiB`: resident memory. Each side has the machine for itself. The last line
+under --json is one JSON object.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import re
 import statistics
 import sys
@@ -47,21 +49,21 @@ POLICY = "p"
 SLOTS = 8
 SIDES: dict[str, tuple[tuple[str, ...], ...]] = {"pool": ((), ()), "data parallel": (("--data-parallel-size", "2"),)}
 """By side: the further flags of each of its vLLM servers."""
-SYSTEM = (
-    "You answer in one short sentence. " + "You know the seas, rivers and lakes of the world by name. " * 18
-)
+SYSTEM = "You answer in one short sentence. " + "You know the seas, rivers and lakes of the world by name. " * 18
+WORDS = ("north", "salt", "wave", "bay", "delta", "harbour", "ice", "tide", "bridge", "rain", "shore", "island")
 _COUNTED = re.compile(
     r'vllm:(?P<what>request_success|prefix_cache_hits|prefix_cache_queries)_total\{engine="(?P<rank>\d+)".*\} '
     r"(?P<value>\S+)"
 )
 
 
-async def conversation(http: httpx.AsyncClient, name: str, turns: int) -> int:
+async def conversation(http: httpx.AsyncClient, name: str, turns: int, own: int) -> int:
     """A rollout. Returns how many tokens were sampled."""
+    rng = random.Random(name)
     said: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
-    sampled = 0
+    text, sampled = "I have read: " + " ".join(rng.choices(WORDS, k=own)) + ". ", 0
     for turn in range(turns):
-        said.append({"role": "user", "content": f"Tell me about water number {turn} of {name}."})
+        said.append({"role": "user", "content": f"{'' if turn else text}Tell me about water number {turn} of {name}."})
         body = {"model": POLICY, "messages": said, "max_tokens": 24, "temperature": 1.0}
         answer = await http.post("/v1/chat/completions", json=body, headers={"X-ART-Rollout": name})
         found = answer.raise_for_status().json()
@@ -93,7 +95,9 @@ async def rollouts(connection: Connection, urls: Sequence[str], options: argpars
         for number in range(options.rounds + 1):
             began = time.perf_counter()
             names = [f"round-{number}-{one}" for one in range(options.rollouts)]
-            tokens = sum(await asyncio.gather(*(conversation(http, name, options.turns) for name in names)))
+            tokens = sum(
+                await asyncio.gather(*(conversation(http, name, options.turns, options.own) for name in names))
+            )
             if number:
                 sampled, seconds = sampled + tokens, seconds + time.perf_counter() - began
             else:
@@ -169,6 +173,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--rollouts", type=int, default=16, help="conversations at once (16)")
     parser.add_argument("--turns", type=int, default=4, help="turns of each (4)")
+    parser.add_argument("--own", type=int, default=150, help="words that a conversation begins with (150)")
     parser.add_argument("--rounds", type=int, default=2, help="rounds that count (2)")
     parser.add_argument("--adapters", type=int, default=4, help="adapters that are loaded (4)")
     options = parser.parse_args()

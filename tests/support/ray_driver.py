@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -73,7 +76,20 @@ async def failures() -> None:
             errors[name] = "none"
         except ConfigError as error:
             errors[name] = str(error)
-    said("failures", remote=remote.error, calls=len(remote.completions), local=local.error, errors=errors)
+    held = await rollout(holds_a_lock, "x", executor="ray")
+    executor = RayExecutor(retries=0)
+    dead = await rollout(dies, "x", reward, executor=executor, metadata={"mine": 2})
+    said("failures", remote=remote.error, calls=len(remote.completions), local=local.error, errors=errors,
+         held=held.output["text"], dead=dead.error, dead_metadata=dead.metadata, lost=executor.lost)  # fmt: skip
+
+
+async def holds_a_lock() -> dict[str, Any]:
+    """Its output cannot be pickled."""
+    return {"text": "kept", "lock": threading.Lock()}
+
+
+async def dies() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def agents() -> None:

@@ -180,6 +180,19 @@ def test_a_graph_that_raises_there_is_a_failed_run_with_the_same_words(story: St
 
 
 @pytest.mark.slow
+def test_a_run_whose_worker_dies_every_time_is_a_failed_run(story: Story) -> None:
+    failures = story.said["failures"]
+    assert failures["dead"].startswith("WorkerLost: the Ray workers of 1 attempts were lost: WorkerCrashedError")
+    assert failures["lost"] == len(failures["dead_metadata"].pop("lost_rollouts")) == 1
+    assert failures["dead_metadata"] == {"mine": 2}
+
+
+@pytest.mark.slow
+def test_an_output_that_cannot_be_sent_comes_as_plain_data(story: Story) -> None:
+    assert story.said["failures"]["held"] == "kept"
+
+
+@pytest.mark.slow
 def test_what_cannot_be_sent_is_refused_with_the_remedy(story: Story) -> None:
     errors = story.said["failures"]["errors"]
     for name in ("graph", "closure"):
