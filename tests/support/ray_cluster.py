@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +20,7 @@ from testbed.link import Link, Namespace
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-RAY = "ray>=2.50,<3"
-"""As the extra of pyproject.toml has it."""
+EXTRA = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["ray"]
 PORT = 6379
 CPUS = 1
 """Of each machine."""
@@ -32,7 +32,7 @@ def ray_environment() -> Path:
     """The `bin` directory of an environment with Ray; all else is that of the tests. Skips where Ray is not to be
     had."""
     try:
-        return environment("ray", RAY, overlay=True, compiled=True)
+        return environment("ray", *EXTRA, overlay=True, compiled=True)
     except RuntimeError as error:
         pytest.skip(f"Ray cannot be installed here: {str(error).splitlines()[-1]}")
 
