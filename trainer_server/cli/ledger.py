@@ -1,14 +1,18 @@
-"""`art-langgraph ledger archive`: earlier months of the ledger as Parquet files."""
+"""`art-langgraph ledger archive | move`: earlier months of the ledger as Parquet files; the ledger in PostgreSQL."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from trainer_server.cli.local import HomeOption, JsonOption, audited
 from trainer_server.process.extras import require
@@ -61,3 +65,65 @@ def archive_command(
         print(json.dumps({"directory": str(paths.archive), "completions": moved}))
     elif not moved:
         print(f"the ledger has no completions from before {datetime.fromtimestamp(before, UTC):%Y-%m-%d}")
+
+
+@app.command("move")
+def move_command(
+    to: Annotated[str, typer.Option("--to", help="The database, postgresql://USER@HOST/NAME.", envvar="ART_LEDGER")],
+    home: Annotated[
+        Path | None, typer.Option("--from", help="State directory of the server (ART_HOME, ~/.art-langgraph).")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move the ledger of a home, with registrations, rewards and the list of runs, from SQLite to PostgreSQL.
+
+    Stop the server first. A move that was broken off goes on where it was when it is started again. In the end all rows
+    are read on both sides and compared. Then ledger.sqlite and rollouts.sqlite get the end `.moved`.
+
+    Example: ART_LEDGER=postgresql://art:secret@db.example.com/art art-langgraph ledger move
+    """
+    from trainer_server.ledger.registry import is_address, ledger_factory, open_election
+
+    ledger_factory(to)  # says what is wrong with the address, or what is not installed
+    if not is_address(to):
+        raise ConfigError(f"--to {to}: name a database by its address, postgresql://USER@HOST:PORT/DATABASE")
+    from trainer_server.ledger.postgres.move import move, put_away
+    from trainer_server.process import faults
+    from trainer_server.process.files import fsync_directory
+    from trainer_server.process.identity import server_id
+
+    paths = Home.find(home)
+    if not paths.root.is_dir():
+        raise ConfigError(f"{paths.root} is no home of a server: name one with --from or ART_HOME")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    election = open_election(to, paths)
+    assert election is not None
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json)
+    with (paths.root / "lock").open("a") as lock, audited(paths, "ledger.move", election.shown):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"a server is using {paths.root}: stop it first") from None
+        try:
+            if not election.stand():
+                raise ConfigError(f"{election.shown} is used by another server ({election.elected()}): stop it first")
+            with bar:
+                task = bar.add_task("moving", total=None)
+
+                def told(table: str, done: int, rows: int) -> None:
+                    bar.update(task, description=table, completed=done, total=rows)
+                    if done:
+                        faults.point("moved")
+
+                moved = move(paths, server_id(paths), to, told)
+            faults.point("compared")
+            put_away(paths)
+            fsync_directory(paths.root)
+        finally:
+            election.resign()
+    if as_json:
+        print(json.dumps({"database": election.shown, "tables": {name: asdict(one) for name, one in moved.items()}}))
+        return
+    for name, one in moved.items():
+        print(f"{name}: {one.rows:,} rows, {one.digest[:12]}… on both sides")
+    print(f"moved to {election.shown}: serve with ART_LEDGER or --ledger from now on. The files *.moved can be deleted")

@@ -19,6 +19,8 @@ Point = Literal[
     "started", "gathered", "gradients", "updated", "weights", "state", "staged", "published", "reporting", "trained",
     # the server puts its version into service
     "swapping", "loading", "loaded", "swapped", "finishing", "done",
+    # a command moves a ledger
+    "moved", "compared",
 ]  # fmt: skip
 
 

@@ -148,7 +148,7 @@ class PostgresLedger:
             return db.execute(query, values).fetchall()
 
     def _write(self, completions: Sequence[Completion]) -> None:
-        rows = [_row(completion) for completion in {one.id: one for one in completions}.values()]
+        rows = [columns_of(completion) for completion in {one.id: one for one in completions}.values()]
         values = {name: [row[name] for row in rows] for name in rows[0]}
         deadline = time.monotonic() + _PATIENCE
         while True:
@@ -190,7 +190,8 @@ def _delete_oldest(db: Db, keep: Sequence[str], before: float, most: int) -> lis
     return [int(size) for (size,) in db.execute(query, (before, keep, most))]
 
 
-def _row(completion: Completion) -> dict[str, Any]:
+def columns_of(completion: Completion) -> dict[str, Any]:
+    """What the table has of a completion, but for its place."""
     return {
         "id": _text(completion.id),
         "created": completion.created,
