@@ -8,21 +8,23 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from trainer_server.engines.local_slots import LocalSlots
 from trainer_server.engines.pool import Engines
-from trainer_server.engines.slots import Slots
-from trainer_server.policies.leases import Leases
+from trainer_server.policies.leases import LocalLeases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
 from trainer_server.wire import Version
 
 
-def slots_over(store: AdapterStore, names: PolicyNames, engines: Engines, leases: Leases | None = None) -> Slots:
+def slots_over(
+    store: AdapterStore, names: PolicyNames, engines: Engines, leases: LocalLeases | None = None
+) -> LocalSlots:
     """Four slots for the versions of a store."""
-    return Slots(
+    return LocalSlots(
         engines=engines,
         capacity=4,
         directory=store.directory,
-        pinned=(leases or Leases(900.0)).versions,
+        pinned=(leases or LocalLeases(900.0)).versions,
         is_named=names.is_named,
     )
 

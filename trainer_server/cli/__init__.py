@@ -1,5 +1,5 @@
 """Commands of the server side: `art-langgraph serve`, `plan`, `doctor`, `engine install | command | status`, `tokens`,
-`audit`, `backup`, `restore`, `ledger archive`."""
+`audit`, `backup`, `restore`, `ledger archive | move`."""
 
 from __future__ import annotations
 
@@ -99,8 +99,18 @@ def serve_command(
     ] = "sqlite",
     standby: Annotated[
         bool,
-        typer.Option(help="Wait while another server uses the --ledger in PostgreSQL, and take over when it ends."),
+        typer.Option(
+            help="While another server with the same --ledger in PostgreSQL trains: answer requests beside it (with "
+            "--engine-url; else wait), and take over when it ends."
+        ),
     ] = False,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="The URL by which other servers of the same --ledger reach this one. Default: the address from which "
+            "it reaches the database."
+        ),
+    ] = None,
     tool_call_parser: ToolOption = "auto",
     reasoning_parser: ReasoningOption = "auto",
     trust_remote_code: _TrustOption = False,
@@ -244,6 +254,7 @@ def serve_command(
             ),
             ledger=ledger,
             standby=standby,
+            address=address,
             model=model,
             revision=revision,
             host=host,

@@ -147,16 +147,21 @@ class Engines(Sequence[Engine]):
             if all(failures):  # also when no engine is live
                 raise next(iter(failures), None) or EngineError("no engine is ready")
         except BaseException:
-            self._unwant(name)
+            self.let_go(name)
             raise
         for engine, failure in zip(live, failures, strict=True):
             if isinstance(failure, AdapterRefused):
                 log.error("not in use: %s", failure)
                 engine.suspect(str(failure))
 
+    def let_go(self, name: str) -> None:
+        """Engines need not hold an adapter any more, as far as this server is concerned. Another one may unload it."""
+        for engine in self._engines:
+            engine.wanted.pop(name, None)
+
     async def unload(self, name: str) -> None:
         """Unloads an adapter from all engines. Failures are logged."""
-        self._unwant(name)
+        self.let_go(name)
         for failure in await asyncio.gather(*(_failure(engine.unload(name)) for engine in self.live)):
             if failure:
                 log.error("%s", failure)
@@ -168,10 +173,6 @@ class Engines(Sequence[Engine]):
             for engine in self._engines:
                 await stack.enter_async_context(engine.rest())
             yield
-
-    def _unwant(self, name: str) -> None:
-        for engine in self._engines:
-            engine.wanted.pop(name, None)
 
 
 async def _failure(work: Coroutine[Any, Any, None]) -> EngineError | None:

@@ -1,15 +1,10 @@
-"""The LRU cache of adapters on the engines: loads them on demand, and queues requests while all slots are in use."""
+"""Adapter slots: which versions the engines hold. Gateway and jobs use the protocol; there are two implementations."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
-from trainer_server.engines.pool import Engines
-from trainer_server.process import faults
 from trainer_server.wire import ARTError
 
 Key = tuple[str, int]
@@ -25,57 +20,22 @@ def adapter_name(key: Key) -> str:
     return f"{key[0]}@{key[1]}"
 
 
-class Slots:
-    """LRU cache of adapters on the engines: each wanted adapter is loaded on every engine, at most `capacity` at once.
+class Slots(Protocol):
+    """The adapters on the engines. They are loaded when they are asked for, at most so many at once.
 
-    Requests for loaded adapters do not wait. Requests for one other adapter share one place in the queue. When all
-    slots are in use, the adapter that was asked for longest ago takes no new requests and drains. So policies take
-    turns when there are more policies than slots.
-
-    Args:
-        engines: Where adapters are loaded.
-        capacity: Adapters that are loaded at once.
-        directory: The directory of a version.
-        pinned: The versions that running rollouts are pinned to. Their slots are taken only when no other slot is idle.
-        is_named: Whether a policy's name means this version. Slots of older versions are taken first.
-        wait: Seconds that a request waits for a slot. Time in which its adapter loads or engines rest does not count.
-        patience: Seconds after which the next adapter drains too: the first adapter may have a long answer to finish.
+    `LocalSlots` is for one server, which is all that uses its engines. `SharedSlots` is for the servers of a fleet.
     """
-
-    def __init__(
-        self,
-        *,
-        engines: Engines,
-        capacity: int,
-        directory: Callable[[str, int], Path],
-        pinned: Callable[[], Collection[Key]],
-        is_named: Callable[[Key], bool],
-        wait: float = 60.0,
-        patience: float = 5.0,
-    ) -> None:
-        self._engines = engines
-        self._capacity = capacity
-        self._directory, self._pinned, self._is_named = directory, pinned, is_named
-        self._wait, self._patience = wait, patience
-        self._loaded: OrderedDict[Key, None] = OrderedDict()  # least recently used first
-        self._in_use: Counter[Key] = Counter()
-        self._queue = asyncio.Lock()  # first come, first served
-        self._loads: dict[Key, asyncio.Task[None]] = {}
-        self._waiting: Counter[Key] = Counter()
-        self._loading: Key | None = None
-        self._draining: set[Key] = set()
-        self._freed = asyncio.Event()
 
     def holds(self, key: Key) -> bool:
         """Whether a version is loaded."""
-        return key in self._loaded
+        ...
 
     def in_use(self, key: Key) -> bool:
-        """Whether a request uses a version or waits for it, or a rollout is pinned to it."""
-        return self._in_use[key] > 0 or self._waiting[key] > 0 or key in self._pinned()
+        """Whether a request of this server uses a version or waits for it, or a rollout that it knows is pinned to it.
+        What others do, only `forget` knows."""
+        ...
 
-    @asynccontextmanager
-    async def use(self, key: Key) -> AsyncIterator[str]:
+    def use(self, key: Key) -> AbstractAsyncContextManager[str]:
         """Keeps an adapter loaded for the duration of a request. Loads it first if needed.
 
         Yields:
@@ -85,122 +45,32 @@ class Slots:
             NoFreeSlot: All slots stayed in use.
             EngineError: No engine loaded the adapter.
         """
-        if key in self._loaded and key not in self._draining:
-            self._in_use[key] += 1
-        else:
-            await self._wait_for_slot(key)
-        try:
-            if key in self._loaded:  # else an engine lost it just now
-                self._loaded.move_to_end(key)
-            yield adapter_name(key)
-        finally:
-            self._leave(key)
+        ...
 
     async def forget(self, key: Key) -> None:
-        """Unloads a version whose files will be deleted.
+        """Unloads a version whose files will be deleted. Nobody can use it until `reopen`.
 
         Raises:
             NoFreeSlot: The version is in use.
         """
-        in_use = NoFreeSlot(f"{adapter_name(key)} is in use by a rollout; delete it when that has ended")
-        try:
-            async with asyncio.timeout(self._wait), self._queue:
-                if self.in_use(key):
-                    raise in_use
-                await self._unload(key)
-        except TimeoutError:
-            raise in_use from None
+        ...
+
+    async def reopen(self, key: Key) -> None:
+        """Ends `forget`: the files are deleted, or stay."""
+        ...
 
     async def drop(self, policy: str) -> None:
         """Unloads all versions of a policy, which is created again after its files were deleted by hand."""
-        async with self._queue:
-            for key in [key for key in self._loaded if key[0] == policy]:
-                await self._unload(key)
+        ...
 
     def lost(self, key: Key) -> None:
         """Notes that an engine no longer holds an adapter. The next request loads it again."""
-        self._loaded.pop(key, None)
-        self._freed.set()
+        ...
 
-    async def _wait_for_slot(self, key: Key) -> None:
-        """Returns once the adapter is loaded and counted as in use."""
-        if key not in self._loads:
-            self._loads[key] = asyncio.create_task(self._load_in_turn(key))
-        loading = self._loads[key]
-        self._waiting[key] += 1
-        try:
-            while not (await asyncio.wait({loading}, timeout=self._wait))[0]:
-                if key != self._loading and not self._engines.resting:
-                    raise NoFreeSlot(
-                        f"all {self._capacity} adapter slots were in use for {self._wait:.0f} s; try again, or serve "
-                        "with more --adapter-slots"
-                    )
-            await loading
-        except BaseException:
-            if loading.done() and not loading.cancelled() and not loading.exception():
-                self._leave(key)  # it was counted as in use just now
-            elif self._loads.get(key) is loading:
-                self._waiting[key] -= 1
-                if not self._waiting[key]:
-                    del self._loads[key]
-                    loading.cancel()
-            raise
+    async def start(self) -> None:
+        """Begins to take part."""
+        ...
 
-    async def _load_in_turn(self, key: Key) -> None:
-        """Loads an adapter when its turn comes, and counts all requests that wait for it as using it."""
-        try:
-            async with self._queue:
-                if key not in self._loaded:
-                    await self._make_room()
-                    await self._load(key)
-                self._in_use[key] += self._waiting[key]
-        finally:
-            if self._loads.get(key) is asyncio.current_task():
-                del self._loads[key], self._waiting[key]
-
-    async def _load(self, key: Key) -> None:
-        self._loading = key
-        try:
-            faults.point("loading")
-            await self._engines.load(adapter_name(key), self._directory(*key))
-            faults.point("loaded")
-            self._loaded[key] = None
-        finally:
-            self._loading = None
-
-    def _leave(self, key: Key) -> None:
-        self._in_use[key] -= 1
-        if not self._in_use[key]:
-            del self._in_use[key]
-            self._freed.set()
-
-    async def _make_room(self) -> None:
-        try:
-            while len(self._loaded) >= self._capacity:
-                if (unneeded := self._least_needed()) is not None:
-                    await self._unload(unneeded)
-                    continue
-                others = [key for key in self._loaded if key not in self._draining]
-                self._draining.update(others[:1])
-                self._freed.clear()
-                try:
-                    await asyncio.wait_for(self._freed.wait(), self._patience)
-                except TimeoutError:
-                    pass
-        finally:
-            self._draining.clear()
-
-    async def _unload(self, key: Key) -> None:
-        if key in self._loaded:
-            del self._loaded[key]
-            await self._engines.unload(adapter_name(key))
-
-    def _least_needed(self) -> Key | None:
-        """The adapter to unload next; None if requests use all adapters.
-
-        Of the idle adapters, those that no rollout is pinned to come first, then old versions, then the least recently
-        used. A pinned adapter is loaded again at its rollout's next call: a pin protects files, not slots.
-        """
-        pinned = self._pinned()
-        idle = [key for key in self._loaded if not self._in_use[key]]
-        return min(idle, key=lambda key: (key in pinned, self._is_named(key)), default=None)
+    async def stop(self) -> None:
+        """Ends it."""
+        ...

@@ -207,6 +207,7 @@ class Gateway:
 
         Raises:
             APIError: 404, there is no such model; 400, none is named.
+            LedgerError: What the name means, or what the rollout holds, cannot be read or written.
         """
         if not isinstance(model, str) or not model:
             raise APIError(400, "`model` is missing: name a policy (see /v1/models)", param="model")
@@ -215,12 +216,13 @@ class Gateway:
             return None, None
         if rollout and name == self._base and (number == LATEST or version_number(number) is not None):
             return None, None  # a rollout's version is that of the policies; it does not know which model is none
+        await self._names.refresh(name)
         newest = self._names.newest.get(name)
         if newest is not None:
             if not at:
                 return name, await self._canary.version(name, rollout)
             if number == LATEST:
-                return name, self._leases.pin(rollout, name, newest, asked=model) if rollout else newest
+                return name, await self._leases.pin(rollout, name, newest, asked=model) if rollout else newest
             wanted = version_number(number)
             if wanted is not None and self._store.version(name, wanted):
                 return name, wanted

@@ -16,6 +16,7 @@ from trainer_server.jobs.cancellation import Cancellation, cancelled
 from trainer_server.jobs.open_jobs import OpenJobs
 from trainer_server.jobs.preparation import Preparation
 from trainer_server.jobs.supervisor import TrainerProcess
+from trainer_server.ledger.base import LedgerError
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.retention import Retention
 from trainer_server.policies.store import AdapterStore
@@ -187,6 +188,7 @@ class Finisher:
             try:
                 if job.kind == "create":
                     self._names.forget(job.policy)
+                    await self._share()
                     await self._slots.drop(job.policy)
                 job.seconds["swap"] = await self._swap(job.policy, trained.result.version)
             except TrainingError as error:
@@ -244,6 +246,16 @@ class Finisher:
         with suppress(EngineError):
             await self._engines.wait_ready(self._engine_wait)
 
+    async def _share(self) -> None:
+        """Returns once all servers know what names mean: a client that is told of a version may ask any of them."""
+        while True:
+            try:
+                await self._names.share()
+                return
+            except LedgerError as error:
+                log.error("the other servers are told again what policies' names mean: %s", error)
+                await asyncio.sleep(_RETRY)
+
     async def _swap(self, policy: str, version: int) -> float:
         """Puts a version into service. Waits for the engines for as long as they take.
 
@@ -266,7 +278,8 @@ class Finisher:
             try:
                 async with self._slots.use((policy, version)):
                     self._names.serve((policy, version))
-            except (EngineError, NoFreeSlot) as error:
+                await self._share()
+            except (EngineError, LedgerError, NoFreeSlot) as error:
                 log.warning("%s@%d waits for the engine: %s", policy, version, error)
                 restarts = [engine.restarts for engine in engines]
                 await asyncio.sleep(_HEALTH_CHECK_DELAY)

@@ -74,7 +74,6 @@ class JobService:
         ended: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self.board, self._store, self._names = board, store, names
-        board.end_turn()  # removes the turn that an earlier server gave: its engines are gone
         self.open = OpenJobs(board, ledger)
         self.process = TrainerProcess(settings, board=board, store=store, open_ids=self.open)
         teachers = Teachers(store, names, urls=teacher_urls, api_key=teacher_api_key)
@@ -109,6 +108,7 @@ class JobService:
 
     async def start(self) -> None:
         """Starts the trainer process and the tasks that end jobs and delete old versions."""
+        self.board.end_turn()  # removes the turn that an earlier server gave: its engines are gone
         await asyncio.to_thread(self._fail_unserved)
         await self.process.start()
         self.finisher.start()

@@ -191,12 +191,28 @@ class Election(Protocol):
         """The database as messages name it."""
         ...
 
-    def stand(self) -> bool:
-        """Tries to be elected. Raises LedgerError if the database cannot be asked."""
+    def stand(self, *, patient: bool = False) -> bool:
+        """Tries to be elected. Raises LedgerError if the database cannot be asked.
+
+        Args:
+            patient: Whether to leave the first seconds after a start of the database to the server that was elected.
+        """
         ...
 
     def elected(self) -> str:
         """Names the server that was elected last. Raises LedgerError."""
+        ...
+
+    def announce(self, url: str) -> None:
+        """Tells the other servers where this one, which is elected, is reached. Raises LedgerError."""
+        ...
+
+    def address(self) -> str | None:
+        """Where the server is reached that was elected last; None: it did not tell. Raises LedgerError."""
+        ...
+
+    def local_host(self) -> str:
+        """The address of this machine by which others near the database reach it, or its name. Raises LedgerError."""
         ...
 
     def wait(self) -> None:

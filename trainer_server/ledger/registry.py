@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from trainer_server.ledger.base import Election, Ledger, LedgerFactory
 from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
 from trainer_server.ledger.storage.books import Books
+from trainer_server.ledger.storage.fleet import Fleet
 from trainer_server.wire import ConfigError, Home
 from trainer_server.wire.plugins import check_members, factory_named
 
@@ -91,6 +92,22 @@ def open_election(name: str, home: Home) -> Election | None:
         return None
     election: Election = _postgres().Election(name, str(home.root))
     return election
+
+
+def open_fleet(name: str) -> Fleet | None:
+    """Opens what the servers of one database share; None: the ledger is in the home, which one server can use.
+
+    Args:
+        name: The ledger, as `ledger_factory` has it.
+
+    Raises:
+        LedgerError: The database cannot be reached.
+        NewerSchema: A newer release made its tables.
+    """
+    if not is_address(name):
+        return None
+    fleet: Fleet = _postgres().postgres_fleet(name)
+    return fleet
 
 
 def is_address(name: str) -> bool:

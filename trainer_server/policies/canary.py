@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 
 from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.draws import Draws
@@ -27,8 +26,6 @@ class Canary:
         draws: Versions that rollouts were given during trials.
         ledger: Knows the rollouts that began before a trial.
         store: Knows which versions can be used.
-        takeover: Seconds from now for which rollouts without a lease are looked up in the ledger, because another
-            server may have answered them until now: as many as a lease has. 0: there was no other one.
     """
 
     def __init__(
@@ -39,13 +36,12 @@ class Canary:
         draws: Draws,
         ledger: Ledger,
         store: AdapterStore,
-        takeover: float = 0.0,
     ) -> None:
         self._names, self._leases, self._draws = names, leases, draws
         self._ledger, self._store = ledger, store
-        self._takeover, self._taken_over = takeover, time.monotonic() + takeover
         self._tried = draws.policies()
-        """Policies of which a candidate was ever tried: only their rollouts are looked up."""
+        """Policies of which a candidate was tried before this server began. Only rollouts of policies of which one was
+        ever tried are looked up."""
 
     async def version(self, policy: str, rollout: str | None) -> int | None:
         """The version that a policy's name means for a request; None: there is no such policy.
@@ -61,12 +57,10 @@ class Canary:
         if meant is None or rollout is None:
             return meant
         candidate = self._names.candidates.get(policy)
-        if candidate is not None:
-            self._tried.add(policy)
-        looked_up = policy in self._tried or time.monotonic() < self._taken_over
-        if looked_up and self._leases.held(rollout, policy) is None:
+        tried = policy in self._tried or policy in self._names.tried
+        if tried and await self._leases.held(rollout, policy) is None:
             meant = await asyncio.to_thread(self._begun_with, policy, rollout, candidate, meant)
-        return self._leases.pin(rollout, policy, meant)
+        return await self._leases.pin(rollout, policy, meant)
 
     def counts(self, policy: str) -> tuple[int, int]:
         """How many rollouts were drawn since the policy's candidate is tried, and how many of them it was given."""
@@ -89,11 +83,8 @@ class Canary:
         return meant if given is None or self._store.version(policy, given) is None else given
 
     def _recorded(self, policy: str, rollout: str) -> int | None:
-        """The version that answered a rollout which began before anything was drawn; None: it is new, or its lease has
-        expired."""
-        answers = [row for row in self._ledger.rollout(rollout) if row.policy == row.model == policy]
-        if policy not in self._tried and answers and answers[-1].created < time.time() - self._takeover:
-            return None
+        """The version that answered a rollout which began before anything was drawn; None: it is new."""
+        answers = (row for row in self._ledger.rollout(rollout) if row.policy == row.model == policy)
         return next((row.version for row in answers if row.version is not None), None)
 
 

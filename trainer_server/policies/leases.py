@@ -6,6 +6,9 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Protocol
+
+from trainer_server.ledger.storage.fleet import SharedPins
 
 _AT_ONCE = 1000
 """Leases that one call looks at, so that many that expire together hold nobody up: about two milliseconds. What is left
@@ -19,8 +22,56 @@ class _Lease:
     expiry: float
 
 
-class Leases:
-    """A rollout holds a version for `seconds` from its last call, or until it is released.
+class Leases(Protocol):
+    """A rollout holds a version for some time from its last call, or until it is released.
+
+    `LocalLeases` are those of one server. `SharedLeases` are those of a fleet; their methods raise LedgerError.
+    """
+
+    async def pin(self, rollout: str, policy: str, version: int, *, asked: str = "") -> int:
+        """The version of this rollout: the one that it holds, or from now on the given one.
+
+        Args:
+            rollout: Id of the rollout.
+            policy: Name of the policy.
+            version: What the name means now.
+            asked: The name that the rollout asked for, where that is another than the policy's: `agent@latest` has a
+                lease of its own.
+        """
+        ...
+
+    async def held(self, rollout: str, policy: str) -> int | None:
+        """The version of a policy that a rollout holds, by the policy's name alone; None: it holds none."""
+        ...
+
+    async def release(self, rollouts: Collection[str]) -> None:
+        """Ends the leases of rollouts; those that have none are fine."""
+        ...
+
+
+class SharedLeases:
+    """The leases of a fleet; see `Leases`. The database counts their time.
+
+    Args:
+        pins: The database.
+        seconds: How long a lease is.
+    """
+
+    def __init__(self, pins: SharedPins, seconds: float) -> None:
+        self._pins, self._seconds = pins, seconds
+
+    async def pin(self, rollout: str, policy: str, version: int, *, asked: str = "") -> int:
+        return await self._pins.pin(rollout, asked or policy, (policy, version), self._seconds)
+
+    async def held(self, rollout: str, policy: str) -> int | None:
+        return await self._pins.held(rollout, policy)
+
+    async def release(self, rollouts: Collection[str]) -> None:
+        await self._pins.release(rollouts)
+
+
+class LocalLeases:
+    """The leases of one server, in memory; see `Leases`.
 
     All leases are as long, so the one that was renewed first expires first. A call costs the same however many leases
     there are, and a lease that has ended takes no memory.
@@ -36,16 +87,8 @@ class Leases:
         self._expiries: OrderedDict[tuple[str, str], _Lease] = OrderedDict()
         """The same leases by (rollout, name), in the order in which they expire."""
 
-    def pin(self, rollout: str, policy: str, version: int, *, asked: str = "") -> int:
-        """The version of this rollout: the one that it holds, or from now on the given one.
-
-        Args:
-            rollout: Id of the rollout.
-            policy: Name of the policy.
-            version: What the name means now.
-            asked: The name that the rollout asked for, where that is another than the policy's: `agent@latest` has a
-                lease of its own.
-        """
+    async def pin(self, rollout: str, policy: str, version: int, *, asked: str = "") -> int:
+        """See `Leases`."""
         self._expire()
         now, name = self._clock(), asked or policy
         leases = self._held.setdefault(rollout, {})
@@ -60,13 +103,13 @@ class Leases:
         self._expiries.move_to_end((rollout, name))
         return lease.version
 
-    def held(self, rollout: str, policy: str) -> int | None:
-        """The version of a policy that a rollout holds, by the policy's name alone; None: it holds none."""
+    async def held(self, rollout: str, policy: str) -> int | None:
+        """See `Leases`."""
         lease = self._held.get(rollout, {}).get(policy)
         return lease.version if lease is not None and lease.expiry >= self._clock() else None
 
-    def release(self, rollouts: Collection[str]) -> None:
-        """Ends the leases of rollouts; those that have none are fine."""
+    async def release(self, rollouts: Collection[str]) -> None:
+        """See `Leases`."""
         for rollout in rollouts:
             for name, lease in self._held.pop(rollout, {}).items():
                 del self._expiries[rollout, name]

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 
 from trainer_server.engines.slots import Key, adapter_name
+from trainer_server.ledger.storage.fleet import SharedPins
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import Candidate
 
 log = logging.getLogger("trainer_server")
 
+Known = tuple[int | None, int | None, Candidate | None, str | None]
+"""What is known of a policy's name: its newest and its promoted version, its candidate, and why it is not served."""
+
 
 class PolicyNames:
-    """Name → version, for the life of a server. Questions change nothing; all other methods do."""
+    """Name → version, for the life of a server. Questions change nothing; all other methods do.
 
-    def __init__(self, store: AdapterStore) -> None:
-        self._store = store
+    In a fleet, the elected server decides what names mean, and tells the others by `share`. They ask by `refresh`.
+
+    Args:
+        store: The policies on disk.
+        shared: Where servers of a fleet tell one another; None: there is one server.
+
+    Attributes:
+        leads: Whether this server decides.
+    """
+
+    def __init__(self, store: AdapterStore, shared: SharedPins | None = None) -> None:
+        self._store, self._shared = store, shared
+        self.leads = True
+        self._changed: set[str] = set()
+        """Policies of which the others do not know yet what this server decided."""
+        self._sharing = asyncio.Lock()
         self.newest: dict[str, int] = {}
         """By policy: the newest version, which `name@latest` means. Engines hold it, or held it."""
         self.promoted: dict[str, int] = {}
         """By policy: the version that its name means in place of the newest."""
         self.candidates: dict[str, Candidate] = {}
         """By policy: the version that is tried beside the promoted one."""
+        self.tried: set[str] = set()
+        """Policies of which a candidate was tried since this server began."""
         self.unserved: dict[str, str] = {}
         """Policies that this server cannot serve, and why."""
 
@@ -42,11 +64,13 @@ class PolicyNames:
 
     def serve(self, key: Key) -> None:
         """A version is in service: from now on it is the newest, unless a newer one is in service already."""
+        self._changed.add(key[0])
         self.newest[key[0]] = max(key[1], self.newest.get(key[0], 0))
 
     def promote(self, policy: str, version: int | None) -> None:
         """The policy's name means a version from now on, whatever is newer; None: it means the newest again. That ends
         a candidate."""
+        self._changed.add(policy)
         self.candidates.pop(policy, None)
         if version is None:
             self.promoted.pop(policy, None)
@@ -55,10 +79,59 @@ class PolicyNames:
 
     def forget(self, policy: str) -> None:
         """The policy is made anew: its name means nothing until a version is in service."""
+        self._changed.add(policy)
         for meanings in (self.newest, self.promoted, self.candidates):
             meanings.pop(policy, None)
 
-    def known(self, policy: str) -> tuple[int | None, int | None, Candidate | None, str | None]:
+    def withhold(self, policy: str, why: str | None) -> None:
+        """The policy cannot be served from now on, and why; None: it can."""
+        self._changed.add(policy)
+        if why is None:
+            self.unserved.pop(policy, None)
+        else:
+            self.unserved[policy] = why
+
+    async def share(self) -> None:
+        """Returns once the other servers can know what was decided until now. Raises LedgerError."""
+        if self._shared is None or not self.leads:
+            return
+        async with self._sharing:
+            changed = set(self._changed)
+            self._changed -= changed
+            try:
+                if changed:
+                    await self._shared.publish({policy: _text(self.known(policy)) for policy in changed})
+            except BaseException:
+                self._changed |= changed
+                raise
+
+    async def share_all(self) -> None:
+        """Tells the other servers all that this one knows, as it decides now. Raises LedgerError."""
+        if self._shared is not None:
+            self._changed |= {*self.newest, *self.unserved, *(await self._shared.meanings())}
+            await self.share()
+
+    async def refresh(self, policy: str | None = None) -> None:
+        """Asks what the elected server decided of a policy; None: of all. Raises LedgerError."""
+        if self._shared is None or self.leads:
+            return
+        if policy is not None:
+            texts = {policy: await self._shared.meaning(policy)}
+        else:
+            meanings = await self._shared.meanings()
+            texts = {name: meanings.get(name) for name in {*meanings, *self.newest, *self.unserved}}
+        if self.leads:  # since just now
+            return
+        for name, text in texts.items():
+            self.take_up(name, _known(text))
+
+    def become(self, other: PolicyNames) -> None:
+        """All names mean what they mean there, at once."""
+        self.newest, self.promoted = other.newest, other.promoted
+        self.candidates, self.unserved = other.candidates, other.unserved
+        self.tried |= other.tried
+
+    def known(self, policy: str) -> Known:
         """All that is known of a policy's name, for `take_up`."""
         return (
             self.newest.get(policy),
@@ -67,7 +140,7 @@ class PolicyNames:
             self.unserved.get(policy),
         )
 
-    def take_up(self, policy: str, known: tuple[int | None, int | None, Candidate | None, str | None]) -> None:
+    def take_up(self, policy: str, known: Known) -> None:
         """The policy's name means again what it meant when `known` was asked."""
         newest, promoted, candidate, why = known
         self.forget(policy)
@@ -77,16 +150,18 @@ class PolicyNames:
         if promoted is not None:
             self.promoted[policy] = promoted
         if candidate is not None:
-            self.candidates[policy] = candidate
+            self.try_candidate(policy, candidate)
         if why is not None:
             self.unserved[policy] = why
 
     def try_candidate(self, policy: str, candidate: Candidate | None) -> None:
         """A version is tried beside the promoted one from now on; None: none is."""
+        self._changed.add(policy)
         if candidate is None:
             self.candidates.pop(policy, None)
         else:
             self.candidates[policy] = candidate
+            self.tried.add(policy)
 
     def quarantine(self, key: Key, why: str) -> str:
         """Takes a version out of use. If its policy's name meant it, the name means the newest version that is left.
@@ -106,13 +181,14 @@ class PolicyNames:
     def refuse(self, key: Key, why: str) -> str:
         """What a request for a version with a problem is told. A version that the policy's name means is quarantined:
         what the name means must not depend on who notices the problem."""
-        if self.is_named(key):
+        if self.is_named(key) and self.leads:
             return self.quarantine(key, why)
         return f"{adapter_name(key)} cannot be served: {why}. Ask for another version of it (/v1/models)."
 
     def step_back(self, policy: str) -> None:
         """Where the newest version is in quarantine, the one before it is the newest; a promoted version that is in
         quarantine is no longer promoted, and a candidate is no longer tried."""
+        self._changed.add(policy)
         quarantined = self._store.quarantined(policy)
         candidate = self.candidates.get(policy)
         if candidate is not None and not {candidate.version, candidate.beside}.isdisjoint(quarantined):
@@ -127,3 +203,20 @@ class PolicyNames:
                 self.newest[policy] = before[-1]
             else:
                 del self.newest[policy]
+
+
+def _text(known: Known) -> str | None:
+    """What is known of a name, as other servers read it."""
+    newest, promoted, candidate, unserved = known
+    if newest is None and unserved is None:
+        return None
+    tried = None if candidate is None else candidate.model_dump(mode="json")
+    return json.dumps({"newest": newest, "promoted": promoted, "candidate": tried, "unserved": unserved})
+
+
+def _known(text: str | None) -> Known:
+    if text is None:
+        return None, None, None, None
+    told = json.loads(text)
+    candidate = None if told["candidate"] is None else Candidate.model_validate(told["candidate"])
+    return told["newest"], told["promoted"], candidate, told["unserved"]

@@ -120,13 +120,15 @@ class Retention:
                 await self._slots.forget(key)
             except NoFreeSlot as error:
                 raise VersionInUse(str(error)) from None
-            self._refuse(key, named)
-            if self._needs().jobs == needs.jobs:
-                break
-        try:
-            files = self._store.withdraw(policy, version)  # no waiting since the last look: nobody has begun to use it
-        except FileNotFoundError:
-            raise NotFound(f"{adapter_name(key)} was deleted meanwhile", code="not_found") from None
+            try:
+                self._refuse(key, named)
+                if self._needs().jobs == needs.jobs:
+                    files = self._store.withdraw(policy, version)  # no waiting since the last look
+                    break
+            except FileNotFoundError:
+                raise NotFound(f"{adapter_name(key)} was deleted meanwhile", code="not_found") from None
+            finally:
+                await self._slots.reopen(key)
         await asyncio.to_thread(shutil.rmtree, files, ignore_errors=True)  # what is left, the next start deletes
 
     async def sweep(self, policy: str) -> list[int]:

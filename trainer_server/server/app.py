@@ -13,12 +13,14 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI
 
 from trainer_server.engines.base import EngineLost
+from trainer_server.ledger.base import Election
 from trainer_server.process.tasks import Rounds
 from trainer_server.server.access.audit import AuditLog
 from trainer_server.server.access.audited import Audited, Refusals
 from trainer_server.server.access.auth import BearerAuth, KnownHosts
 from trainer_server.server.access.bodies import Bodies
 from trainer_server.server.access.connections import Stopped
+from trainer_server.server.access.exposure import address_of, fleet_address
 from trainer_server.server.access.quotas import Metered
 from trainer_server.server.access.requests import RequestIds
 from trainer_server.server.access.scopes import check_scope
@@ -28,6 +30,8 @@ from trainer_server.server.config import ServerConfig
 from trainer_server.server.dashboard import views
 from trainer_server.server.dashboard.sessions import Sessions
 from trainer_server.server.errors import add_error_handlers
+from trainer_server.server.fleet.forwarding import ToLeader
+from trainer_server.server.fleet.succession import Succession
 from trainer_server.server.metrics.counters import Measured, NamedRoute
 from trainer_server.server.metrics.state import State
 from trainer_server.server.rollout_paths import RolloutPaths
@@ -46,17 +50,18 @@ _USES_WRITTEN = 30.0
 """Seconds between two times at which is written down when tokens were used."""
 
 
-def create_app(config: ServerConfig, token: str) -> FastAPI:
+def create_app(config: ServerConfig, token: str, election: Election | None = None) -> FastAPI:
     """The ASGI application.
 
     Args:
         config: What `serve` was asked for.
         token: The server's own key, which may do everything. The named tokens are in the home.
+        election: Another server of the fleet leads now: this one stands for election. None: this one leads.
 
     Raises:
         ConfigError, EngineError, LedgerError: Settings that cannot work.
     """
-    server = Server(config)
+    server = Server(config, leads=election is None)
     server.series.register(State(server))
     engine_key = config.engine_api_key if config.engine_urls else None
     keys, audit = Keyring(token, TokenBook(config.home), engine_key=engine_key), AuditLog(config.home)
@@ -72,9 +77,14 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await server.start()
         uses.start()
+        succession = _succession(config, server, election)
+        if succession:
+            succession.start()
         try:
             yield
         finally:
+            if succession:
+                await succession.stop()
             await asyncio.gather(uses.stop(), server.stop())
             with suppress(ConfigError, OSError):  # only the time of the last use is lost
                 await asyncio.to_thread(keys.write_uses)
@@ -105,6 +115,9 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     app.add_middleware(Bodies, most_mib=config.max_body_mib)
     app.add_middleware(BearerAuth, keys=keys, sessions=sessions)
     app.add_middleware(Refusals, audit=audit)
+    if election is not None:
+        leads, leader = (lambda: server.leads), election.address
+        app.add_middleware(ToLeader, leads=leads, leader=leader, certificate=config.ssl_certfile)
     app.add_middleware(KnownHosts, hosts=(config.host, *config.allowed_hosts))
     app.add_middleware(Measured, counters=server.counters)
     app.add_middleware(Stopped)
@@ -113,6 +126,12 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     app.add_middleware(RequestIds, logged=config.logs.requests)
     add_error_handlers(app)
     return app
+
+
+def _succession(config: ServerConfig, server: Server, election: Election | None) -> Succession | None:
+    if election is None:
+        return None
+    return Succession(election, server, url=address_of(config), address=fleet_address(config, election))
 
 
 async def check_engines(config: ServerConfig) -> None:

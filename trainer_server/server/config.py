@@ -38,6 +38,9 @@ class ServerConfig:
     """Where completions are recorded: a name in `ledger.registry.LEDGERS`, `postgresql://…`, or `module:factory`."""
     standby: bool = False
     """Whether to wait while another server uses the database of the ledger, and to take over when it ends."""
+    address: str | None = None
+    """The URL by which other servers of the fleet reach this one; None: the address from which it reaches the database.
+    """
     engine: str = "vllm"
     """The kind of engine: a name in `engines.registry.ENGINES`, or `module:factory`."""
     engine_urls: tuple[str, ...] = ()
@@ -119,3 +122,8 @@ class ServerConfig:
     `module:Class`."""
     trainer_env: tuple[str, ...] = ()
     """Names of environment variables that the trainer gets besides those in `process.environment.INHERITED`."""
+
+    @property
+    def shares_engines(self) -> bool:
+        """Whether other servers of a fleet can ask the engines too."""
+        return bool(self.engine_urls) and not self.share_gpu

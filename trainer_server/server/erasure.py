@@ -89,7 +89,7 @@ class Erasure:
 
         found = await asyncio.to_thread(matching)
         self._refuse_needed(found)
-        self._leases.release(set(wanted.rollouts))
+        await self._leases.release(set(wanted.rollouts))
         self._records.drop(set(wanted.rollouts))
         return await asyncio.to_thread(self._erase, ledger, wanted.rollouts, list(found), None)
 
@@ -114,10 +114,13 @@ class Erasure:
             self._refuse_used(name, versions)
             known = self._names.known(name)
             self._names.forget(name)
-            self._names.unserved[name] = _BEING_DELETED.format(name)  # so that no job and no request begins to use it
+            self._names.withhold(name, _BEING_DELETED.format(name))  # so that no job and no request begins to use it
+            forgotten: list[Key] = []
             try:
+                await self._names.share()
                 for key in versions:
                     await self._slots.forget(key)
+                    forgotten.append(key)
                 self._refuse_used(name, versions)
                 with self._archive.locked():
                     return await asyncio.to_thread(self._erase_policy, ledger, name, len(versions))
@@ -131,7 +134,10 @@ class Erasure:
                 if name in await asyncio.to_thread(self._store.names):  # it failed
                     self._names.take_up(name, known)
                 else:
-                    self._names.unserved.pop(name, None)
+                    self._names.withhold(name, None)
+                for key in forgotten:
+                    await self._slots.reopen(key)
+                await self._names.share()
 
     def _erase_policy(self, ledger: ErasesCompletions, name: str, versions: int) -> Erased:
         completions = self._archive.matching(policy=name) | ledger.matching(policy=name)

@@ -9,7 +9,6 @@ import json
 import logging
 import math
 import os
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from trainer_server.engines.vllm.install import engine_python
+from trainer_server.ledger.base import Election
 from trainer_server.ledger.registry import open_election, secrets_of
 from trainer_server.process import logs
 from trainer_server.process.files import write_atomic
@@ -29,11 +29,12 @@ from trainer_server.server.access.connections import (
     patient_protocol,
     raise_file_limit,
 )
-from trainer_server.server.access.exposure import address_of, check_exposure
+from trainer_server.server.access.exposure import address_of, check_exposure, fleet_address
 from trainer_server.server.app import SERVICE, check_engines, create_app
 from trainer_server.server.config import ServerConfig
+from trainer_server.server.fleet.succession import watch
 from trainer_server.server.server import check_names
-from trainer_server.wire import ConfigError
+from trainer_server.wire import ConfigError, Home
 from trainer_server.wire.watching import tracing
 
 log = logging.getLogger("trainer_server")
@@ -66,11 +67,29 @@ def serve(config: ServerConfig) -> None:
     os.umask(0o077)  # texts of users are in the ledger, the jobs and the logs; the trainer and vLLM inherit this
     if told := home.make_private():
         log.warning("%s", told)
-    with _elected(config), _claimed(config):
-        _serve(config)
+    election = open_election(config.ledger, home)
+    if election is None:
+        with _claimed(config):
+            _serve(config)
+    elif config.standby and config.shares_engines and not _first(election, home):
+        log.info("another server trains (%s): this one answers, and takes over when that one ends", election.elected())
+        try:
+            _serve(config, election, leads=False)
+        finally:
+            election.resign()
+    else:
+        with _elected(config, election), _claimed(config):
+            _serve(config, election)
 
 
-def _serve(config: ServerConfig) -> None:
+def _serve(config: ServerConfig, election: Election | None = None, *, leads: bool = True) -> None:
+    """Serves until it is told to stop.
+
+    Args:
+        config: What `serve` was asked for.
+        election: In which this server was elected, or stands; None: it is alone.
+        leads: Whether it was elected.
+    """
     home = config.home
     listener = _listen(config)
     config = dataclasses.replace(config, port=listener.getsockname()[1])
@@ -78,9 +97,12 @@ def _serve(config: ServerConfig) -> None:
         asyncio.run(check_engines(config))
         token = ensure_token(config.home)
         logs.secrets.keep(token)
-        app = create_app(config, token)
+        app = create_app(config, token, None if leads else election)
         url = address_of(config)
-        write_atomic(home.server, json.dumps({"url": url, "pid": os.getpid()}))
+        if leads:
+            write_atomic(home.server, json.dumps({"url": url, "pid": os.getpid()}))
+        if leads and election is not None:
+            election.announce(fleet_address(config, election))
         log.info("serving on %s; token in %s", url, home.token)
         if home.connection.exists():
             log.warning("programs of this home ask another server (`art-langgraph connect`), until `disconnect`")
@@ -101,17 +123,31 @@ def _serve(config: ServerConfig) -> None:
         DrainingServer(settings, grace=config.drain, end=end, begin=begin).run(sockets=[listener])
     finally:
         listener.close()
-        home.server.unlink(missing_ok=True)
+        _forget_address(home)
+
+
+def _forget_address(home: Home) -> None:
+    """Deletes the address of this server, and of no other one."""
+    try:
+        if json.loads(home.server.read_text())["pid"] == os.getpid():
+            home.server.unlink()
+    except (OSError, ValueError, KeyError):
+        return
+
+
+def _first(election: Election, home: Home) -> bool:
+    """Whether this server is elected at once, or the first that uses the home, in which the elected one makes what all
+    need. Waits while another server is elected and has not made it yet."""
+    while not election.stand():
+        if (home.root / "identity.json").exists():
+            return False
+        time.sleep(_LOOK)
+    return True
 
 
 @contextmanager
-def _elected(config: ServerConfig) -> Iterator[None]:
-    """This server alone uses the database of the ledger while the context is open. If it loses the election, it stops
-    as if it were told to."""
-    election = open_election(config.ledger, config.home)
-    if election is None:
-        yield
-        return
+def _elected(config: ServerConfig, election: Election) -> Iterator[None]:
+    """This server alone trains while the context is open. If it loses the election, it stops as if it were told to."""
     try:
         if not election.stand():
             if not config.standby:
@@ -122,12 +158,7 @@ def _elected(config: ServerConfig) -> Iterator[None]:
             log.info("on standby: %s is used by %s", election.shown, election.elected())
             election.wait()
             log.info("taking over: this server uses %s now", election.shown)
-
-        def lost(why: str) -> None:
-            log.error("stopping: %s", why)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        election.watch(lost)
+        watch(election)
         yield
     finally:
         election.resign()

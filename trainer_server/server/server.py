@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry
 
 from trainer_server.engines.base import Engine, EngineSettings
+from trainer_server.engines.local_slots import LocalSlots
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.registry import engine_factory
 from trainer_server.engines.served_model import ServedModel, resolve
+from trainer_server.engines.shared_slots import SharedSlots
 from trainer_server.engines.slots import Slots
 from trainer_server.engines.vllm.parsers import check_parser_names
 from trainer_server.gateway.admission import Admission
@@ -27,12 +29,12 @@ from trainer_server.jobs.supervisor import TrainerSettings
 from trainer_server.ledger.archive import Archive
 from trainer_server.ledger.draws import Draws
 from trainer_server.ledger.redaction import Redaction
-from trainer_server.ledger.registry import is_address, ledger_factory, open_books, open_ledger
+from trainer_server.ledger.registry import is_address, ledger_factory, open_books, open_fleet, open_ledger
 from trainer_server.ledger.rollouts import RolloutBook
 from trainer_server.ledger.run_book import RunBook
 from trainer_server.policies.canary import Canary
 from trainer_server.policies.export import Exports
-from trainer_server.policies.leases import Leases
+from trainer_server.policies.leases import Leases, LocalLeases, SharedLeases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.environment import check_present
@@ -54,6 +56,8 @@ from trainer_server.wire.plugins import check_losses
 log = logging.getLogger("trainer_server")
 
 _PURGE_INTERVAL = 3600.0
+_TELL = 1.0
+"""Seconds between two times at which servers tell one another what names mean. Requests ask by themselves."""
 
 
 class Server:
@@ -61,13 +65,16 @@ class Server:
 
     Args:
         config: What `serve` was asked for.
+        leads: Whether this server trains, and decides what policies' names mean. False: another server of its fleet
+            does, until `lead`.
 
     Raises:
         ConfigError, EngineError, LedgerError: Settings that cannot work.
     """
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, *, leads: bool = True) -> None:
         self.config = config
+        self.leads = leads
         self.started = time.time()
         home = config.home
         check_names(config)
@@ -81,25 +88,36 @@ class Server:
         self.identity = Identity(server_id(home), base, base.tokenizer_fingerprint())
         self.fingerprint = base.fingerprint()
         self.store = AdapterStore(home.policies)
-        self.leases = Leases(config.lease)
+        self.fleet = open_fleet(config.ledger)
+        """What this server shares with others; None: it is alone."""
         self.records = Records(config.lease)
         self.engines = Engines(make_engines(config, base))
-        self.names = PolicyNames(self.store)
+        self.names = PolicyNames(self.store, self.fleet.pins if self.fleet else None)
+        self.names.leads = leads
+        self.leases: Leases
+        self.slots: Slots
+        if self.fleet:
+            self.leases = SharedLeases(self.fleet.pins, config.lease)
+            self.slots = SharedSlots(
+                gateways=self.fleet.gateways,
+                engines=self.engines,
+                capacity=config.adapter_slots,
+                directory=self.store.directory,
+                alone=not config.shares_engines,
+                wait=config.slot_wait,
+            )
+        else:
+            self.leases = local = LocalLeases(config.lease)
+            self.slots = LocalSlots(
+                engines=self.engines,
+                capacity=config.adapter_slots,
+                directory=self.store.directory,
+                pinned=local.versions,
+                is_named=self.names.is_named,
+                wait=config.slot_wait,
+            )
         self.canary = Canary(
-            names=self.names,
-            leases=self.leases,
-            draws=self.draws,
-            ledger=self.ledger,
-            store=self.store,
-            takeover=config.lease if self.books.shared else 0.0,
-        )
-        self.slots = Slots(
-            engines=self.engines,
-            capacity=config.adapter_slots,
-            directory=self.store.directory,
-            pinned=self.leases.versions,
-            is_named=self.names.is_named,
-            wait=config.slot_wait,
+            names=self.names, leases=self.leases, draws=self.draws, ledger=self.ledger, store=self.store
         )
         self.series = CollectorRegistry()
         """What Prometheus reads."""
@@ -125,10 +143,26 @@ class Server:
             splicer=Splicer(SpliceMode(config.splice)),
         )
         self.job_log = JobLog(config.trackers, home.root, self.identity.server_id)
-        self.jobs = JobService(
+        self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By policy: one creation, promotion, deletion or change of its candidate at a time."""
+        self.jobs, self.exports, self.erasure = self._work()
+        if leads:
+            self.names.become(self._looked_up())
+        self.ending = asyncio.Event()
+        """Set when the server is told to stop: what only watches it ends at once."""
+        self.failure: str | None = None
+        """Why engines could not be started."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._purging = Rounds("deletion of what is past its time", self._purge)
+        self._telling = Rounds("the exchange of what policies' names mean", self._tell)
+
+    def _work(self) -> tuple[JobService, Exports, Erasure]:
+        """What only the server does that leads, by the files of the home as they are now. Nothing is begun."""
+        config = self.config
+        jobs = JobService(
             TrainerSettings(
-                home=home,
-                base=base,
+                home=config.home,
+                base=self.identity.base,
                 tokenizer=self.identity.tokenizer,
                 ledger=config.ledger,
                 gpus=config.trainer_gpus,
@@ -141,7 +175,7 @@ class Server:
                 args=config.trainer_args,
                 env=config.trainer_env,
             ),
-            board=JobBoard(home.jobs),
+            board=JobBoard(config.home.jobs),
             store=self.store,
             names=self.names,
             slots=self.slots,
@@ -154,17 +188,14 @@ class Server:
             teacher_api_key=config.teacher_api_key,
             ended=self._ended,
         )
-        self._take_up_policies()
-        self.exports = Exports(home, base, self.store, self.jobs.retention)
-        self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By policy: one creation, promotion, deletion or change of its candidate at a time."""
-        self.erasure = Erasure(
+        exports = Exports(config.home, self.identity.base, self.store, jobs.retention)
+        erasure = Erasure(
             ledger=self.ledger,
-            archive=Archive(home.archive),
+            archive=Archive(config.home.archive),
             rollouts=self.rollouts,
             runs=self.runs,
             draws=self.draws,
-            jobs=self.jobs,
+            jobs=jobs,
             store=self.store,
             names=self.names,
             slots=self.slots,
@@ -172,12 +203,7 @@ class Server:
             records=self.records,
             creating=self.creating,
         )
-        self.ending = asyncio.Event()
-        """Set when the server is told to stop: what only watches it ends at once."""
-        self.failure: str | None = None
-        """Why engines could not be started."""
-        self._tasks: list[asyncio.Task[None]] = []
-        self._purging = Rounds("deletion of what is past its time", self._purge)
+        return jobs, exports, erasure
 
     def _recorded(self, completions: Sequence[Completion]) -> None:
         self.counters.recorded(completions)
@@ -188,16 +214,18 @@ class Server:
         self.counters.ended(job)
         self.job_log.ended(job)
 
-    def _take_up_policies(self) -> None:
+    def _looked_up(self) -> PolicyNames:
         """Finds out which policies can be served. One that cannot be does not keep the others from it."""
+        names = PolicyNames(self.store)
         for name in self.store.names():
             if why := self._hindrance(name):
                 log.error("not served: %s", why)
-                self.names.unserved[name] = why
+                names.withhold(name, why)
             elif (version := self.jobs.served(name)) is not None:
-                self.names.newest[name] = version
-                self.names.promote(name, self.store.promoted(name))
-                self.names.try_candidate(name, self.store.candidate(name))
+                names.newest[name] = version
+                names.promote(name, self.store.promoted(name))
+                names.try_candidate(name, self.store.candidate(name))
+        return names
 
     def _hindrance(self, name: str) -> str | None:
         """Why a policy cannot be served, or None."""
@@ -235,15 +263,38 @@ class Server:
 
     async def start(self) -> None:
         """Starts the trainer process and, in the background, the engines; `/health` tells when they are ready."""
-        await self.jobs.start()
+        await self.slots.start()
+        if self.leads:
+            await self.names.share_all()
+            await self.jobs.start()
+            self._purging.start()
+        if self.fleet:
+            await self.names.refresh()
+            self._telling.start()
         self._tasks = [asyncio.create_task(self._start_engines())]
+
+    async def lead(self) -> None:
+        """This server trains from now on, and decides what names mean: the one that did is gone.
+
+        Raises:
+            LedgerError: The others cannot be told.
+        """
+        self.jobs, self.exports, self.erasure = await asyncio.to_thread(self._work)
+        names = await asyncio.to_thread(self._looked_up)
+        self.leads = self.names.leads = True
+        self.names.become(names)
+        await self.names.share_all()
+        await self.jobs.start()
         self._purging.start()
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(self._purging.stop(), *self._tasks, return_exceptions=True)
+        await asyncio.gather(self._purging.stop(), self._telling.stop(), *self._tasks, return_exceptions=True)
         await asyncio.gather(self.jobs.stop(), *(engine.stop() for engine in self.engines))
+        await self.slots.stop()
+        if self.fleet:
+            await self.fleet.gateways.leave()
         await self.job_log.close()
         await self.recorder.close()
         await asyncio.to_thread(self.ledger.close)
@@ -256,6 +307,10 @@ class Server:
                 self.failure = f"{type(error).__name__}: {error}"
                 log.error("an engine could not be started", exc_info=error)
 
+    async def _tell(self) -> None:
+        await (self.names.share() if self.leads else self.names.refresh())
+        await asyncio.sleep(_TELL)
+
     async def _purge(self) -> None:
         """Deletes what is past its time, then waits until it is time to look again."""
         config = self.config
@@ -264,6 +319,8 @@ class Server:
                 log.info("%d completions past their retention were deleted from the ledger", deleted)
             for book in (self.rollouts, self.runs, self.draws):
                 await asyncio.to_thread(book.purge, config.keep_days)
+            if self.fleet:
+                await self.fleet.pins.purge()
         except Exception:  # a full disk, say: tried again in an hour, for as long as the server lives
             log.exception("completions past their retention could not be deleted from the ledger")
         try:

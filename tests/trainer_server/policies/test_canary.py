@@ -14,7 +14,7 @@ from tests.support.versions import publish
 from trainer_server.ledger.draws import Draws
 from trainer_server.ledger.sqlite import SQLiteBooks
 from trainer_server.policies.canary import Canary, in_canary
-from trainer_server.policies.leases import Leases
+from trainer_server.policies.leases import LocalLeases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import Candidate, PolicySpec
@@ -23,12 +23,12 @@ from trainer_server.wire import Candidate, PolicySpec
 class Recorded:
     """A ledger that knows what answered some rollouts."""
 
-    def __init__(self, versions: Mapping[str, int] = {}, age: float = 0.0) -> None:
-        self.versions, self.age = dict(versions), age
+    def __init__(self, versions: Mapping[str, int] = {}) -> None:
+        self.versions = dict(versions)
 
     def rollout(self, rollout_id: str) -> list[Any]:
         version = self.versions.get(rollout_id)
-        row = SimpleNamespace(policy="agent", model="agent", version=version, created=time.time() - self.age)
+        row = SimpleNamespace(policy="agent", model="agent", version=version, created=time.time())
         return [] if version is None else [row]
 
 
@@ -47,9 +47,7 @@ def candidate(store: AdapterStore, share: float = 0.1, version: int = 2) -> Cand
     return Candidate(version=version, share=share, since=1.0 + version, beside=1, promotions=promotions)
 
 
-def server(
-    store: AdapterStore, tried: Candidate | None, ledger: Recorded | None = None, takeover: float = 0.0
-) -> Canary:
+def server(store: AdapterStore, tried: Candidate | None, ledger: Recorded | None = None) -> Canary:
     """What a server that starts now gives rollouts: it has the files, and no lease."""
     if tried is not None:
         store.try_candidate("agent", tried)
@@ -59,7 +57,7 @@ def server(
     names.try_candidate("agent", store.candidate("agent"))
     draws = Draws(SQLiteBooks(store.root.parent / "rollouts.sqlite"))
     made: Any = ledger or Recorded()
-    return Canary(names=names, leases=Leases(900), draws=draws, ledger=made, store=store, takeover=takeover)
+    return Canary(names=names, leases=LocalLeases(900), draws=draws, ledger=made, store=store)
 
 
 async def test_a_candidate_never_gets_more_than_its_share(store: AdapterStore) -> None:
@@ -132,11 +130,3 @@ async def test_a_candidate_in_quarantine_is_tried_no_longer(
     names.quarantine(("agent", 2), "it is damaged")
     assert (store.candidate("agent"), names.candidates) == (None, {})
     assert "agent@2 is no longer tried" in caplog.text
-
-
-async def test_a_rollout_keeps_its_version_when_another_server_takes_over(store: AdapterStore) -> None:
-    answered = Recorded({"running": 0})
-    assert await server(store, None, answered, takeover=900).version("agent", "running") == 0
-    assert await server(store, None, answered, takeover=900).version("agent", "new") == 1
-    expired = Recorded({"ended": 0}, age=1000)
-    assert await server(store, None, expired, takeover=900).version("agent", "ended") == 1

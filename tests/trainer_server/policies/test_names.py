@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.versions import publish
+from trainer_server.ledger.postgres import postgres_fleet
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import PolicySpec
+from trainer_server.wire import Candidate, PolicySpec
 
 
 @pytest.fixture
@@ -96,3 +97,35 @@ def test_a_promoted_version_that_is_damaged_is_promoted_no_longer(
     assert "quarantined" in names.refuse(("p", 1), "half")
     assert (names.newest, names.promoted, store.promoted("p")) == ({"p": 2}, {}, None)
     assert "p@1 was promoted; 'p' means the newest version now" in caplog.text
+
+
+async def test_other_servers_learn_what_the_one_that_leads_decides(store: AdapterStore, postgres_url: str) -> None:
+    fleets = [postgres_fleet(postgres_url) for _ in range(2)]
+    leads, other = (PolicyNames(store, fleet.pins) for fleet in fleets)
+    other.leads = False
+    leads.serve(("agent", 1))
+    leads.serve(("agent", 3))
+    leads.promote("agent", 1)
+    leads.try_candidate("agent", Candidate(version=3, share=0.5, since=1.0, beside=1, promotions=1))
+    leads.withhold("old", "it was trained on another model")
+    await leads.share()
+    await other.refresh("agent")
+    assert other.known("agent") == leads.known("agent")
+    assert other.unserved == {}
+    await other.refresh()
+    assert other.unserved == leads.unserved
+    leads.withhold("old", None)
+    leads.promote("agent", None)
+    await leads.share()
+    await other.refresh()
+    assert (other.meant("agent"), other.unserved, other.tried) == (3, {}, {"agent"})
+    other.serve(("agent", 9))
+    await other.share()  # it does not lead: nobody is told
+    assert '"newest": 3' in str(await fleets[0].pins.meaning("agent"))
+    other.leads = True
+    await other.share_all()
+    leads.leads = False
+    await leads.refresh("agent")
+    assert leads.meant("agent") == 9
+    for fleet in fleets:
+        await fleet.gateways.leave()

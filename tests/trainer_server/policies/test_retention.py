@@ -19,7 +19,7 @@ from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Key
 from trainer_server.jobs.board import JobFile
 from trainer_server.ledger.sqlite import SQLiteLedger
-from trainer_server.policies.leases import Leases
+from trainer_server.policies.leases import LocalLeases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.retention import Needs, Retention, VersionInUse
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
@@ -34,7 +34,7 @@ class House:
         self.store.register(PolicySpec(name="p"), "base")
         for number in range(count):
             publish(self.store, "p", number)
-        self.leases = Leases(900.0)
+        self.leases = LocalLeases(900.0)
         self.names = PolicyNames(self.store)
         self.slots = slots_over(self.store, self.names, Engines([]), self.leases)
         self.jobs: list[JobFile] = []
@@ -133,10 +133,10 @@ async def test_a_version_whose_record_is_damaged_holds_nothing_up(tmp_path: Path
 
 async def test_a_leased_version_stays_until_it_is_released(tmp_path: Path) -> None:
     house = House(tmp_path, 4, 1)
-    house.leases.pin("r", "p", 1)
+    await house.leases.pin("r", "p", 1)
     await house.retention.sweep("p")
     assert house.left() == [0, 1, 3]
-    house.leases.release({"r"})
+    await house.leases.release({"r"})
     await house.retention.sweep("p")
     assert house.left() == [0, 3]
 

@@ -1,19 +1,25 @@
-"""Servers that share a database: a step is trained through it, one server serves, and another one takes over."""
+"""Servers that share a database: all answer, one trains, and another one takes over when it is killed."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import signal
+import threading
 import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count, cycle
 from pathlib import Path
-from urllib.parse import unquote
 
+import httpx
 import psutil
+import psycopg
 import pytest
 
-from tests.support.jobs import ask, finish, groups, step, version_of
+from tests.support.jobs import answers, ask, finish, groups, step
 from tests.support.patience import PATIENCE
-from tests.support.postgres import PASSWORD
+from tests.support.postgres import PASSWORD, PostgresServer, postgres_server
 from tests.support.processes import Processes, processes
 from tests.support.trainer_server import trainer_server_on
 from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger
@@ -51,47 +57,209 @@ def test_a_step_is_trained_through_postgres_and_its_runs_are_listed(
     assert not server.home.rollouts.exists()
 
 
-@pytest.mark.slow
-def test_a_standby_takes_over_from_a_server_that_was_killed(
-    tmp_path: Path, base_model: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ART_LEDGER", postgres_url)
-    with processes(tmp_path / "home", base_model) as first:
-        first.start()
-        with first.http() as http:
-            assert http.post("/api/policies", json={"name": "p"}).status_code == 201
-            completion = ask(http, "say a", rollout="ro-1")
-            assert step(http, "p") == 1
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator[Fleet]:
+    """Two servers behind which there is one engine, over a database of their own. The first one leads."""
+    with postgres_server() as database, pytest.MonkeyPatch.context() as patch:
+        url = database.new_database()
+        patch.setenv("ART_LEDGER", url)
+        with processes(tmp_path_factory.mktemp("fleet") / "home", base_model) as first:
+            first.start("--adapter-slots", "2", "--keep-versions", "1")
+            with first.http() as http:
+                assert http.post("/api/policies", json={"name": "p"}).status_code == 201
+                assert http.post("/api/policies", json={"name": "q"}).status_code == 201
+            second = first.another("--standby", "--adapter-slots", "2", "--keep-versions", "1")
+            try:
+                second.until_ready()
+                yield Fleet(database, url, [first, second])
+            finally:
+                second.stop()
+
+
+@dataclass
+class Fleet:
+    database: PostgresServer
+    url: str
+    servers: list[Processes]
+    """The one that leads stands first."""
+
+    def kill(self, at: int) -> None:
+        process = self.servers[at].server
+        assert process is not None
+        process.kill()
+        process.wait(PATIENCE)
+
+    def revive(self, at: int) -> None:
+        """Starts a server again that was killed, as one that answers and stands for election."""
+        server = self.servers[at]
+        server._options = ("--standby", "--adapter-slots", "2", "--keep-versions", "1")
+        server.revive()
+        server.until_ready()
+
+    def leads(self, at: int) -> bool:
+        with self.servers[at].http() as http:
+            return bool(http.get("/health").json()["leads"])
+
+    def await_leader(self, at: int) -> None:
         deadline = time.monotonic() + PATIENCE
-        second = first.another("--standby")
+        while not self.leads(at):
+            assert time.monotonic() < deadline, self.servers[at].log.read_text()
+            time.sleep(0.1)
+
+    def completions(self, rollout: str) -> list[tuple[str, int]]:
+        """Ids and versions in the ledger."""
+        with psycopg.connect(self.url) as db:
+            query = "SELECT id, version FROM art_langgraph.completions WHERE rollout = %s AND status = 'complete'"
+            return list(db.execute(query, (rollout,)))
+
+
+class Caller:
+    """A client that asks again, at the other server, when one is gone."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._servers = cycle(fleet.servers)
+        self.answered: list[str] = []
+        self.failed = 0
+
+    def ask(self, rollout: str, model: str = "p") -> str:
+        body = {"model": model, "messages": [{"role": "user", "content": "say a"}], "max_tokens": 5}
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            try:
+                with next(self._servers).http(timeout=60) as http:
+                    answer = http.post("/v1/chat/completions", json=body, headers={"X-ART-Rollout": rollout})
+                if answer.status_code == 200:
+                    self.answered.append(answer.json()["id"])
+                    return str(answer.json()["model"])
+                assert answer.status_code in (503, 507), answer.text
+            except httpx.TransportError:
+                pass
+            self.failed += 1
+            time.sleep(0.05)
+        raise TimeoutError(rollout)
+
+
+@pytest.mark.slow
+def test_a_rollout_has_one_version_whichever_server_its_calls_reach(fleet: Fleet) -> None:
+    first, second = (server.http() for server in fleet.servers)
+    with first, second:
+        assert [fleet.leads(at) for at in (0, 1)] == [True, False]
+        before = [answers(http, "p", **{"X-ART-Rollout": "ro-1"}) for http in (second, first)]
+        assert step(second, "p") == 1, "the one that does not train passes the request on"
+        assert "trainer_server.training" not in command_lines(fleet.servers[1])
+        assert [answers(http, "p") for http in (second, first)] == ["p@1"] * 2, "both know of it once the job has ended"
+        after = [answers(http, "p", **{"X-ART-Rollout": "ro-1"}) for http in (second, first, second)]
+        assert before + after == ["p@0"] * 5
+        assert [answers(http, "p", **{"X-ART-Rollout": "ro-2"}) for http in (first, second)] == ["p@1"] * 2
+        assert first.delete("/api/rollouts/ro-1").status_code == 204
+        assert answers(second, "p", **{"X-ART-Rollout": "ro-1"}) == "p@1", "released there, forgotten here"
+        assert second.put("/api/rollouts/ro-3", json={"version": 0}).json()["policies"] == ["p", "q"]
+        assert answers(first, "p", **{"X-ART-Rollout": "ro-3"}) == "p@0"
+        promoted = second.put("/api/policies/p/promotion", json={"version": 0})
+        assert promoted.json()["promoted"] == 0, promoted.text
+        assert [answers(http, "p") for http in (second, first)] == ["p@0"] * 2
+        assert second.put("/api/policies/p/promotion", json={"version": None}).status_code == 200
+        assert [len(fleet.completions(rollout)) for rollout in ("ro-1", "ro-2", "ro-3")] == [6, 2, 1]
+
+
+@pytest.mark.slow
+def test_a_version_stays_on_the_engine_while_another_server_has_a_call_on_it(fleet: Fleet) -> None:
+    first, second = (server.http() for server in fleet.servers)
+    engine = f"http://127.0.0.1:{fleet.servers[0]._engine_port}"
+    with first, second, ThreadPoolExecutor() as pool:
+        httpx.post(f"{engine}/state", json={"released": False})
+        body = {"model": "p@0", "messages": [{"role": "user", "content": "when released say a"}], "max_tokens": 5}
+        under_way = pool.submit(second.post, "/v1/chat/completions", json=body)
+        until(lambda: second.get("/metrics").text.count("art_chats_under_way 1.0") == 1)
+        for model in ("p@1", "q@0", "p@1", "q@0"):  # two slots: one of these makes room for the other
+            assert answers(first, model) == model
+            assert "p@0" in loaded(engine)
+        refused = first.delete("/api/policies/p/versions/0")
+        assert refused.status_code == 409, refused.text
+        assert not under_way.done()
+        httpx.post(f"{engine}/state", json={"released": True})
+        assert under_way.result(PATIENCE).json()["model"] == "p@0"
+        assert len(loaded(engine)) == 2
+
+
+@pytest.mark.slow
+def test_a_version_that_a_rollout_of_another_server_holds_is_not_deleted(fleet: Fleet) -> None:
+    first, second = (server.http() for server in fleet.servers)
+    with first, second:
+        newest = step(first, "p")
+        assert answers(second, "p", **{"X-ART-Rollout": "ro-kept"}) == f"p@{newest}"
+        assert step(first, "p") == newest + 1
+        gone = f"/api/policies/p/versions/{newest}"
+        assert first.delete(gone).status_code == 409
+        assert answers(first, "p", **{"X-ART-Rollout": "ro-kept"}) == f"p@{newest}"
+        assert second.delete("/api/rollouts/ro-kept").status_code == 204
+        assert first.delete(gone).status_code in (204, 404), "404: the next sweep had it"
+        assert second.post("/v1/chat/completions", json={"model": f"p@{newest}"}).status_code in (400, 404)
+
+
+@pytest.mark.slow
+def test_each_server_is_killed_in_turn_and_no_rollout_changes_its_version(fleet: Fleet) -> None:
+    with ThreadPoolExecutor() as pool:
+        callers, versions = [Caller(fleet) for _ in range(3)], defaultdict[str, set[str]](set)
+        stop = threading.Event()
+
+        def call(caller: Caller, number: int) -> None:
+            for turn in count():
+                if stop.is_set():
+                    return
+                rollout = f"killed-{number}-{turn // 6}"
+                versions[rollout].add(caller.ask(rollout))
+
+        running = [pool.submit(call, caller, number) for number, caller in enumerate(callers)]
         try:
-            while "on standby" not in second.log.read_text():
-                assert second.server is not None
-                assert second.server.poll() is None, second.log.read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-            lines = [command_lines(first), command_lines(second)]
-            assert sum(line.count("trainer_server.training") for line in lines) > 0
-            assert lines[1].count("trainer_server.training") == 0
-            third = [sys.executable, "-m", "trainer_server", "--home", str(tmp_path / "other"), "--model",
-                     str(base_model), "--engine-url", "http://127.0.0.1:1", "--port", "0"]  # fmt: skip
-            refused = subprocess.run(third, capture_output=True, text=True, timeout=PATIENCE)
-            assert refused.returncode != 0
-            said = " ".join((refused.stdout + refused.stderr).split())
-            assert f"is used by another server (process {first.server.pid if first.server else 0} on" in said
-            assert first.server is not None
-            first.server.kill()
-            first.server.wait(PATIENCE)
-            second.until_ready()
-            with second.http() as http:
-                assert version_of(http, completion) == 0
-                versions = [version_of(http, ask(http, "say b", rollout=one)) for one in ("ro-1", "ro-2")]
-                assert versions == [0, 1], "a running rollout keeps its version"
-                job = finish(http, http.post("/api/policies/p/steps", json={"groups": groups(http, 1.0, 0.0)}))
-                assert job["status"] == "succeeded", job
-            lines.append(command_lines(second))
-            printed = "".join((*lines, said, first.log.read_text(), second.log.read_text()))
-            for secret in (PASSWORD, unquote(postgres_url), postgres_url):
-                assert secret not in printed
+            with fleet.servers[0].http() as http:
+                newest = step(http, "p")
+            fleet.kill(1)
+            enough(callers)
+            fleet.revive(1)
+            assert [fleet.leads(at) for at in (0, 1)] == [True, False]
+            fleet.kill(0)
+            enough(callers)  # answered by a server that does not train
+            with fleet.servers[1].http() as http:
+                assert step(http, "p") == newest + 1, "the request waits until the other one leads"
+            fleet.revive(0)
+            assert [fleet.leads(at) for at in (0, 1)] == [False, True]
+            fleet.servers.reverse()
+            lines = [command_lines(server) for server in fleet.servers]
+            assert ["trainer_server.training" in line for line in lines] == [True, False], "one trainer"
+            fleet.database.stop(signal.SIGKILL)
+            time.sleep(1)
+            fleet.database.start()
+            enough(callers)
+            assert [fleet.leads(at) for at in (0, 1)] == [True, False]
         finally:
-            second.stop()
+            stop.set()
+            for one in running:
+                one.result(PATIENCE)
+    assert {len(models) for models in versions.values()} == {1}
+    recorded = [row for rollout in versions for row in fleet.completions(rollout)]
+    ids = [one for one, _ in recorded]
+    assert len(ids) == len(set(ids))
+    assert {one for caller in callers for one in caller.answered} <= set(ids)
+    extra = len(ids) - sum(len(caller.answered) for caller in callers)
+    assert extra <= sum(caller.failed for caller in callers), "recorded, and killed before the client had its end"
+    printed = "".join(server.log.read_text() for server in fleet.servers)
+    assert all(secret not in printed for secret in (PASSWORD, fleet.url))
+
+
+def enough(callers: Sequence[Caller]) -> None:
+    """Returns when each caller has been answered some times more."""
+    before = [len(caller.answered) for caller in callers]
+    until(lambda: all(len(caller.answered) >= had + 8 for caller, had in zip(callers, before, strict=True)))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def loaded(engine: str) -> set[str]:
+    """The adapters on the engine."""
+    return {model["id"] for model in httpx.get(f"{engine}/v1/models").json()["data"] if model.get("parent")}

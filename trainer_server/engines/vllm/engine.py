@@ -224,7 +224,7 @@ class VLLMEngine:
             "error": self._failure,
             "requests": self.busy,
             "restarts": self.restarts,
-            "adapters": sorted(self._held),
+            "adapters": sorted(self._held & self.wanted.keys()),
             "max_model_len": self.max_model_len,
             "pid": self._child.pid if self._child else None,
             **self._parser_names(),
@@ -425,7 +425,8 @@ class VLLMEngine:
         if health == Health.alive:
             held = set(self._held)
             try:
-                if not held & self._held <= (await self.client.adapters()).keys():
+                present = await self.client.adapters()
+                if not held & self._held & self.wanted.keys() <= present.keys():  # others may have been let go
                     return False
             except EngineError:
                 health = Health.silent

@@ -3,6 +3,7 @@
 from trainer_server.ledger.postgres.books import PostgresBooks
 from trainer_server.ledger.postgres.database import shown
 from trainer_server.ledger.postgres.election import Election
+from trainer_server.ledger.postgres.fleet import postgres_fleet
 from trainer_server.ledger.postgres.ledger import PostgresLedger
 
-__all__ = ["Election", "PostgresBooks", "PostgresLedger", "shown"]
+__all__ = ["Election", "PostgresBooks", "PostgresLedger", "postgres_fleet", "shown"]

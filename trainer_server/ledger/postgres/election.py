@@ -1,7 +1,8 @@
 """Which server of a fleet serves: the one whose connection holds an advisory lock of the database.
 
 PostgreSQL gives the lock to one connection, and takes it back when that ends: with its server, or with the network
-between. Trainer, jobs, names and leases belong to the elected server, so there is exactly one of each.
+between. Trainer and jobs belong to the elected server, so there is exactly one of each, and it decides what policies'
+names mean.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from trainer_server.ledger.postgres.database import Database, Db, reason
 log = logging.getLogger("trainer_server")
 
 _FIRST = "CREATE TABLE elected (name TEXT NOT NULL, since DOUBLE PRECISION NOT NULL);"
+_ADDRESS = "ALTER TABLE elected ADD COLUMN url TEXT;"
 _LOCK = 0x6172_7403
 """Key of the advisory lock that the elected server holds."""
 _LOOK = 1.0
@@ -32,6 +34,8 @@ SET tcp_keepalives_count TO 4;
 SET tcp_user_timeout TO 25000;
 """
 """PostgreSQL takes the lock from a server that cannot be reached any more after about 25 seconds."""
+_LEFT = 5.0
+"""Seconds after a start of the database that are left to the server that was elected."""
 _TERM = 15.0
 """Seconds without a word from the database after which a server is not elected any more: before another one can be."""
 
@@ -48,8 +52,9 @@ class Election:
     """
 
     def __init__(self, url: str, home: str) -> None:
-        self._database = Database(url, "fleet", [_FIRST])
+        self._database = Database(url, "fleet", [_FIRST, _ADDRESS])
         self._name = f"process {os.getpid()} on {socket.gethostname()}, home {home}"
+        self._url: str | None = None
         self._db: Db | None = None
         self._ended = threading.Event()
         self._watch: threading.Thread | None = None
@@ -59,10 +64,14 @@ class Election:
         """The database as messages name it."""
         return self._database.shown
 
-    def stand(self) -> bool:
-        """Tries to be elected. Raises LedgerError if the database cannot be asked."""
+    def stand(self, *, patient: bool = False) -> bool:
+        """Tries to be elected. Raises LedgerError if the database cannot be asked.
+
+        Args:
+            patient: Whether to leave the first seconds after a start of the database to the server that was elected.
+        """
         with self._database.errors("asked which server is elected"):
-            return self._stand()
+            return self._stand(patient)
 
     def elected(self) -> str:
         """Names the server that was elected last. Raises LedgerError."""
@@ -70,12 +79,31 @@ class Election:
             row = db.execute("SELECT name FROM elected").fetchone()
         return str(row[0]) if row else "another server"
 
+    def announce(self, url: str) -> None:
+        """Tells the other servers where this one is reached, from now on. Raises LedgerError."""
+        self._url = url
+        with self._database.opened("told where the elected server is reached") as db:
+            db.execute("UPDATE elected SET url = %s WHERE name = %s", (url, self._name))
+
+    def address(self) -> str | None:
+        """Where the server is reached that was elected last; None: it did not tell. Raises LedgerError."""
+        with self._database.opened("asked which server is elected") as db:
+            row = db.execute("SELECT url FROM elected").fetchone()
+        return row[0] if row else None
+
+    def local_host(self) -> str:
+        """The address of this machine from which it reaches the database, or its name. Raises LedgerError."""
+        with self._database.opened("reached") as db, socket.socket(fileno=os.dup(db.fileno())) as connection:
+            if connection.family == socket.AF_UNIX:
+                return socket.gethostname()
+            return str(connection.getsockname()[0])
+
     def wait(self) -> None:
         """Returns when this server is elected, however long that takes."""
         problem = ""
         while True:
             try:
-                if self.stand():
+                if self.stand(patient=True):
                     return
                 problem = ""
             except LedgerError as error:
@@ -120,18 +148,19 @@ class Election:
                     lost(f"{self.shown} was away for {_TERM:.0f} s, and another server may be elected: {why}")
                     return
 
-    def _stand(self) -> bool:
+    def _stand(self, patient: bool = False) -> bool:
         if self._db is None:
             self._db = self._database.connect()
             self._db.execute(_SESSION)
         try:
-            row = self._db.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK,)).fetchone()
+            old = f"pg_postmaster_start_time() < clock_timestamp() - interval '{_LEFT:g} s'" if patient else "true"
+            row = self._db.execute(f"SELECT {old} AND pg_try_advisory_lock(%s)", (_LOCK,)).fetchone()
             if row is None or not row[0]:
                 self._drop()
                 return False
             with self._db.transaction():
                 self._db.execute("DELETE FROM elected")
-                self._db.execute("INSERT INTO elected VALUES (%s, %s)", (self._name, time.time()))
+                self._db.execute("INSERT INTO elected VALUES (%s, %s, %s)", (self._name, time.time(), self._url))
         except psycopg.Error:
             self._drop()
             raise

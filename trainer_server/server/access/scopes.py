@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -22,46 +23,49 @@ class Rule:
     Args:
         scope: What a token needs; None: the route needs no token.
         action: What the audit log calls it; None: it is not in the log.
+        anywhere: Whether every server of a fleet answers it; else the elected one does.
     """
 
     scope: Scope | None
     action: str | None = None
+    anywhere: bool = False
 
 
 _OPEN, _ROLLOUT, _TRAIN, _ADMIN = (Rule(scope) for scope in (None, Scope.rollout, Scope.train, Scope.admin))
+_OPEN_ANYWHERE, _ANYWHERE = (Rule(scope, anywhere=True) for scope in (None, Scope.rollout))
 
 RULES: dict[str, Rule] = {
     # What engines on other machines fetch.
-    "GET /api/policies/{name}/versions/{number}/files": Rule(Scope.engine),
-    "GET /api/policies/{name}/versions/{number}/files/{file}": Rule(Scope.engine, "version.fetch"),
+    "GET /api/policies/{name}/versions/{number}/files": Rule(Scope.engine, anywhere=True),
+    "GET /api/policies/{name}/versions/{number}/files/{file}": Rule(Scope.engine, "version.fetch", anywhere=True),
     # Answers, and the runs that ask for them.
-    "POST /v1/chat/completions": _ROLLOUT,
-    "POST /v1/responses": _ROLLOUT,
-    "POST /v1/messages": _ROLLOUT,
-    "POST /v1/messages/count_tokens": _ROLLOUT,
-    "POST /v1/completions": _ROLLOUT,
-    "GET /v1/models": _ROLLOUT,
-    "PUT /api/rollouts/{rollout}": _ROLLOUT,
-    "GET /api/rollouts/{rollout}": _ROLLOUT,
-    "POST /api/rollouts/{rollout}/reward": _ROLLOUT,
-    "PUT /api/rollouts/{rollout}/trace": _ROLLOUT,
+    "POST /v1/chat/completions": _ANYWHERE,
+    "POST /v1/responses": _ANYWHERE,
+    "POST /v1/messages": _ANYWHERE,
+    "POST /v1/messages/count_tokens": _ANYWHERE,
+    "POST /v1/completions": _ANYWHERE,
+    "GET /v1/models": _ANYWHERE,
+    "PUT /api/rollouts/{rollout}": _ANYWHERE,
+    "GET /api/rollouts/{rollout}": _ANYWHERE,
+    "POST /api/rollouts/{rollout}/reward": _ANYWHERE,
+    "PUT /api/rollouts/{rollout}/trace": _ANYWHERE,
     "GET /api/rollouts/{rollout}/trace": _ROLLOUT,
-    "POST /api/rollouts/traces": _ROLLOUT,
-    "DELETE /api/rollouts/{rollout}": _ROLLOUT,
-    "POST /api/rollouts/release": _ROLLOUT,
+    "POST /api/rollouts/traces": _ANYWHERE,
+    "DELETE /api/rollouts/{rollout}": _ANYWHERE,
+    "POST /api/rollouts/release": _ANYWHERE,
     "PUT /api/rollouts/{rollout}/records/{call}/{run}": _ROLLOUT,
     "GET /api/rollouts/{rollout}/records/{call}": _ROLLOUT,
-    "GET /api/completions/{completion_id}": _ROLLOUT,
-    "POST /api/completions/find": _ROLLOUT,
+    "GET /api/completions/{completion_id}": _ANYWHERE,
+    "POST /api/completions/find": _ANYWHERE,
     "GET /api/policies": _ROLLOUT,
     "GET /api/policies/{name}": _ROLLOUT,
     "GET /api/policies/{name}/candidate": _ROLLOUT,
     "GET /api/policies/{name}/versions": _ROLLOUT,
     "GET /api/policies/{name}/versions/{number}": _ROLLOUT,
-    "GET /api/token": _ROLLOUT,
-    "GET /metrics": _ROLLOUT,
-    "GET /openapi.json": _ROLLOUT,
-    "HEAD /openapi.json": _ROLLOUT,
+    "GET /api/token": _ANYWHERE,
+    "GET /metrics": _ANYWHERE,
+    "GET /openapi.json": _ANYWHERE,
+    "HEAD /openapi.json": _ANYWHERE,
     # What trains, and what shows the runs of everybody.
     "POST /api/policies": Rule(Scope.train, "policy.create"),
     "POST /api/policies/{name}/steps": Rule(Scope.train, "step"),
@@ -100,20 +104,30 @@ RULES: dict[str, Rule] = {
     "DELETE /api/policies/{name}": Rule(Scope.admin, "policy.delete"),
     "POST /api/rollouts/erase": Rule(Scope.admin, "rollout.delete"),
     # What anybody may see: whether the server is ready, and the way in and out.
-    "GET /health": _OPEN,
-    "GET /ready": _OPEN,
+    "GET /health": _OPEN_ANYWHERE,
+    "GET /ready": _OPEN_ANYWHERE,
     "GET /ui/login": _OPEN,
     "POST /ui/login": Rule(None, "login"),
     "POST /ui/logout": _ROLLOUT,
-    "GET /ui/static/{name:path}": _OPEN,
+    "GET /ui/static/{name:path}": _OPEN_ANYWHERE,
 }
 """By method and path of the route."""
+BELOW_ROLLOUT = re.compile(r"/rollouts/[^/]*/v1(?:/|$)")
+"""Addresses of the gateway that name a rollout; see `RolloutPaths`."""
+_FORMS = [(name.split()[0], compile_path(name.split()[1])[0], rule) for name, rule in RULES.items()]
 
 
 def rule_of(scope: ASGIScope) -> Rule | None:
     """The rule of the route that a request was led to; None: it was led to none, or that has no rule."""
     path = getattr(scope.get("route"), "path", None)
     return RULES.get(f"{scope['method']} {path}")
+
+
+def answered_anywhere(method: str, path: str) -> bool:
+    """Whether every server of a fleet answers a request; else the elected one does."""
+    if BELOW_ROLLOUT.match(path):
+        return True
+    return any(rule.anywhere for given, form, rule in _FORMS if given == method and form.match(path))
 
 
 def methods_of(path: str) -> list[str]:

@@ -190,13 +190,14 @@ class TokenBook:
             return {}
 
     def note_uses(self, uses: dict[str, float]) -> None:
-        """Writes down when tokens were used last. Those that are revoked are forgotten. Only the server calls it.
+        """Writes down when tokens were used last. Those that are revoked are forgotten. Only servers call it.
 
         Args:
             uses: Unix time by digest.
         """
-        known = {token.digest for token in self.all()}
-        kept = {digest: when for digest, when in (self.last_used() | uses).items() if digest in known}
+        known, before = {token.digest for token in self.all()}, self.last_used()
+        latest = {digest: max(uses.get(digest, 0.0), before.get(digest, 0.0)) for digest in (before | uses)}
+        kept = {digest: when for digest, when in latest.items() if digest in known}
         write_atomic(self._uses, json.dumps(kept))
 
     @contextmanager

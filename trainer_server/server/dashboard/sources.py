@@ -30,7 +30,7 @@ class Sources:
     """
 
     def __init__(self, server: Server) -> None:
-        self.server = server
+        self.server, self.jobs = server, server.jobs
         self.runs = RunList(server.runs)
         self.follower = Follower(server.ledger, server.jobs.board, server.runs)
         self.texts = TokenTexts(Path(server.identity.base.path), server.engines, hidden=server.redaction.on)
@@ -73,7 +73,7 @@ class Sources:
 def get_sources(request: Request) -> Sources:
     """The sources of an application, made when the first page asks for them."""
     state = request.app.state
-    if not hasattr(state, "sources"):
+    if not hasattr(state, "sources") or state.sources.jobs is not state.server.jobs:  # it leads since just now
         state.sources = Sources(state.server)
     sources: Sources = state.sources
     return sources

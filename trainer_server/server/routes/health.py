@@ -20,15 +20,16 @@ router = APIRouter(tags=["health"])
 
 @router.get("/health")
 async def health(server: ServerDep, request: Request) -> dict[str, object]:
-    """Whether completions can be answered now. Holders of a token are also told which engines can, and how many GPUs
-    are paid for at which price. Those of scope train are told what is wrong with engines, trainer or jobs: reasons
-    quote logs."""
+    """Whether completions can be answered now. Holders of a token are also told which engines can, how many GPUs are
+    paid for at which price, and whether this server is the one of its fleet that trains. Those of scope train are told
+    what is wrong with engines, trainer or jobs: reasons quote logs."""
     token = token_of(request.scope)
     if token is None:
         return {"ready": server.ready}
     return {
         "ready": server.ready,
         "engines": [engine.ready for engine in server.engines],
+        "leads": server.leads,
         "trainer": server.jobs.process.running,
         **_parsers(server),
         "gpus": server.gpus,

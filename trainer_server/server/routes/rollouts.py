@@ -68,6 +68,7 @@ async def register(rollout: NewRolloutId, spec: RolloutSpec, server: ServerDep) 
     requests are answered with. The same request again changes nothing; another one takes the place of the first."""
     check_values(spec.model_dump())
     await asyncio.to_thread(server.rollouts.register, rollout, spec)
+    await server.names.refresh()
     return Registration(id=rollout, policies=sorted(server.names.newest))
 
 
@@ -124,7 +125,7 @@ async def release(rollout: str, server: ServerDep) -> None:
 @router.post("/release", status_code=204)
 async def release_all(rollouts: Annotated[set[str], Body()], server: ServerDep) -> None:
     """The same for many rollouts."""
-    server.leases.release(rollouts)
+    await server.leases.release(rollouts)
     server.records.drop(rollouts)
     server.gateway.forget(rollouts)
 

@@ -130,3 +130,15 @@ def test_without_a_word_from_the_database_nobody_stays_elected(
     until(lambda: bool(told))
     assert "another server may be elected" in told[0]
     first.resign()
+
+
+def test_after_a_restart_of_the_database_the_others_leave_the_elected_one_time(own: PostgresServer) -> None:
+    url = own.new_database()
+    first, second = Election(url, "/first"), Election(url, "/second")
+    assert not second.stand(patient=True), "the database has just started"
+    assert first.stand()
+    first.announce("http://10.0.0.1:8400")
+    assert second.address() == "http://10.0.0.1:8400"
+    assert second.local_host() == "127.0.0.1"
+    first.resign()
+    second.resign()

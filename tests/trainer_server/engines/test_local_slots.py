@@ -15,11 +15,12 @@ from testbed.engine_app import make_app
 from tests.support.patience import PATIENCE
 from tests.support.serving import serving
 from trainer_server.engines.base import Engine, EngineSettings
+from trainer_server.engines.local_slots import LocalSlots
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.served_model import ServedModel
-from trainer_server.engines.slots import Key, NoFreeSlot, Slots
+from trainer_server.engines.slots import Key, NoFreeSlot
 from trainer_server.engines.vllm.engine import VLLMEngine
-from trainer_server.policies.leases import Leases
+from trainer_server.policies.leases import LocalLeases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import EngineError, Home
@@ -33,14 +34,14 @@ class Case:
     """Slots over an engine, and adapters a, b, c, d on disk."""
 
     def __init__(self, root: Path, engine: Engine, state: dict[str, Any], wait: float) -> None:
-        self.store, self.leases, self.state = AdapterStore(root), Leases(900), state
+        self.store, self.leases, self.state = AdapterStore(root), LocalLeases(900), state
         for policy, version in (A, B, C, D, ("a", 1)):
             directory = self.store.directory(policy, version)
             directory.mkdir(parents=True)
             (directory / "adapter_config.json").write_text("{}")
             save_file({}, directory / "adapter_model.safetensors")
         self.names = PolicyNames(self.store)
-        self.slots = Slots(
+        self.slots = LocalSlots(
             engines=Engines([engine]),
             capacity=2,
             directory=self.store.directory,
@@ -115,10 +116,10 @@ async def test_an_old_version_goes_before_the_newest_of_an_idle_policy_which_can
 
 async def test_a_pinned_version_goes_last_and_comes_back(tmp_path: Path) -> None:
     async with case(tmp_path) as it:
-        it.leases.pin("r", "a", 0)
+        await it.leases.pin("r", "a", 0)
         await it.touch(A, B, C)
         assert it.loaded == {"a@0", "c@0"}
-        it.leases.pin("s", "c", 0)
+        await it.leases.pin("s", "c", 0)
         await it.touch(D)
         assert it.loaded == {"c@0", "d@0"}
         await it.touch(A)

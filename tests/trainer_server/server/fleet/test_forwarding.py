@@ -1,0 +1,161 @@
+"""Requests that only the elected server answers, and what reaches it of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from tests.support.serving import serving
+from trainer_server.ledger.base import LedgerError
+from trainer_server.server.access.scopes import RULES, answered_anywhere
+from trainer_server.server.fleet import forwarding
+from trainer_server.server.fleet.forwarding import ToLeader
+
+Leader = Callable[[], str | None]
+
+
+class Told:
+    """An application that tells what reached it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        told = {"by": self.name, "path": scope["raw_path"].decode(), "query": scope["query_string"].decode()}
+        told |= {"method": scope["method"], "size": len(body), "headers": headers}
+        await send({"type": "http.response.start", "status": 207, "headers": [(b"x-two", b"1"), (b"x-two", b"2")]})
+        await send({"type": "http.response.body", "body": json.dumps(told).encode()})
+
+
+@pytest.fixture
+def leader() -> Iterator[tuple[Told, str]]:
+    told = Told("leader")
+    with serving(told) as url:
+        yield told, url
+
+
+def follower(leader: Leader, leads: Callable[[], bool] = lambda: False, **settings: Any) -> ToLeader:
+    return ToLeader(Told("follower"), leads, leader, **settings)
+
+
+def test_a_request_is_passed_on_as_it_is(leader: tuple[Told, str]) -> None:
+    with serving(follower(lambda: leader[1])) as url, httpx.Client(base_url=url) as http:
+        for size in (3, forwarding._KEPT + 1):  # kept to be sent again; or sent as it comes
+            answer = http.post(
+                "/api/policies/%C3%BC%2Fp/steps?a=1&b=%20",
+                content=b"x" * size,
+                headers={"Authorization": "Bearer t", "Host": "art.example.com"},
+            )
+            told = answer.json()
+            assert (answer.status_code, answer.headers.get_list("x-two")) == (207, ["1", "2"])
+            assert (told["by"], told["method"], told["size"]) == ("leader", "POST", size)
+            assert (told["path"], told["query"]) == ("/api/policies/%C3%BC%2Fp/steps", "a=1&b=%20")
+            assert (told["headers"]["authorization"], told["headers"]["host"]) == ("Bearer t", "art.example.com")
+        told = http.get("/").json()
+        assert told["headers"]["host"] == leader[1].removeprefix("http://"), "an address is that of one server"
+
+
+def test_what_every_server_answers_goes_nowhere(leader: tuple[Told, str]) -> None:
+    with serving(follower(lambda: leader[1])) as url, httpx.Client(base_url=url) as http:
+        for path in ("/v1/chat/completions", "/rollouts/r/v1/responses", "/api/rollouts/r/reward"):
+            assert http.post(path).json()["by"] == "follower"
+        assert http.get("/health").json()["by"] == "follower"
+        assert http.get("/api/policies").json()["by"] == "leader"
+        assert http.get("/api/unknown").json()["by"] == "leader"
+
+
+def test_a_server_that_is_elected_meanwhile_answers_by_itself() -> None:
+    elected: list[bool] = []
+
+    def nobody() -> str | None:
+        elected.append(True)
+        return None
+
+    with serving(follower(nobody, lambda: len(elected) > 1)) as url:
+        answer = httpx.post(f"{url}/api/policies", content=b"abc")
+    assert (answer.json()["by"], answer.json()["size"]) == ("follower", 3)
+
+
+def test_a_request_waits_for_a_server_to_be_elected_and_is_sent_again(leader: tuple[Told, str]) -> None:
+    with socket.socket() as closed, socket.create_server(("127.0.0.1", 0)) as killed:
+        closed.bind(("127.0.0.1", 0))
+        received: list[bytes] = []
+
+        def end_when_asked() -> None:
+            connection, _ = killed.accept()
+            with connection:
+                received.append(connection.recv(10_000))
+
+        thread = threading.Thread(target=end_when_asked)
+        thread.start()
+        places = [None, *(f"http://127.0.0.1:{one.getsockname()[1]}" for one in (closed, killed))]
+        with serving(follower(lambda: places.pop(0) if places else leader[1])) as url:
+            answer = httpx.post(f"{url}/api/policies", content=b"abc", timeout=30)
+        thread.join()
+    assert received[0].startswith(b"POST /api/policies HTTP/1.1")
+    assert (answer.json()["by"], answer.json()["size"]) == ("leader", 3)
+
+
+def test_without_a_server_that_trains_the_reason_is_told() -> None:
+    def away() -> str | None:
+        raise LedgerError("the database is away")
+
+    for leader, why in ((away, "the database is away"), ((lambda: None), "no server is elected")):
+        with serving(follower(leader, patience=0.3)) as url:
+            answer = httpx.get(f"{url}/api/jobs")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_leader")
+        assert why in answer.json()["error"]["message"]
+
+
+def test_the_certificate_of_the_fleet_is_trusted_and_no_other(tmp_path: Path) -> None:
+    for name in ("own", "other"):
+        line = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days",
+                "2", "-subj", f"/CN={name}.example.com", "-keyout", tmp_path / f"{name}.key", "-out",
+                tmp_path / f"{name}.pem"]  # fmt: skip
+        subprocess.run(line, check=True, capture_output=True)
+
+    async def ask(trusted: str) -> str:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tmp_path / "own.pem", tmp_path / "own.key")
+
+        async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+            await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context) as server:
+            port = server.sockets[0].getsockname()[1]
+            trusting = forwarding._trusting(tmp_path / f"{trusted}.pem")
+            async with httpx.AsyncClient(verify=trusting) as http:
+                return (await http.get(f"https://127.0.0.1:{port}/")).text
+
+    assert asyncio.run(ask("own")) == "ok"
+    with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        asyncio.run(ask("other"))
+
+
+def test_what_changes_policies_or_shows_jobs_is_for_the_one_that_trains() -> None:
+    for name, rule in RULES.items():
+        method, path = name.split()
+        if rule.action is not None and rule.action != "version.fetch":
+            assert not answered_anywhere(method, path), name
+    assert answered_anywhere("GET", "/api/policies/p/versions/3/files")
+    assert not answered_anywhere("GET", "/api/rollouts/r/records/c")
