@@ -16,7 +16,7 @@ from art_langgraph.client import servers
 from testbed.tiny_model import tiny_base
 from tests.support.fuzzing import CHANCE
 from tests.support.schedule import BySchedule, place
-from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
+from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
 
 hypothesis.settings.register_profile("project", deadline=None, derandomize=not CHANCE)  # no test is timed
 hypothesis.settings.load_profile("project")

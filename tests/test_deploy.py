@@ -15,7 +15,7 @@ import yaml
 from testbed.environments import environment
 from tests.support.cli import parsed
 from tests.support.deploy_files import DEPLOY, KUBERNETES, ROOT, commands, containers, manifests, unit
-from tests.support.ray_cluster import ray_environment
+from tests.support.ray.cluster import ray_environment
 from trainer_server.ledger.registry import ADDRESS
 from trainer_server.server.access.scopes import RULES
 from trainer_server.server.config import ServerConfig

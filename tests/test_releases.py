@@ -12,8 +12,8 @@ import pytest
 
 from art_langgraph.auto_pilot.state_store import StateStore
 from art_langgraph.store import TrajectoryStore
-from tests.support.homes import FIRST, load
-from tests.support.versions import publish
+from tests.support.homes.released import FIRST, load
+from tests.support.homes.versions import publish
 from trainer_server.ledger.draws import Draws
 from trainer_server.ledger.rollouts import RolloutBook
 from trainer_server.ledger.run_book import RunBook

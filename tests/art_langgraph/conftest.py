@@ -9,8 +9,8 @@ import pytest
 from langchain_openai import ChatOpenAI
 
 from art_langgraph import ChatART
-from tests.support.chat_models import MakeModel
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.runs.chat_models import MakeModel
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 
 @pytest.fixture(params=["ChatART", "ChatOpenAI"])

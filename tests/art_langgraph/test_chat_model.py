@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from art_langgraph import ARTError, ChatART, TrainerClient
 from art_langgraph.capture.answer import completion_id
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 Model = Callable[[], ChatOpenAI]
 

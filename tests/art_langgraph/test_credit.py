@@ -21,7 +21,7 @@ from art_langgraph import (
 from art_langgraph.credit import compare, group_refs
 from art_langgraph.rewards import score
 from art_langgraph.trajectory import CompletionCall
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 
 
 def call(one: str, *path: str, model: str = "agent", **fields: Any) -> CompletionCall:

@@ -18,9 +18,9 @@ from langgraph_sdk import get_client
 
 from art_langgraph import TrainerClient, Trajectory, evaluate, gather, notices, rollout
 from tests.support import SUPPORT
-from tests.support.dev_server import Dev, langgraph_dev
 from tests.support.patience import PATIENCE
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.servers.dev_server import Dev, langgraph_dev
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 pytestmark = pytest.mark.slow
 SHAPES = SUPPORT / "dev_graphs.py"

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from art_langgraph import Scenario, Trajectory, TrajectoryStore, rollout
 from art_langgraph.messages import plain, revive
 from art_langgraph.trajectory import CompletionCall
-from tests.support.chat_models import MakeModel
+from tests.support.runs.chat_models import MakeModel
 
 TEXTS = st.text(alphabet=st.characters(exclude_categories=()), max_size=20)
 DATA = st.recursive(

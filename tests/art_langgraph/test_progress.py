@@ -15,7 +15,7 @@ from rich.progress import TextColumn
 
 from art_langgraph import gather
 from art_langgraph.progress import progress_bar
-from tests.support.chat_models import Answering
+from tests.support.runs.chat_models import Answering
 
 
 class OneDisplay(Console):

@@ -9,13 +9,13 @@ import pytest
 from art_langgraph import TrajectoryStore
 from art_langgraph.client.reports import trace_of
 from art_langgraph.redaction import redacted
-from tests.support.groups import run
-from tests.support.home_files import files_with
+from tests.support.homes.files import files_with
+from tests.support.runs.groups import run
 from trainer_server.wire import ConfigError
 from trainer_server.wire.jsonl import to_json
 
 MARK = "secret-4711"
-FUNCTION = "tests.support.redactions:digits"
+FUNCTION = "tests.support.homes.redactions:digits"
 
 
 def test_the_store_has_no_text_that_the_function_takes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +47,6 @@ def test_the_store_has_no_text_that_the_function_takes_out(tmp_path: Path, monke
 
 
 def test_a_function_that_does_not_exist_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ART_REDACT", "tests.support.redactions:none")
-    with pytest.raises(ConfigError, match=r"ART_REDACT tests.support.redactions:none: .* has no function 'none'"):
+    monkeypatch.setenv("ART_REDACT", "tests.support.homes.redactions:none")
+    with pytest.raises(ConfigError, match=r"ART_REDACT tests.support.homes.redactions:none: .* has no function 'none'"):
         redacted(run("a", 1.0))

@@ -16,7 +16,7 @@ from langgraph.types import Command, interrupt
 from art_langgraph import ARTCallbackHandler, Trajectory, TrajectoryStore, rollout
 from art_langgraph.capture import flush, install, uninstall
 from art_langgraph.credit import compare
-from tests.support.chat_models import Answering
+from tests.support.runs.chat_models import Answering
 
 
 class State(TypedDict):

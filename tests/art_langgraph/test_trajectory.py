@@ -22,7 +22,7 @@ from langgraph.types import Command, RetryPolicy, Send, interrupt
 
 from art_langgraph import Scenario, Trajectory, TrajectoryGroup, rollout
 from art_langgraph.trajectory import CompletionCall, parent_namespace, scenario_id
-from tests.support.chat_models import Answering
+from tests.support.runs.chat_models import Answering
 
 AT_ONCE = RetryPolicy(initial_interval=0.001, jitter=False)
 

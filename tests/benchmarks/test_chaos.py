@@ -14,8 +14,8 @@ import pytest
 
 from benchmarks.chaos.clock import Clock
 from benchmarks.chaos.disk import Disk
-from tests.support.machines import line
 from tests.support.patience import PATIENCE
+from tests.support.servers.machines import line
 
 ASKED = "import time, datetime; print(time.time(), datetime.datetime.now().timestamp(), time.monotonic())"
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.pages.blocks import DOCS, PAGES, ROOT, Block, blocks_of
 from tests.support.pages.stage import stage
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 
 TO_RUN = {
     page: found

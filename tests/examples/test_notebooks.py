@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from art_examples import notebooks
 
-from tests.support.tasks import answers
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.tasks import answers
+from tests.support.servers.trainer_server import TrainerServer
 
 COMMAND = "run `python -m art_examples.notebooks` and commit what it writes"
 

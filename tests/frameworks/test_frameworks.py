@@ -15,7 +15,7 @@ from tests.support.frameworks.environments import framework_environment
 from tests.support.frameworks.request_log import RequestLog, SentRequest
 from tests.support.frameworks.run_agent import SCRIPTS, run_agent
 from tests.support.frameworks.table import ANSWER, FRAMEWORKS, QUESTION, Framework
-from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
+from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
 
 pytestmark = pytest.mark.servers
 

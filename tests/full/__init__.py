@@ -1,0 +1,1 @@
+"""Programs as a user starts them, over the real vLLM: engines, clients, and what is learnt."""

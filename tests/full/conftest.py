@@ -9,7 +9,7 @@ import psutil
 import pytest
 from art_examples.quickstart.server_process import trainer_server
 
-from tests.support.real_server import Real
+from tests.support.servers.real_server import Real
 from trainer_server.wire import Home
 
 

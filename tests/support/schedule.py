@@ -7,10 +7,14 @@ from typing import Any
 from xdist.scheduler import LoadScopeScheduling
 
 FIRST, SECOND = "first chain on the real vLLM", "second chain on the real vLLM"
-CHAIN = ("tests/full/test_quickstart.py", "tests/full/test_two_engines.py", "tests/full/test_tasks.py")
+CHAIN = (
+    "tests/full/learning/test_quickstart.py",
+    "tests/full/engines/test_two_engines.py",
+    "tests/full/learning/test_tasks.py",
+)
 """The first chain, in its order. `test_two_engines` comes before the fixture `real` starts a further engine in this
 process."""
-WITHOUT_VLLM = {"tests/full/test_light_client.py", "tests/full/test_oldest_langchain.py"}
+WITHOUT_VLLM = {"tests/full/clients/test_light_client.py", "tests/full/clients/test_oldest_langchain.py"}
 """Files of tests/full that are in no chain. All others are in one of the two: one process runs a chain, so its tests
 share a server where they can, and memory holds the engines that run at once. The chains take about as long."""
 APART = {"tests/art_mcp/client/test_real_servers.py"}
@@ -22,7 +26,7 @@ EARLY = (
     "tests/trainer_server/process/test_faults.py",
     "tests/trainer_server/training/test_ranks.py",
     "tests/art_mcp/client/test_real_servers.py",
-    "tests/full/test_oldest_langchain.py",
+    "tests/full/clients/test_oldest_langchain.py",
     "tests/art_langgraph/capture/test_packages.py",
     "tests/trainer_server/jobs/test_supervisor.py",
 )

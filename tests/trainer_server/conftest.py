@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.postgres import DATABASES, PostgresServer, open_books, postgres_server
+from tests.support.servers.postgres import DATABASES, PostgresServer, open_books, postgres_server
 from trainer_server.ledger.storage.books import Books
 
-pytest.register_assert_rewrite("tests.support.ledger_tests")
+pytest.register_assert_rewrite("tests.support.homes.ledger_tests")
 
 
 @pytest.fixture(scope="session")

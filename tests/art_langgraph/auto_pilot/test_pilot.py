@@ -22,8 +22,8 @@ from art_langgraph import (
 from art_langgraph.auto_pilot.journal import Journal
 from art_langgraph.auto_pilot.pilot import _passes, share_of
 from art_langgraph.auto_pilot.state import Entry, Phase, State
-from tests.support.deployment import Deployment, alternating, graph
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.deployment import Deployment, alternating, graph
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError, ServerError
 
 Fly = Callable[..., Autopilot]

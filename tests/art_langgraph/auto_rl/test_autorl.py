@@ -14,9 +14,9 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import LLM, GRPOConfig, RolloutsFailed, Ruler, TrainerClient, autorl, compare_versions
 from tests.support.cli import art
-from tests.support.graphs import counting
-from tests.support.judge_app import Endpoint, Fault, candidates, endpoint, verdict
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.graphs import counting
+from tests.support.servers.judge_app import Endpoint, Fault, candidates, endpoint, verdict
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("connected")]
@@ -155,7 +155,8 @@ async def test_the_command_leaves_a_report(
     monkeypatch.setenv("ART_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_graph.py").write_text("from tests.support.graphs import counting\ngraph = counting('auto-cli')\n")
+    code = "from tests.support.runs.graphs import counting\ngraph = counting('auto-cli')\n"
+    (tmp_path / "my_graph.py").write_text(code)
     with endpoint(writes_and_judges()) as at:
         options = [
             "--policy",

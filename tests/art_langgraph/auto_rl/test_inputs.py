@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from art_langgraph import LLM, LLMError, Scenario
 from art_langgraph.auto_rl.duplicates import Seen
 from art_langgraph.auto_rl.inputs import input_schema, invent
-from tests.support.judge_app import Endpoint, Fault, endpoint
+from tests.support.servers.judge_app import Endpoint, Fault, endpoint
 
 
 def writer(at: Endpoint) -> LLM:

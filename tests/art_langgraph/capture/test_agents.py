@@ -18,8 +18,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from art_langgraph import ARTMiddleware, NodeRewards, Trajectory, TrajectoryGroup, notices, rollout
 from art_langgraph.credit import group_refs, matches
 from art_langgraph.trajectory import Place
-from tests.support.chat_models import MakeModel
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.chat_models import MakeModel
+from tests.support.servers.trainer_server import TrainerServer
 
 
 def as_tool(agent: Any) -> BaseTool:

@@ -19,7 +19,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from art_langgraph import ChatART, TrainerClient, Trajectory, rollout
 from art_langgraph.capture.answer import completion_id
 from art_langgraph.capture.requests import attach
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 Make = Callable[..., BaseChatModel]
 MODELS = ["ChatART", "ChatOpenAI", "ChatAnthropic"]

@@ -10,7 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import TrajectoryStore, evaluate, rollout
-from tests.support.chat_models import MakeModel
+from tests.support.runs.chat_models import MakeModel
 
 
 def asking(model: Any) -> StateGraph[Any]:

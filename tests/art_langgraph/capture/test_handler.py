@@ -12,7 +12,7 @@ from langgraph.types import Command, interrupt
 
 from art_langgraph import ARTCallbackHandler, NodeRewards, Trajectory, TrajectoryGroup, TrajectoryStore
 from art_langgraph.credit import group_refs
-from tests.support.chat_models import MakeModel
+from tests.support.runs.chat_models import MakeModel
 from trainer_server.wire import ConfigError
 
 

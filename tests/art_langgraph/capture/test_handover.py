@@ -14,8 +14,8 @@ from art_langgraph import ChatART, Scenario, TrainerClient, TrajectoryStore
 from art_langgraph.capture import flush, install, uninstall
 from art_langgraph.capture.handover import KEY, handed_over, taken_up
 from art_langgraph.capture.scope import Scope
-from tests.support.chat_models import Answering
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.chat_models import Answering
+from tests.support.servers.trainer_server import TrainerServer
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from art_langgraph import ChatART, Scenario, Trajectory, TrajectoryStore, notices
 from art_langgraph.capture import flush, install, process, uninstall
 from art_langgraph.trajectory import CompletionCall
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ARTError
 from trainer_server.wire.jsonl import read_jsonl
 
@@ -104,7 +104,7 @@ import multiprocessing, os, sys
 from langgraph.graph import START, MessagesState, StateGraph
 from art_langgraph import TrajectoryStore
 from art_langgraph.capture import install
-from tests.support.chat_models import Answering
+from tests.support.runs.chat_models import Answering
 
 store = TrajectoryStore(sys.argv[1])
 install(store)

@@ -30,8 +30,8 @@ from pydantic import BaseModel, Field
 
 from art_langgraph import NodeRewards, Trajectory, TrajectoryGroup, rollout
 from art_langgraph.credit import group_refs
-from tests.support.chat_models import MakeModel
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.chat_models import MakeModel
+from tests.support.servers.trainer_server import TrainerServer
 
 
 @tool

@@ -19,9 +19,9 @@ from langchain_core.tools import tool
 from art_langgraph import NodeRewards, Trajectory, TrajectoryGroup, rollout
 from art_langgraph.credit import group_refs
 from testbed.environments import environment
-from tests.support.chat_models import MakeModel
 from tests.support.mcp.commands import ODD
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.chat_models import MakeModel
+from tests.support.servers.trainer_server import TrainerServer
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("langgraph-supervisor", "langgraph-swarm", "langchain[mcp]")

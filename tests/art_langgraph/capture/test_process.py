@@ -14,7 +14,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import TrajectoryStore, rollout
 from art_langgraph.capture import flush, install, uninstall
-from tests.support.chat_models import Answering
+from tests.support.runs.chat_models import Answering
 
 CUT_OFF = "the run ended before the answer came"
 

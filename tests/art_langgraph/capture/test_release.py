@@ -15,8 +15,8 @@ from langgraph.types import Command, interrupt
 from art_langgraph import LLM, ARTCallbackHandler, ChatART, Ruler, Scenario, Trajectory, TrajectoryGroup, rollout
 from art_langgraph.capture.release import flush
 from art_langgraph.trajectory import CompletionCall
-from tests.support.graphs import counting
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.runs.graphs import counting
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 Held = Callable[[], list[str]]
 

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from art_langgraph import rollout
-from tests.support.serving import serving
+from tests.support.servers.serving import serving
 
 
 async def test_a_model_of_another_server_is_asked_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from langgraph.types import RetryPolicy, Send
 
 from art_langgraph import NodeRewards, TrajectoryGroup, rollout
 from art_langgraph.credit import group_refs
-from tests.support.chat_models import Answering
+from tests.support.runs.chat_models import Answering
 
 
 class Said(TypedDict):

@@ -12,7 +12,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from art_langgraph import ARTCallbackHandler, Trajectory, TrajectoryStore, rollout
 from art_langgraph.capture import flush, install, uninstall
 from art_langgraph.capture.scope import Scope
-from tests.support.chat_models import Answering
+from tests.support.runs.chat_models import Answering
 
 
 def asking(model: Any) -> StateGraph[Any]:

@@ -35,8 +35,8 @@ from art_langgraph import (
     TrajectoryStore,
     rollout,
 )
-from tests.support.chat_models import MakeModel
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.chat_models import MakeModel
+from tests.support.servers.trainer_server import TrainerServer
 
 
 class Said(TypedDict):

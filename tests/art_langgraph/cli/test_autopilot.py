@@ -11,7 +11,7 @@ from art_langgraph import TrainerClient
 from art_langgraph.auto_pilot.state import Phase, State
 from art_langgraph.auto_pilot.state_store import StateStore
 from tests.support.cli import art
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 

@@ -14,9 +14,9 @@ from langgraph.graph import START, MessagesState, StateGraph
 from art_langgraph import ChatART, Trajectory, TrajectoryStore, rollout
 from art_langgraph.client.reports import flush
 from tests.support.cli import art
-from tests.support.groups import run
-from tests.support.home_files import files_with
-from tests.support.trainer_server import TrainerServer
+from tests.support.homes.files import files_with
+from tests.support.runs.groups import run
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 MARK = "quetzalbird"

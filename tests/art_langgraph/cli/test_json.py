@@ -13,7 +13,7 @@ import typer
 from art_langgraph import Scenario, Trajectory, TrajectoryStore
 from art_langgraph.cli.main import build
 from tests.support.cli import art
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 
 WITHOUT = {
     "engine command",  # prints a line for the shell

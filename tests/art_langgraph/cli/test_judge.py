@@ -10,9 +10,9 @@ import pytest
 
 from art_langgraph import TrainerClient, TrajectoryStore, gather
 from tests.support.cli import art
-from tests.support.graphs import counting
-from tests.support.judge_app import Fault, candidates, endpoint, scores, verdict
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.graphs import counting
+from tests.support.servers.judge_app import Fault, candidates, endpoint, scores, verdict
+from tests.support.servers.trainer_server import TrainerServer
 
 
 @pytest.fixture

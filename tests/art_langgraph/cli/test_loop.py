@@ -10,7 +10,7 @@ import pytest
 
 from art_langgraph import TrainerClient
 from tests.support.cli import art
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 AGENT = """

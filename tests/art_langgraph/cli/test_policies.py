@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from art_langgraph import TrainerClient
 from art_langgraph.cli.main import build
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError, ServerError, ServerUnreachable
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from art_langgraph import TrajectoryStore
 from tests.support.cli import art
-from tests.support.foreign_runs import ASKED, CONVERSATION, WEATHER, write
+from tests.support.runs.foreign_runs import ASKED, CONVERSATION, WEATHER, write
 from trainer_server.wire import ConfigError
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from art_langgraph import GRPOConfig, TrainerClient, TrajectoryStore, gather, train
 from tests.support.cli import art
-from tests.support.graphs import counting
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.graphs import counting
+from tests.support.servers.trainer_server import TrainerServer
 
 
 @pytest.fixture

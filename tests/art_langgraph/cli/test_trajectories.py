@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 from art_langgraph import Scenario, Trajectory, TrajectoryStore
 from art_langgraph.cli.main import build
 from art_langgraph.trajectory import CompletionCall, NodeRun
-from tests.support.groups import group
 from tests.support.patience import PATIENCE
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.groups import group
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 

@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from art_langgraph import ARTError, Scenario, TrainerClient, Trajectory, TrajectoryGroup
-from tests.support.serving import serving
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.serving import serving
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.server.access.tokens import Scope, TokenBook
 from trainer_server.wire import (

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from art_langgraph import ChatART, SFTConfig, TrainerClient, gather, load_conversations
 from art_langgraph.cli.main import build
 from art_langgraph.client.demonstrations import sft_request
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.jobs.board import JobBoard
 from trainer_server.wire import ConfigError, Conversation
 

@@ -17,9 +17,9 @@ from art_langgraph.capture.background import Background
 from art_langgraph.client import reports
 from art_langgraph.client.reports import report, trace_of, unsent
 from art_langgraph.trajectory import CompletionCall, NodeRun, Scenario, ToolCall, Trajectory
-from tests.support.graphs import counting
-from tests.support.serving import serving
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.graphs import counting
+from tests.support.servers.serving import serving
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import Connection, RunTrace
 from trainer_server.wire.rollouts import TraceCall, TraceNode, TraceTool
 

@@ -20,10 +20,10 @@ from starlette.routing import Route
 
 from art_langgraph import TrainerClient, rollout
 from art_langgraph.client.transport import LoopTransport, PatientAsyncClient
-from tests.support.graphs import counting
 from tests.support.patience import PATIENCE
-from tests.support.serving import serving
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.runs.graphs import counting
+from tests.support.servers.serving import serving
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 
 @pytest.fixture(scope="module")

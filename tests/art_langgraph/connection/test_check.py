@@ -11,8 +11,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from art_langgraph.connection.check import check_address, check_token, series
-from tests.support.serving import serving
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.servers.serving import serving
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.server.access.tokens import Scope, TokenBook
 from trainer_server.wire import ConfigError, Connection, ServerUnreachable
 

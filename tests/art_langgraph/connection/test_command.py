@@ -17,7 +17,7 @@ import pytest
 from art_langgraph import TrainerClient
 from tests.support.cli import art
 from tests.support.patience import PATIENCE
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.wire import Connection, Home
 
 

@@ -16,10 +16,10 @@ from art_langgraph import Scenario, Trajectory, TrajectoryStore
 from art_langgraph.exports import trl
 from art_langgraph.trajectory import CompletionCall
 from tests.support.cli import art
-from tests.support.ledger_rows import row as ledger_row
-from tests.support.recorded_run import TOOLS, recorded_run
-from tests.support.serving import serving
-from tests.support.trainer_server import TrainerServer
+from tests.support.homes.ledger_rows import row as ledger_row
+from tests.support.runs.recorded_run import TOOLS, recorded_run
+from tests.support.servers.serving import serving
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.gateway.recorder import Identity
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.server.errors import add_error_handlers

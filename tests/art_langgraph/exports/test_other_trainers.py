@@ -12,8 +12,8 @@ import pytest
 from art_langgraph.exports.export import Export
 from art_langgraph.exports.names import TrainerFormat
 from testbed.environments import environment
-from tests.support.recorded_run import recorded_run
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.recorded_run import recorded_run
+from tests.support.servers.trainer_server import TrainerServer
 
 VERIFIERS = """
 import json, sys

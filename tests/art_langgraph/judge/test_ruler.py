@@ -31,9 +31,9 @@ from art_langgraph import (
 from art_langgraph.capture import flush, install, uninstall
 from art_langgraph.credit import group_refs
 from art_langgraph.trajectory import CompletionCall
-from tests.support.graphs import counting
-from tests.support.judge_app import Endpoint, Fault, Step, candidates, endpoint, scores, verdict
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.graphs import counting
+from tests.support.servers.judge_app import Endpoint, Fault, Step, candidates, endpoint, scores, verdict
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 TASK = Scenario(id="sums", input="Two and two?")

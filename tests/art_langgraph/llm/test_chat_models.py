@@ -26,8 +26,8 @@ from art_langgraph import (
 )
 from art_langgraph.llm.target import load_litellm
 from art_langgraph.trajectory import CompletionCall
-from tests.support.judge_app import Endpoint, Fault, endpoint, scores
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.judge_app import Endpoint, Fault, endpoint, scores
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 ASKED = [{"role": "user", "content": "How many?"}]

@@ -18,9 +18,9 @@ from pydantic import BaseModel, SecretStr
 
 from art_langgraph import LLM, ChatART, LLMError, rollout
 from art_langgraph.llm.cache import AnswerCache
-from tests.support.judge_app import Endpoint, Fault, Step, endpoint
 from tests.support.patience import PATIENCE
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.judge_app import Endpoint, Fault, Step, endpoint
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 pytestmark = pytest.mark.slow

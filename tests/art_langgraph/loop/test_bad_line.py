@@ -17,8 +17,8 @@ from art_langgraph import ChatART, GRPOConfig, TrainerClient, TrajectoryStore, t
 from art_langgraph.client.reports import flush, unsent
 from benchmarks.stress.books import rows_of
 from testbed.server_process import KEY
-from tests.support.machines import line, server_at
 from tests.support.patience import PATIENCE
+from tests.support.servers.machines import line, server_at
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import CompletionStatus, Home
 

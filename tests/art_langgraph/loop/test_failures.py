@@ -26,8 +26,8 @@ from art_langgraph import (
     rollout,
     train,
 )
-from tests.support.chat_models import Answering
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.chat_models import Answering
+from tests.support.servers.trainer_server import TrainerServer
 
 
 @pytest.fixture(autouse=True)

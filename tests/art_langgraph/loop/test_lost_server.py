@@ -22,7 +22,7 @@ from art_langgraph import ChatART, rollout
 from art_langgraph.client import outages
 from art_langgraph.loop.lost_server import REPEATS
 from tests.support.patience import PATIENCE
-from tests.support.serving import serving
+from tests.support.servers.serving import serving
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.gateway.errors import stopping
 

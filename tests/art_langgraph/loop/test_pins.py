@@ -33,8 +33,8 @@ from art_langgraph import (
 )
 from art_langgraph.capture.scope import Scope
 from art_langgraph.loop.pins import PinIgnored, ignored
-from tests.support.graphs import counting
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.runs.graphs import counting
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 POLICY = "pinned"
 

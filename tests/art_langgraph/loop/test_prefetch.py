@@ -10,7 +10,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, Trajectory, train
 from art_langgraph.loop.prefetch import RolloutBatch, prefetch_rollouts
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 

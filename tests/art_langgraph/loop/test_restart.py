@@ -14,7 +14,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, train
 from tests.support.patience import PATIENCE
-from tests.support.processes import Processes, processes
+from tests.support.servers.processes import Processes, processes
 from trainer_server.wire import Job
 
 pytestmark = pytest.mark.slow

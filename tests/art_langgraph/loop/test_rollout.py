@@ -29,7 +29,7 @@ from art_langgraph import (
 )
 from art_langgraph.capture import flush, install, uninstall
 from art_langgraph.credit import group_refs
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 
 pytestmark = pytest.mark.usefixtures("connected")
 

@@ -13,9 +13,9 @@ from langgraph.graph import START, MessagesState, StateGraph
 from art_langgraph import RolloutsFailed, TrainerClient, Trajectory, TrajectoryGroup, train
 from art_langgraph.loop import step_check
 from art_langgraph.loop.step_check import wait_until_ready
-from tests.support.chat_models import Answering
-from tests.support.graphs import counting
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.chat_models import Answering
+from tests.support.runs.graphs import counting
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import Connection, ServerUnreachable, StepResult
 
 

@@ -12,7 +12,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 from art_langgraph import Scenario, Trajectory, TrajectoryStore, rollout
-from tests.support.chat_models import Answering
+from tests.support.runs.chat_models import Answering
 
 
 class State(TypedDict):

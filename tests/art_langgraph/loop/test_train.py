@@ -13,7 +13,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from art_langgraph import TimeBudget, TokenBudget, TrainerClient, train
-from tests.support.chat_models import Answering
+from tests.support.runs.chat_models import Answering
 from trainer_server.wire import ConfigError, Connection, Job, JobStatus, StepResult
 
 

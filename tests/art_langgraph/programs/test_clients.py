@@ -18,7 +18,7 @@ from starlette.routing import Route
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.scope import Scope, recording
 from art_langgraph.programs.clients import tie_clients
-from tests.support.serving import serving
+from tests.support.servers.serving import serving
 
 KEYED = {"Authorization": "Bearer key"}
 

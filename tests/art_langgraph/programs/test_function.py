@@ -31,9 +31,9 @@ from art_langgraph import (
     rollout,
     train,
 )
-from tests.support.graphs import counting
 from tests.support.patience import PATIENCE
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.runs.graphs import counting
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.wire import ConfigError
 
 pytestmark = pytest.mark.usefixtures("connected")

@@ -15,8 +15,8 @@ import pytest
 
 from art_langgraph import Run, TrainerClient, rollout, session
 from tests.support.patience import PATIENCE
-from tests.support.processes import processes
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.processes import processes
+from tests.support.servers.trainer_server import TrainerServer
 
 pytestmark = pytest.mark.slow
 

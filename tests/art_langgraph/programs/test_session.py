@@ -14,7 +14,7 @@ import pytest
 
 from art_langgraph import Scenario, TrainerClient, TrajectoryStore, current_run, session
 from tests.support.cli import art
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 pytestmark = pytest.mark.usefixtures("connected")

@@ -12,7 +12,7 @@ import pytest
 
 from art_langgraph import TrainerClient
 from tests.support.cli import art
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 
 AGENT = """
 from langchain.chat_models import init_chat_model

@@ -13,7 +13,7 @@ from art_langgraph.client.demonstrations import load_conversations, sft_request
 from art_langgraph.credit import compare, group_refs
 from art_langgraph.datasets import load_scenarios
 from art_langgraph.traces import import_runs
-from tests.support.foreign_runs import ANSWER, ASKED, CONVERSATION, WEATHER, essence, write
+from tests.support.runs.foreign_runs import ANSWER, ASKED, CONVERSATION, WEATHER, essence, write
 from trainer_server.wire import ConfigError
 
 

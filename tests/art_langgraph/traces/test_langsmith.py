@@ -21,7 +21,7 @@ from langsmith.schemas import Feedback, Run
 
 from art_langgraph.traces import ForeignRun, read_runs
 from art_langgraph.traces.problems import Skips
-from tests.support.foreign_runs import (
+from tests.support.runs.foreign_runs import (
     ANSWER,
     ASKED,
     CALLS,

@@ -11,7 +11,7 @@ import pytest
 
 from art_langgraph.traces import ForeignRun, read_runs
 from art_langgraph.traces.problems import Skips
-from tests.support.foreign_runs import (
+from tests.support.runs.foreign_runs import (
     ANSWER,
     ASKED,
     CALLS,

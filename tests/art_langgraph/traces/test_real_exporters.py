@@ -14,7 +14,7 @@ import pytest
 from art_langgraph import TrajectoryStore
 from art_langgraph.traces import import_runs, read_runs
 from testbed.environments import environment
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 PACKAGES = (
     "langfuse==5.0.4",

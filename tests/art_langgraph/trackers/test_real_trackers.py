@@ -17,8 +17,8 @@ import pytest
 from art_langgraph.trackers.spans import spans
 from testbed.environments import environment
 from tests.support.client_environments import ROOT
-from tests.support.recording_server import recording
-from tests.support.trackers import a_run
+from tests.support.runs.trackers import a_run
+from tests.support.servers.recording_server import recording
 
 PACKAGES = ("wandb==0.31.0", "tensorboard==2.21.0", "mlflow==3.17.2", "trackio==0.43.0", "langfuse==5.0.4")
 pytestmark = pytest.mark.servers
@@ -132,7 +132,7 @@ def run(python: Path, where: Path, *words: str, **variables: str) -> Any:
 
 
 def track(python: Path, where: Path, name: str, **variables: str) -> None:
-    said, lost = run(python, where, "-m", "tests.support.track_steps", name, str(where), **variables)
+    said, lost = run(python, where, "-m", "tests.support.runs.track_steps", name, str(where), **variables)
     assert (said, lost) == ([], {name: 0})
 
 
@@ -214,6 +214,6 @@ def test_langfuse_that_refuses_is_said(python: Path, tmp_path: Path) -> None:
     with recording() as server:
         server.status = 401
         keys = {"LANGFUSE_PUBLIC_KEY": "pk-1", "LANGFUSE_SECRET_KEY": "sk-1", "LANGFUSE_BASE_URL": server.url}
-        said, _ = run(python, tmp_path, "-m", "tests.support.track_steps", "langfuse", str(tmp_path), **keys)
+        said, _ = run(python, tmp_path, "-m", "tests.support.runs.track_steps", "langfuse", str(tmp_path), **keys)
     assert "the tracker 'langfuse' failed" in said[0]
     assert "Check LANGFUSE_PUBLIC_KEY" in said[0]

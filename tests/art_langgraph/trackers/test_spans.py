@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from art_langgraph.trackers.spans import MOST_TEXT, scores, spans
-from tests.support.trackers import a_run
+from tests.support.runs.trackers import a_run
 
 
 def test_every_span_comes_after_the_one_around_it_and_keeps_its_id() -> None:

@@ -19,7 +19,7 @@ from art_mcp.client.connect import target_of
 from tests.support.mcp.commands import ODD, SERVER
 from tests.support.mcp.graphs import calling
 from tests.support.patience import PATIENCE
-from tests.support.serving import serving
+from tests.support.servers.serving import serving
 from trainer_server.wire import ConfigError
 
 pytestmark = pytest.mark.slow

@@ -33,8 +33,8 @@ from art_mcp.scenarios.plan import Plan, Step
 from art_mcp.scenarios.split import combination, values_of
 from art_mcp.scenarios.summary import skeleton
 from art_mcp.specialization.verify import solved
-from tests.support.judge_app import endpoint
 from tests.support.mcp.commands import SHOP
+from tests.support.servers.judge_app import endpoint
 from trainer_server.wire import ConfigError
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 
 from art_langgraph import TrainerClient
 from tests.support.killed_specialization import POLICY
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 pytestmark = pytest.mark.slow
 

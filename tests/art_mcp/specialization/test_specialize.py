@@ -25,7 +25,7 @@ from art_mcp.scenarios.plan import Observation, Plan, Split, Step
 from art_mcp.specialization.demonstrations import demonstrations
 from art_mcp.worlds.change import Change
 from tests.support.mcp.commands import NOTES, SERVER, SHOP
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 pytestmark = pytest.mark.slow

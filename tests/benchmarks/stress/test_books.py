@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.stress.books import Receipt, balance, rows_of
-from tests.support.ledger_rows import row
+from tests.support.homes.ledger_rows import row
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.wire import Completion, CompletionStatus
 

@@ -12,7 +12,7 @@ from art_examples.sql_agent.databases import HELD_OUT_SUBJECTS, TRAINING_SUBJECT
 from art_langgraph import Conversation, Scenario, Trajectory
 from benchmarks.tasks import alphabet_sort, reverse_text
 from benchmarks.tasks.registry import TASKS
-from tests.support.tasks import Scripted, run
+from tests.support.runs.tasks import Scripted, run
 
 TURNS = alphabet_sort.draw(alphabet_sort.TRAINING_NAMES, random.Random(1))
 QUESTIONS = questions(TRAINING_SUBJECTS[0], database_name(*TRAINING_SUBJECTS[:2]), random.Random(1))

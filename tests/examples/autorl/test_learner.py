@@ -12,8 +12,8 @@ from langchain_core.messages import AIMessage
 from art_langgraph import LLM, Ruler, Scenario, TrainerClient, Trajectory, TrajectoryGroup
 from art_langgraph.auto_rl.inputs import invent
 from art_langgraph.trajectory import CompletionCall
-from tests.support.tasks import answers
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.runs.tasks import answers
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.wire import ConfigError
 
 GOOD, LONG, RUDE = "We are happy to help.", f"Thank you {'very ' * MOST_WORDS}much.", "No."

@@ -10,8 +10,8 @@ from art_examples.codenames.task import codenames, demonstrations, reward, scena
 from art_examples.codenames.words import CATEGORIES, words
 
 from art_langgraph import TrainerClient, Trajectory
-from tests.support.tasks import Scripted, learned_in_two_steps
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.runs.tasks import Scripted, learned_in_two_steps
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 OURS, TABLE = ["dog", "cow"], ["red", "cow", "piano", "dog", "car", "rain"]
 

@@ -13,8 +13,8 @@ from art_examples.deep_research.task import deep_research, demonstrations, rewar
 from art_langgraph import ChatART, TrainerClient, Trajectory, rollout
 from art_langgraph.credit import group_refs
 from art_langgraph.trajectory import TrajectoryGroup
-from tests.support.tasks import Scripted, answers, learned_in_two_steps, run
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.runs.tasks import Scripted, answers, learned_in_two_steps, run
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 FIRST, SECOND = list(facts())[:2]
 WANTED = {island: facts()[island]["exports"] for island in (FIRST, SECOND)}

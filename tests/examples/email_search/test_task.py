@@ -12,8 +12,8 @@ from langchain_core.messages import convert_to_openai_messages
 
 from art_langgraph import Scenario, Trajectory, rollout
 from art_langgraph.trajectory import ToolCall
-from tests.support.tasks import Scripted, learned_in_two_steps, scripted
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.tasks import Scripted, learned_in_two_steps, scripted
+from tests.support.servers.trainer_server import TrainerServer
 
 WANTED = {"answer": "4 March", "outdated": "14 March", "source": 12}
 

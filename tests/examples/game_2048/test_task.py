@@ -11,8 +11,8 @@ from art_examples.game_2048.task import demonstration, game_2048, parts, scenari
 from langchain_core.messages import AIMessage
 
 from art_langgraph import Trajectory
-from tests.support.tasks import Scripted, learned_in_two_steps, run
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.tasks import Scripted, learned_in_two_steps, run
+from tests.support.servers.trainer_server import TrainerServer
 
 
 class FirstMove(Scripted):

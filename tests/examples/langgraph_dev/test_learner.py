@@ -12,8 +12,8 @@ from art_examples.langgraph_dev.messages import DESKS, HELD_OUT_THINGS, THINGS, 
 from art_examples.learning.runs import Options, Run
 
 from art_langgraph import TrainerClient
-from tests.support.tasks import answers
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.runs.tasks import answers
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.wire import ConfigError
 
 FOLDER = Path(art_examples.langgraph_dev.__file__).parent

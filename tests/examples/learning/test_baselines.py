@@ -8,8 +8,8 @@ from art_examples.learning.task import chat
 from langchain_core.messages import HumanMessage, SystemMessage, convert_to_openai_messages
 from langchain_core.tools import tool
 
-from tests.support.judge_app import endpoint
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.judge_app import endpoint
+from tests.support.servers.trainer_server import TrainerServer
 
 SHOWN = [chat("Add.", "1 + 1", "2"), chat("Negate.", "1", "-1"), chat("Add.", "2 + 2", "5", "No.", "4")]
 SHOWN[2].messages[2]["weight"] = 0

@@ -9,9 +9,9 @@ from art_examples.multi_agent.orders import WORKERS
 from art_examples.multi_agent.task import multi_agent
 
 from art_langgraph import Scenario, TrainerClient, Trajectory, TrajectoryGroup
-from tests.support.judge_app import endpoint, scores
-from tests.support.tasks import answers
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.runs.tasks import answers
+from tests.support.servers.judge_app import endpoint, scores
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 
 def group(*pairs: tuple[float, float | None]) -> TrajectoryGroup:

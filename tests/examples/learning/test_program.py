@@ -14,9 +14,9 @@ from art_examples.learning.runs import newest
 from art_examples.learning.task import Task
 from art_examples.tic_tac_toe.task import tic_tac_toe
 
-from tests.support.judge_app import endpoint
-from tests.support.tasks import answers
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.tasks import answers
+from tests.support.servers.judge_app import endpoint
+from tests.support.servers.trainer_server import TrainerServer
 
 
 @asynccontextmanager

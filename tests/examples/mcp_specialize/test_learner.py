@@ -8,8 +8,8 @@ from art_examples.mcp_specialize.learner import specialized
 from art_examples.mcp_specialize.servers import SERVERS
 
 from art_langgraph import TrainerClient
-from tests.support.tasks import answers
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.runs.tasks import answers
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.wire import ConfigError
 
 STEPS = Options(steps=2, held_out=12)

@@ -9,8 +9,8 @@ from art_examples.multi_agent.agent import MAX_CALLS
 from art_examples.multi_agent.orders import ASKED, HELD_OUT_ASKED, WORKERS, Order, draw
 from art_examples.multi_agent.task import demonstrations, multi_agent, scenario
 
-from tests.support.tasks import Scripted, learned_in_two_steps, run
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.tasks import Scripted, learned_in_two_steps, run
+from tests.support.servers.trainer_server import TrainerServer
 
 FACTS = {"shipping": "Oslo", "billing": "20 euros", "packing": "a lamp"}
 ORDER = Order(123, FACTS, ("billing", "shipping"), "Order 123: what did it cost and where is it?")

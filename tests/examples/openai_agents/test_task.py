@@ -11,8 +11,8 @@ from art_examples.plain_openai.task import demonstration, scenario
 
 from art_langgraph import ChatART, gather
 from tests.support.frameworks.environments import framework_environment
-from tests.support.tasks import about, learned_in_two_steps
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.tasks import about, learned_in_two_steps
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 QUESTION = Question("What does a lamp cost?", "lamp", "price")

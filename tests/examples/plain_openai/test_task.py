@@ -9,9 +9,9 @@ from art_examples.plain_openai.shop import HELD_OUT_THINGS, THINGS, Question, lo
 from art_examples.plain_openai.task import agent_of, demonstration, plain_openai, scenario
 
 from art_langgraph import ChatART, Trajectory, rollout
-from tests.support.judge_app import endpoint
-from tests.support.tasks import about, learned_in_two_steps
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.tasks import about, learned_in_two_steps
+from tests.support.servers.judge_app import endpoint
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 QUESTION = Question("What does a lamp cost?", "lamp", "price")

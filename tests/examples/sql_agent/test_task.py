@@ -7,8 +7,8 @@ from art_examples.sql_agent.agent import check
 from art_examples.sql_agent.databases import TRAINING_SUBJECTS, database_name
 from art_examples.sql_agent.task import sql
 
-from tests.support.tasks import Scripted, learned_in_two_steps, run
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.tasks import Scripted, learned_in_two_steps, run
+from tests.support.servers.trainer_server import TrainerServer
 
 DATABASE = database_name(*TRAINING_SUBJECTS[:2])
 

@@ -9,8 +9,8 @@ from art_examples.temporal_clue.puzzles import make
 from art_examples.temporal_clue.task import HELD_OUT, TRAINING, demonstration, scenario, temporal_clue
 
 from art_langgraph import NodeRewards, Trajectory
-from tests.support.tasks import Scripted, learned_in_two_steps, run
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.tasks import Scripted, learned_in_two_steps, run
+from tests.support.servers.trainer_server import TrainerServer
 
 PUZZLE = make(("Ann", "Ben", "Carl"), random.Random(0))
 

@@ -10,8 +10,8 @@ from art_examples.tic_tac_toe.board import EMPTY, ended, free
 from art_examples.tic_tac_toe.task import demonstration, parts, scenario, self_play, tic_tac_toe
 
 from art_langgraph import Trajectory
-from tests.support.tasks import Scripted, learned_in_two_steps, run
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.tasks import Scripted, learned_in_two_steps, run
+from tests.support.servers.trainer_server import TrainerServer
 
 
 async def test_a_game_is_played_move_by_move() -> None:

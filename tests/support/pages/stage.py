@@ -21,7 +21,7 @@ import pytest
 from art_langgraph import ChatART, Scenario, TrainerClient, TrajectoryStore, gather, rollout, save_scenarios
 from tests.support.cli import art
 from tests.support.pages.blocks import Block, words_of
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 AGENT = '''
 from langchain_core.messages import HumanMessage

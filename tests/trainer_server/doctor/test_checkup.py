@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.cli import art
-from tests.support.hub import Hub, serving_hub
-from tests.support.model_directories import TOOLS_SHOWN, installed_vllm, model_directory
+from tests.support.homes.model_directories import TOOLS_SHOWN, installed_vllm, model_directory
+from tests.support.servers.hub import Hub, serving_hub
 from trainer_server.doctor import checkup, environment, model
 from trainer_server.doctor.finding import Finding, State, worst
 from trainer_server.process.machine import GIB

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from art_langgraph.cli.main import build
 from testbed.engine_stand_in import install_stand_in
 from tests.support.patience import PATIENCE
-from tests.support.trainer_server import TrainerServer, trainer_server_over
+from tests.support.servers.trainer_server import TrainerServer, trainer_server_over
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.wire import Home
 

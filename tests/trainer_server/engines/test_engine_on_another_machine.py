@@ -19,8 +19,8 @@ from art_langgraph.cli.main import build
 from testbed.engine_stand_in import install_stand_in
 from testbed.link import Link
 from testbed.server_process import KEY
-from tests.support.machines import line, server_at
 from tests.support.patience import PATIENCE
+from tests.support.servers.machines import line, server_at
 from trainer_server.engines.vllm.command import free_port
 
 pytestmark = pytest.mark.servers

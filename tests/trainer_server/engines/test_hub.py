@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.hub import COMMITS, GRANTED, STALE, Hub, serving_hub
+from tests.support.servers.hub import COMMITS, GRANTED, STALE, Hub, serving_hub
 from trainer_server.engines.hub import hub_name, snapshot
 from trainer_server.process.environment import inherited
 from trainer_server.wire import ConfigError, EngineError

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from testbed.engine_app import make_app
 from tests.support.patience import PATIENCE
-from tests.support.serving import serving
+from tests.support.servers.serving import serving
 from trainer_server.engines.base import Engine, EngineSettings
 from trainer_server.engines.local_slots import LocalSlots
 from trainer_server.engines.pool import Engines

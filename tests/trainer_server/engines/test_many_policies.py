@@ -10,7 +10,7 @@ import pytest
 
 from testbed.engine_app import weights
 from tests.support.patience import PATIENCE
-from tests.support.trainer_server import trainer_server_on
+from tests.support.servers.trainer_server import trainer_server_on
 
 pytestmark = pytest.mark.slow
 

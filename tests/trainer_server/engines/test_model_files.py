@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.model_directories import model_directory
+from tests.support.homes.model_directories import model_directory
 from trainer_server.engines.model_files import ModelFiles
 from trainer_server.wire import ConfigError
 

@@ -25,8 +25,8 @@ from art_langgraph.cli.main import build
 from testbed.engine_app import make_app, weights
 from testbed.engine_stand_in import install_stand_in
 from tests.support.patience import PATIENCE
-from tests.support.serving import serving
-from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_over
+from tests.support.servers.serving import serving
+from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_over
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import command, environment, free_port
 from trainer_server.engines.vllm.dialect import VLLMClient

@@ -10,16 +10,16 @@ import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, rollout
-from tests.support import letters_engine
-from tests.support.jobs import finish
-from tests.support.trainer_server import TOKEN, trainer_server_over
+from tests.support.homes.jobs import finish
+from tests.support.servers import letters_engine
+from tests.support.servers.trainer_server import TOKEN, trainer_server_over
 from trainer_server.engines.base import EngineLost, EngineSettings, RequestRefused
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.registry import ENGINES, engine_factory
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.wire import ConfigError, EngineError, Home
 
-ENGINE = "tests.support.letters_engine:make"
+ENGINE = "tests.support.servers.letters_engine:make"
 
 
 def test_an_engine_has_a_name_or_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_an_engine_has_a_name_or_a_place(tmp_path: Path, monkeypatch: pytest.Mon
     [
         ("sglang", "there is vllm; name another"),
         ("no_such_module:make", "no_such_module cannot be imported"),
-        ("tests.support.letters_engine:nothing", "has no function 'nothing'"),
+        ("tests.support.servers.letters_engine:nothing", "has no function 'nothing'"),
     ],
 )
 def test_an_engine_that_does_not_exist_is_refused_with_what_helps(name: str, words: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hub import COMMITS, serving_hub
+from tests.support.servers.hub import COMMITS, serving_hub
 from trainer_server.engines import served_model
 from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.policies.model_card import model_card

@@ -1,5 +1,5 @@
 """`--share-gpu`: engine and trainer by turns. Here with a small engine that must not be asked while it sleeps; the real
-one needs a GPU, see tests/full/test_share_gpu.py."""
+one needs a GPU, see tests/full/engines/test_share_gpu.py."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import pytest
 
 from testbed.engine_app import make_app
 from tests.support.patience import PATIENCE
-from tests.support.serving import serving
-from tests.support.trainer_server import TrainerServer, trainer_server_on, trainer_server_over
+from tests.support.servers.serving import serving
+from tests.support.servers.trainer_server import TrainerServer, trainer_server_on, trainer_server_over
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import command, environment
 from trainer_server.jobs.supervisor import TrainerSettings

@@ -10,7 +10,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from tests.support.patience import PATIENCE
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.gateway import admission as module
 from trainer_server.gateway.admission import Admission
 from trainer_server.gateway.errors import APIError

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.gateway.chat_body import ChatBody
 from trainer_server.gateway.chat_request import ChatRequest, parse
 from trainer_server.gateway.errors import APIError

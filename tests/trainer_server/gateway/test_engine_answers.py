@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fuzzing import BIG, deep, no_traceback, spoiled, thorough
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 
 TOKENS = [104, 105]
 LOGPROBS = {"content": [{"token": chr(token), "logprob": -0.5, "bytes": None, "top_logprobs": []} for token in TOKENS]}

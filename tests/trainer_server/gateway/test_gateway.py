@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from testbed.engine_app import PARAGRAPH, UNIFORM
-from tests.support.jobs import finish
+from tests.support.homes.jobs import finish
 from tests.support.patience import PATIENCE
-from tests.support.trainer_server import TrainerServer, row
+from tests.support.servers.trainer_server import TrainerServer, row
 
 
 def chat(server: TrainerServer, content: str, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:

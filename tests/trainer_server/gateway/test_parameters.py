@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai.types.chat import completion_create_params as sdk
 
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.gateway.chat_request import parse
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import OPENAI, PARAMETERS, Handling

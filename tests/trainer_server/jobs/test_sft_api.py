@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from testbed.engine_app import END, PARAGRAPH, UNSEEN
-from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.homes.jobs import ask, finish, groups, version_of
 from tests.support.patience import PATIENCE
-from tests.support.trainer_server import TrainerServer, trainer_server_on
+from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.demonstrations import Row
 

@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.jobs import finish, groups
+from tests.support.homes.jobs import finish, groups
 from tests.support.patience import PATIENCE
+from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
 from tests.support.sockets import exposed, listening
-from tests.support.trainer_server import TrainerServer, trainer_server_on
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.jobs import supervisor

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from testbed.engine_app import END, UNIFORM, make_app
-from tests.support.job_service import service_of
-from tests.support.serving import serving
-from tests.support.trainer_server import TrainerServer
+from tests.support.homes.job_service import service_of
+from tests.support.servers.serving import serving
+from tests.support.servers.trainer_server import TrainerServer
 from tests.support.training.worker import completion
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.engines.vllm.dialect import VLLMClient

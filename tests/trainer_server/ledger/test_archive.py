@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.ledger_rows import row
-from tests.support.ledger_tests import Place
-from tests.support.postgres import DATABASES
+from tests.support.homes.ledger_rows import row
+from tests.support.homes.ledger_tests import Place
+from tests.support.servers.postgres import DATABASES
 from trainer_server.ledger import archive as archive_module
 from trainer_server.ledger.archive import Archive, archive_months
 from trainer_server.ledger.base import LedgerError

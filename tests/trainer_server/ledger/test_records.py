@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.support.ledger_rows import row
+from tests.support.homes.ledger_rows import row
 from trainer_server.ledger.records import record_of, tool_calls
 from trainer_server.wire import Completion, CompletionStatus, RolloutSpec
 

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.home_files import files_with
-from tests.support.jobs import ask
-from tests.support.ledger_rows import row
-from tests.support.trainer_server import TrainerServer
+from tests.support.homes.files import files_with
+from tests.support.homes.jobs import ask
+from tests.support.homes.ledger_rows import row
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.ledger.redaction import Redaction
 from trainer_server.ledger.rollouts import RolloutBook
 from trainer_server.ledger.run_book import RunBook
@@ -20,7 +20,7 @@ from trainer_server.ledger.sqlite import SQLiteBooks
 from trainer_server.wire import ConfigError, Reward, RolloutSpec, RunTrace
 
 MARK = "secret-4711"
-DIGITS = "tests.support.redactions:digits"
+DIGITS = "tests.support.homes.redactions:digits"
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_texts_are_redacted_before_they_are_written_and_tokens_stay(server: Trai
 def test_a_function_that_fails_lets_no_text_through(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     message = {"role": "assistant", "content": MARK}
     for name, why in (("failing", "raised ValueError"), ("nothing", "returned NoneType")):
-        redaction = Redaction(f"tests.support.redactions:{name}")
+        redaction = Redaction(f"tests.support.homes.redactions:{name}")
         with caplog.at_level(logging.ERROR):
             for _ in range(2):
                 changed = redaction.completion(row("c").model_copy(update={"message": message}))

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import finish, groups
-from tests.support.other_ledger import LinesLedger, open_lines
-from tests.support.trainer_server import trainer_server_on
+from tests.support.homes.jobs import finish, groups
+from tests.support.homes.other_ledger import LinesLedger, open_lines
+from tests.support.servers.trainer_server import trainer_server_on
 from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.registry import LEDGERS, open_ledger
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.wire import ConfigError, Home
 
-OTHER = "tests.support.other_ledger:open_lines"
+OTHER = "tests.support.homes.other_ledger:open_lines"
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_a_ledger_can_be_added_to_the_table(tmp_path: Path, monkeypatch: pytest.
         ("duckdb", "there is sqlite; name another as module:factory"),
         ("postgres", "name the database by its address, postgresql://USER@HOST:PORT/DATABASE"),
         ("no.such.module:open", "no.such.module cannot be imported"),
-        ("tests.support.other_ledger:nothing", "has no function 'nothing'"),
+        ("tests.support.homes.other_ledger:nothing", "has no function 'nothing'"),
     ],
 )
 def test_a_ledger_that_is_not_there_is_refused(tmp_path: Path, name: str, words: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.postgres import DATABASES, open_books
+from tests.support.servers.postgres import DATABASES, open_books
 from trainer_server.ledger.base import Recorded
 from trainer_server.ledger.run_book import RunBook
 from trainer_server.ledger.run_list import RunFilter, RunList

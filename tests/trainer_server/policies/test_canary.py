@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.versions import publish
+from tests.support.homes.versions import publish
 from trainer_server.ledger.draws import Draws
 from trainer_server.ledger.sqlite import SQLiteBooks
 from trainer_server.policies.canary import Canary, in_canary

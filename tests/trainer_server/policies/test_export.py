@@ -30,10 +30,10 @@ from typer.testing import CliRunner
 
 from art_langgraph import TrainerClient
 from art_langgraph.cli.main import build
-from tests.support.jobs import finish, groups
-from tests.support.trainer_server import TrainerServer, trainer_server_on
+from tests.support.homes.jobs import finish, groups
+from tests.support.homes.versions import publish
+from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
 from tests.support.training.models import SIZES
-from tests.support.versions import publish
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.policies.export import Exports
 from trainer_server.policies.retention import Retention

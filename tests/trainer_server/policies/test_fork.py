@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from tests.support.jobs import ask, finish, groups, version_of
-from tests.support.processes import version_files
-from tests.support.trainer_server import TrainerServer
+from tests.support.homes.jobs import ask, finish, groups, version_of
+from tests.support.servers.processes import version_files
+from tests.support.servers.trainer_server import TrainerServer
 
 
 def trained(server: TrainerServer, policy: str, steps: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.versions import publish
+from tests.support.homes.versions import publish
 from trainer_server.ledger.postgres import postgres_fleet
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore

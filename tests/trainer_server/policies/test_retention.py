@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import ask, finish, groups, version_of
+from tests.support.homes.jobs import ask, finish, groups, version_of
+from tests.support.homes.versions import publish, slots_over
 from tests.support.patience import PATIENCE
-from tests.support.trainer_server import trainer_server_on
+from tests.support.servers.trainer_server import trainer_server_on
 from tests.support.training.worker import completion
-from tests.support.versions import publish, slots_over
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Key
 from trainer_server.jobs.board import JobFile

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.versions import publish
+from tests.support.homes.versions import publish
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import ConfigError, PolicySpec
 

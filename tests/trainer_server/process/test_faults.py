@@ -18,9 +18,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.jobs import groups
+from tests.support.homes.jobs import groups
 from tests.support.patience import PATIENCE
-from tests.support.processes import Processes, processes, version_files
+from tests.support.servers.processes import Processes, processes, version_files
 from trainer_server.policies.store import AdapterStore
 
 pytestmark = pytest.mark.slow

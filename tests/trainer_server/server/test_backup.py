@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from tests.support.cli import art
 from tests.support.fuzzing import json_values, outcome, spoiled, thorough
-from tests.support.jobs import ask, finish, groups, step, version_of
-from tests.support.ledger_rows import row
-from tests.support.processes import processes, version_files
-from tests.support.versions import publish
+from tests.support.homes.jobs import ask, finish, groups, step, version_of
+from tests.support.homes.ledger_rows import row
+from tests.support.homes.versions import publish
+from tests.support.servers.processes import processes, version_files
 from trainer_server.ledger.archive import Archive, archive_months
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.store import AdapterStore

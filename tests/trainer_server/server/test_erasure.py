@@ -12,11 +12,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.support.cli import art
-from tests.support.home_files import files_with
-from tests.support.jobs import ask, finish
-from tests.support.ledger_rows import row
-from tests.support.trainer_server import TrainerServer
-from tests.support.versions import publish
+from tests.support.homes.files import files_with
+from tests.support.homes.jobs import ask, finish
+from tests.support.homes.ledger_rows import row
+from tests.support.homes.versions import publish
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.ledger.archive import Archive
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.server.app import create_app
@@ -157,7 +157,7 @@ def test_a_deleted_policy_is_gone_and_its_name_stays_taken(server: TrainerServer
 
 def test_an_open_job_keeps_what_it_needs(tmp_path: Path, base_model: Path) -> None:
     app = create_app(
-        ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.letters_engine:make"), "key"
+        ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.servers.letters_engine:make"), "key"
     )
     server = app.state.server
     server.store.register(PolicySpec(name="p"), server.identity.base.name, server.fingerprint)
@@ -181,8 +181,8 @@ def test_a_ledger_that_cannot_delete_says_so(tmp_path: Path, base_model: Path) -
     config = ServerConfig(
         Home(tmp_path),
         model=str(base_model),
-        engine="tests.support.letters_engine:make",
-        ledger="tests.support.other_ledger:open_lines",
+        engine="tests.support.servers.letters_engine:make",
+        ledger="tests.support.homes.other_ledger:open_lines",
     )
     http = TestClient(create_app(config, "key"), base_url="http://127.0.0.1", headers={"x-api-key": "key"})
     answer = http.post("/api/rollouts/erase", json={"rollouts": ["ro"]})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from tests.support.fuzzing import BIG, json_values, scalars, thorough
-from tests.support.versions import publish
+from tests.support.homes.versions import publish
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Completion, GRPOConfig, Home, PolicySpec, SFTConfig
@@ -25,7 +25,8 @@ HOLDER = {"Authorization": "Bearer token", "Content-Type": "application/json"}
 def http(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator[TestClient]:
     """A server with the policy `p`. Its trainer is not started: jobs stay queued."""
     home = Home(tmp_path_factory.mktemp("home"))
-    app = create_app(ServerConfig(home, model=str(base_model), engine="tests.support.letters_engine:make"), "token")
+    config = ServerConfig(home, model=str(base_model), engine="tests.support.servers.letters_engine:make")
+    app = create_app(config, "token")
     server = app.state.server
     server.store.register(PolicySpec(name="p"), server.identity.base.name, server.fingerprint)
     publish(server.store, "p", 0)

@@ -17,11 +17,11 @@ import psutil
 import psycopg
 import pytest
 
-from tests.support.jobs import answers, ask, finish, groups, step
+from tests.support.homes.jobs import answers, ask, finish, groups, step
 from tests.support.patience import PATIENCE
-from tests.support.postgres import PASSWORD, PostgresServer, postgres_server
-from tests.support.processes import Processes, processes
-from tests.support.trainer_server import trainer_server_on
+from tests.support.servers.postgres import PASSWORD, PostgresServer, postgres_server
+from tests.support.servers.processes import Processes, processes
+from tests.support.servers.trainer_server import trainer_server_on
 from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger
 
 

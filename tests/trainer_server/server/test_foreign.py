@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fuzzing import json_values, no_traceback, spoiled, thorough
-from tests.support.jobs import ask, finish
-from tests.support.trainer_server import TrainerServer
+from tests.support.homes.jobs import ask, finish
+from tests.support.servers.trainer_server import TrainerServer
 
 
 def rows_of_another(http: httpx.Client, name: str, count: int = 2) -> list[dict[str, Any]]:

@@ -14,8 +14,8 @@ import pytest
 
 from testbed.environments import environment
 from tests.support.fuzzing import CHANCE, FACTOR, no_traceback
-from tests.support.jobs import groups
-from tests.support.trainer_server import TrainerServer, trainer_server_on
+from tests.support.homes.jobs import groups
+from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
 
 pytestmark = pytest.mark.servers
 

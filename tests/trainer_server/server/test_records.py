@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.support.patience import PATIENCE
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.server.records import Records
 from trainer_server.wire import NotStored
 

@@ -6,14 +6,14 @@ import asyncio
 import time
 from pathlib import Path
 
-from tests.support.ledger_rows import row
+from tests.support.homes.ledger_rows import row
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.server import Server
 from trainer_server.wire import Home
 
 
 def test_completions_go_by_age_and_by_the_size_of_the_ledger(tmp_path: Path, base_model: Path) -> None:
-    engine = "tests.support.letters_engine:make"
+    engine = "tests.support.servers.letters_engine:make"
     for name, settings, left in (
         ("age", {"keep_days": 10.0}, ["new", "9 days"]),
         ("size", {"keep_days": 100.0, "keep_gib": 0.0}, []),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 BODY = {"model": "agent", "messages": [{"role": "user", "content": "say hello"}], "max_tokens": 20}
 

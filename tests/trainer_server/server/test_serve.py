@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.model_directories import installed_vllm
+from tests.support.homes.model_directories import installed_vllm
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.serve import serve
 from trainer_server.wire import ConfigError, EngineError, Home

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.otlp import collecting
 from tests.support.patience import PATIENCE
-from tests.support.processes import processes
+from tests.support.servers.otlp import collecting
+from tests.support.servers.processes import processes
 
 
 @pytest.mark.slow

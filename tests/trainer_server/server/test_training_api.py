@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import ask, finish, groups, version_of
-from tests.support.trainer_server import TrainerServer, trainer_server_on
+from tests.support.homes.jobs import ask, finish, groups, version_of
+from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
 
 
 def test_a_policy_is_created_once(server: TrainerServer) -> None:

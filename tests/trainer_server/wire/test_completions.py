@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.ledger_rows import row
+from tests.support.homes.ledger_rows import row
 from trainer_server.wire import Completion, PrefixDrift, prefix_drift
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from art_langgraph import TrajectoryStore, notices
 from art_langgraph.capture import install, uninstall
-from tests.support.langgraph_server import Remote, make_app
-from tests.support.serving import serving
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.langgraph_server import Remote, make_app
+from tests.support.servers.serving import serving
+from tests.support.servers.trainer_server import TrainerServer
 
 
 @pytest.fixture

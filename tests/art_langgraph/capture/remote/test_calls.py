@@ -11,7 +11,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from art_langgraph import rollout
 from art_langgraph.capture.handover import KEY
 from art_langgraph.capture.remote.calls import attach, is_remote
-from tests.support.langgraph_server import Remote
+from tests.support.servers.langgraph_server import Remote
 
 
 def silent() -> Any:

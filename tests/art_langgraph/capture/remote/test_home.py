@@ -18,9 +18,9 @@ from art_langgraph.capture.remote import home
 from art_langgraph.capture.scope import RemoteCall, Scope
 from art_langgraph.credit import group_refs
 from art_langgraph.loop.pins import PinIgnored
-from tests.support.langgraph_server import BrokenConnection, Remote
 from tests.support.patience import PATIENCE
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.langgraph_server import BrokenConnection, Remote
+from tests.support.servers.trainer_server import TrainerServer
 
 pytestmark = pytest.mark.slow
 

@@ -20,8 +20,8 @@ from art_langgraph.capture.remote.record import RemoteRecords
 from art_langgraph.capture.scope import Scope
 from art_langgraph.trajectory import CompletionCall
 from tests.support.patience import PATIENCE
-from tests.support.serving import serving
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.serving import serving
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire.jsonl import from_json
 
 

@@ -11,7 +11,7 @@ import pytest
 from art_langgraph import Scenario, Trajectory, TrajectoryStore
 from art_langgraph.trajectory import CompletionCall, NodeRun, ToolCall
 from tests.support.cli import art
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 
 
 def at(name: str, started: float, parent: str | None = None, **more: Any) -> dict[str, Any]:

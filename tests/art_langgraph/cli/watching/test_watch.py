@@ -15,8 +15,8 @@ from art_langgraph.cli.watching.target import find_target
 from art_langgraph.cli.watching.top import screen as top_screen
 from art_langgraph.cli.watching.watch import screen as watch_screen
 from tests.support.cli import art
-from tests.support.jobs import groups
-from tests.support.trainer_server import TrainerServer
+from tests.support.homes.jobs import groups
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError, GroupRef, GRPOConfig
 
 

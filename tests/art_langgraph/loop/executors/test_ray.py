@@ -20,9 +20,9 @@ from art_langgraph import RayExecutor, Trajectory, TrajectoryStore, gather, roll
 from benchmarks.stress.books import rows_of
 from testbed.link import Namespace
 from testbed.server_process import KEY
-from tests.support.machines import line, server_at
 from tests.support.patience import PATIENCE
-from tests.support.ray_cluster import CPUS, kill_machine, ray_cluster
+from tests.support.ray.cluster import CPUS, kill_machine, ray_cluster
+from tests.support.servers.machines import line, server_at
 from trainer_server.wire import CompletionStatus, ConfigError, Home
 
 
@@ -94,7 +94,7 @@ def story(base_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
         }  # fmt: skip
         store = directory / "runs.sqlite"
         program = subprocess.Popen(
-            [*link.near.prefix, cluster.python, "-m", "tests.support.ray_driver", place, store],
+            [*link.near.prefix, cluster.python, "-m", "tests.support.ray.driver", place, store],
             env=environment, stdout=subprocess.PIPE, stderr=log.open("w"), text=True,
         )  # fmt: skip
         assert program.stdout is not None

@@ -31,8 +31,8 @@ from art_langgraph.loop.sampling.curriculum import Curriculum
 from art_langgraph.loop.sampling.dead_groups import groups_by_version
 from art_langgraph.loop.watch.record import StepRecord
 from tests.support import killed_training
-from tests.support.groups import group
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.groups import group
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 SCENARIOS = [

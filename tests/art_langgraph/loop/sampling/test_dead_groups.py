@@ -8,7 +8,7 @@ import pytest
 
 from art_langgraph import Scenario, TrajectoryGroup, dead_groups
 from art_langgraph.loop.sampling.dead_groups import groups_by_version
-from tests.support.groups import group, run
+from tests.support.runs.groups import group, run
 
 
 def named(name: str, *rewards: float | None, **fields: object) -> TrajectoryGroup:

@@ -9,7 +9,7 @@ import pytest
 from art_langgraph import Exploration, Scenario, TrajectoryGroup
 from art_langgraph.loop.sampling.exploration import Explorer
 from art_langgraph.loop.sampling.informative import informative
-from tests.support.groups import group
+from tests.support.runs.groups import group
 from trainer_server.wire import ConfigError
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from art_langgraph import Scenario, TrajectoryGroup
 from art_langgraph.loop.sampling.informative import add_informative, informative
-from tests.support.groups import group
+from tests.support.runs.groups import group
 
 
 @pytest.mark.parametrize(

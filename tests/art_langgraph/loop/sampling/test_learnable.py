@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art_langgraph import LearnableSampler, Scenario
-from tests.support.groups import group
+from tests.support.runs.groups import group
 from trainer_server.wire import ConfigError
 
 SCENARIOS = [Scenario(id=f"s{at}", input=f"{at}") for at in range(12)]

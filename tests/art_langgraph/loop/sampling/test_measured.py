@@ -8,7 +8,7 @@ import pytest
 
 from art_langgraph import Scenario, TrajectoryGroup, TrajectoryStore
 from art_langgraph.loop.sampling.measured import at_temperature, ready_groups, stored_groups
-from tests.support.groups import group, run
+from tests.support.runs.groups import group, run
 
 A, B = Scenario(id="a", input="a"), Scenario(id="b", input="b")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from art_langgraph import TrajectoryGroup
 from art_langgraph.loop.sampling.outcomes import UNSCORED, Outcome, Outcomes, chance, drawn_chance, outcomes_of
-from tests.support.groups import group, run
+from tests.support.runs.groups import group, run
 
 WEIGHTS = st.dictionaries(
     st.sampled_from([UNSCORED, (("run", 0.0),), (("run", 1.0),), (("run", 0.5),)]), st.floats(0.01, 50), max_size=4

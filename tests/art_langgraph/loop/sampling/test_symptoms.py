@@ -9,7 +9,7 @@ import pytest
 from art_langgraph import Trajectory
 from art_langgraph.loop.sampling.symptoms import Known, Symptom, symptoms_of
 from art_langgraph.trajectory import ToolCall
-from tests.support.groups import run
+from tests.support.runs.groups import run
 
 
 def tool(name: str, *, is_error: bool = False, result: str = "found", at: int = 0) -> ToolCall:

@@ -10,7 +10,7 @@ import pytest
 from art_langgraph import AlarmRules, Scenario, StepRecord, StepResult, Trajectory, TrajectoryGroup
 from art_langgraph.loop.watch.alarm_rules import AlarmLog
 from art_langgraph.loop.watch.signals import Signals
-from tests.support.evaluations import evaluation
+from tests.support.runs.evaluations import evaluation
 from trainer_server.wire import ConfigError
 
 RULES = AlarmRules(window=2)

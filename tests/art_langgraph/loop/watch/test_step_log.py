@@ -13,8 +13,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, HeldOut, StepRecord, TrainerClient, train
 from tests.support.patience import PATIENCE
-from tests.support.trackers import Hanging, Raising, Remembering
-from tests.support.trainer_server import TrainerServer
+from tests.support.runs.trackers import Hanging, Raising, Remembering
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 from trainer_server.wire.trackers import tracking
 

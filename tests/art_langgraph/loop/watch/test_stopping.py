@@ -9,7 +9,7 @@ import pytest
 
 from art_langgraph import Evaluation, Plateau, StepRecord, StepResult, TargetReached, TimeBudget, TokenBudget
 from art_langgraph.loop.watch.stopping import StopRule, check_rules, reason_of
-from tests.support.evaluations import evaluation
+from tests.support.runs.evaluations import evaluation
 from trainer_server.wire import ConfigError
 
 

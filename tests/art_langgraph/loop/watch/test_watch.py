@@ -27,7 +27,7 @@ from art_langgraph import (
     evaluate,
     train,
 )
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
 SKILL = {0: 2, 1: 7, 2: 9, 3: 9, 4: 3, 5: 9}

@@ -14,7 +14,7 @@ from art_mcp.client.result import CallResult
 from art_mcp.scenarios.plan import Plan, Step
 from tests.support.mcp.commands import MOODY
 from tests.support.mcp.graphs import calling
-from tests.support.serving import serving
+from tests.support.servers.serving import serving
 from trainer_server.wire import MCPError
 
 

@@ -11,7 +11,7 @@ from art_langgraph import LLM
 from art_mcp import MCPScenario
 from art_mcp.scenarios.plan import Plan, Step
 from art_mcp.scenarios.writing.paraphrase import exact, paraphrased, survives
-from tests.support.judge_app import Fault, endpoint
+from tests.support.servers.judge_app import Fault, endpoint
 
 PRICE = MCPScenario.make(
     "What does it-7 cost?",

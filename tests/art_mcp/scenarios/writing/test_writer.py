@@ -11,11 +11,11 @@ import pytest
 from art_langgraph import LLM, LLMError
 from art_mcp import Catalog, generate_scenarios
 from art_mcp.scenarios.writing.proposals import Proposal, unfit, unsaid
-from tests.support.chat_models import Answering
-from tests.support.judge_app import Endpoint, Fault, endpoint
 from tests.support.mcp.commands import SHELF
 from tests.support.mcp.shelf_server import BOOKS
-from tests.support.serving import serving
+from tests.support.runs.chat_models import Answering
+from tests.support.servers.judge_app import Endpoint, Fault, endpoint
+from tests.support.servers.serving import serving
 
 pytestmark = pytest.mark.slow
 

@@ -23,8 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from testbed.engine_app import make_app
 from tests.support.engine_plugin import engine_plugin
 from tests.support.fuzzing import json_values, spoiled, thorough
-from tests.support.serving import serving
-from tests.support.versions import publish
+from tests.support.homes.versions import publish
+from tests.support.servers.serving import serving
 from trainer_server.engines.adapter_files import FILES, adapter_files
 from trainer_server.policies.store import AdapterStore
 from trainer_server.server.access.tokens import Scope as TokenScope

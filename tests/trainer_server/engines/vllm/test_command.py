@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
-from tests.support.model_directories import installed_vllm, model_directory
+from tests.support.homes.model_directories import installed_vllm, model_directory
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import IN_ENGINE, child_environment, command, environment
 from trainer_server.engines.vllm.install import directory, engine_python, status

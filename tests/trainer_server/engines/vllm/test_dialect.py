@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from testbed.engine_app import make_app
 from tests.support.patience import PATIENCE
-from tests.support.serving import serving
+from tests.support.servers.serving import serving
 from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, RequestRefused
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.engines.vllm.dialect import Health, VLLMClient

@@ -23,8 +23,8 @@ from starlette.routing import Route
 
 from testbed.engine_app import make_app
 from testbed.engine_stand_in import install_stand_in
-from tests.support.model_directories import model_directory
-from tests.support.serving import serving
+from tests.support.homes.model_directories import model_directory
+from tests.support.servers.serving import serving
 from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm import engine as module

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tests.support.engine_plugin import engine_plugin
-from tests.support.serving import serving
+from tests.support.servers.serving import serving
 
 
 async def yes(_request: Request) -> Response:

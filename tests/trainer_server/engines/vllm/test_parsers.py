@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.model_directories import TOOLS_SHOWN, VLLM, installed_vllm, model_directory
+from tests.support.homes.model_directories import TOOLS_SHOWN, VLLM, installed_vllm, model_directory
 from trainer_server.engines.model_files import ModelFiles
 from trainer_server.engines.vllm.parser_table import FAMILIES
 from trainer_server.engines.vllm.parsers import argument, check_parser_names, choose_parsers, parsers_of

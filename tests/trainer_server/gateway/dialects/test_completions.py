@@ -11,8 +11,8 @@ from openai import AsyncOpenAI
 from openai.types import Completion
 
 from testbed.engine_app import UNIFORM
-from tests.support.jobs import finish
-from tests.support.trainer_server import TOKEN, TrainerServer, row
+from tests.support.homes.jobs import finish
+from tests.support.servers.trainer_server import TOKEN, TrainerServer, row
 from trainer_server.wire.completions import ledger_id
 
 

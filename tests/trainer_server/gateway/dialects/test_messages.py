@@ -15,7 +15,7 @@ from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from tests.support.patience import PATIENCE
-from tests.support.trainer_server import TOKEN, TrainerServer, row
+from tests.support.servers.trainer_server import TOKEN, TrainerServer, row
 from trainer_server.wire.completions import ledger_id
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)

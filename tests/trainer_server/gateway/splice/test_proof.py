@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.templates import DEEPSEEK, HERMES, LLAMA, THINKING, Message, Template, decode, encode
+from tests.support.homes.templates import DEEPSEEK, HERMES, LLAMA, THINKING, Message, Template, decode, encode
 from trainer_server.gateway.splice.proof import splice
 from trainer_server.gateway.splice.turns import Match, Turn
 from trainer_server.wire import Continuation

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from testbed.engine_app import END
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.gateway.splice.splicer import SpliceMode, Splicer
 from trainer_server.wire import Completion, PrefixDrift, prefix_drift
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from tests.support.postgres import PASSWORD, PostgresServer
+from tests.support.servers.postgres import PASSWORD, PostgresServer
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.support.patience import PATIENCE
-from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.servers.postgres import PostgresServer, postgres_server
 from trainer_server.ledger.postgres import Election
 from trainer_server.ledger.postgres import election as module
 

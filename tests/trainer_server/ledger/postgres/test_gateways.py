@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import psycopg
 import pytest
 
-from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.servers.postgres import PostgresServer, postgres_server
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.postgres import asking, gateways, postgres_fleet
 from trainer_server.ledger.storage.fleet import Claim, Fleet

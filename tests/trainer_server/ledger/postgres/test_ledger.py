@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.support.ledger_rows import row
-from tests.support.ledger_tests import LedgerTests, Place, Writing, changed
-from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.homes.ledger_rows import row
+from tests.support.homes.ledger_tests import LedgerTests, Place, Writing, changed
+from tests.support.servers.postgres import PostgresServer, postgres_server
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.postgres import PostgresLedger
 from trainer_server.ledger.postgres import ledger as module

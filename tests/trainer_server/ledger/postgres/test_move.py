@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.support.cli import art
-from tests.support.ledger_rows import row
+from tests.support.homes.ledger_rows import row
 from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger
 from trainer_server.ledger.postgres.move import move, put_away
 from trainer_server.ledger.rollouts import RolloutBook

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.home_files import files_with
-from tests.support.ledger_rows import row
-from tests.support.ledger_tests import LedgerTests, Place
+from tests.support.homes.files import files_with
+from tests.support.homes.ledger_rows import row
+from tests.support.homes.ledger_tests import LedgerTests, Place
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.sqlite import SQLiteLedger
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tests.support.versions import publish
+from tests.support.homes.versions import publish
 from trainer_server.server.access.audit import AuditLog
 from trainer_server.server.access.tokens import Scope, TokenBook
 from trainer_server.server.app import create_app
@@ -27,7 +27,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 @pytest.fixture(scope="module")
 def http(home: Home, base_model: Path) -> Iterator[TestClient]:
     """A server with the policy `p`. Its trainer is not started: jobs stay queued."""
-    app = create_app(ServerConfig(home, model=str(base_model), engine="tests.support.letters_engine:make"), "key")
+    config = ServerConfig(home, model=str(base_model), engine="tests.support.servers.letters_engine:make")
+    app = create_app(config, "key")
     server = app.state.server
     server.store.register(PolicySpec(name="p"), server.identity.base.name, server.fingerprint)
     publish(server.store, "p", 0)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.support.clock import Clock
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.quotas import Quotas
 from trainer_server.server.access.tokens import Scope, Token, TokenBook

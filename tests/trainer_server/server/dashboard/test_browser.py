@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
-from tests.support.watched import make_runs
+from tests.support.runs.watched import make_runs
+from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.support.ledger_rows import row
-from tests.support.other_ledger import LinesLedger
+from tests.support.homes.ledger_rows import row
+from tests.support.homes.other_ledger import LinesLedger
 from trainer_server.jobs.board import JobBoard
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.run_book import RunBook

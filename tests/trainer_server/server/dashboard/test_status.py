@@ -8,8 +8,8 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from tests.support.jobs import step
-from tests.support.trainer_server import TrainerServer
+from tests.support.homes.jobs import step
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Home
@@ -60,7 +60,7 @@ def test_a_trace_is_read_back_by_the_rollout_and_by_the_trajectory(server: Train
 
 
 def test_each_problem_has_a_remedy(tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.letters_engine:make")
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.servers.letters_engine:make")
     app = create_app(config, "token")
     server = app.state.server
     server.failure = "EngineError: no disk"

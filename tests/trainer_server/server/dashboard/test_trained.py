@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ledger_rows import row
+from tests.support.homes.ledger_rows import row
 from trainer_server.jobs.board import JobBoard
 from trainer_server.ledger.step_tokens import CompletionInStep, LeftOut, StepTokens, write_step_tokens
 from trainer_server.server.dashboard.tokens import shade, shown_tokens

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.dashboard.sources import Sources
@@ -226,7 +226,7 @@ def test_changes_are_sent_while_a_page_is_open(server: TrainerServer, browser: h
 
 
 async def test_an_open_page_does_not_hold_up_the_end_of_the_server(tmp_path: Path, base_model: Path) -> None:
-    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.letters_engine:make")
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.servers.letters_engine:make")
     app = create_app(config, TOKEN)
     stream = _changes(Request({"type": "http"}), Sources(app.state.server))
     assert await anext(stream) == "retry: 3000\n\n"

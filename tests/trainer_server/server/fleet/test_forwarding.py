@@ -16,7 +16,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from tests.support.serving import serving
+from tests.support.servers.serving import serving
 from trainer_server.ledger.base import LedgerError
 from trainer_server.server.access.scopes import RULES, answered_anywhere
 from trainer_server.server.fleet import forwarding

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import answers, finish, groups, step
-from tests.support.trainer_server import TrainerServer, trainer_server_on
+from tests.support.homes.jobs import answers, finish, groups, step
+from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
 
 
 @pytest.mark.slow

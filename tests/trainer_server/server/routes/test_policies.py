@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from art_langgraph import TrainerClient
-from tests.support.jobs import answers, ask, step, version_of
-from tests.support.trainer_server import TOKEN, TrainerServer, trainer_server_on
+from tests.support.homes.jobs import answers, ask, step, version_of
+from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
 from trainer_server.jobs import supervisor
 from trainer_server.server.routes import policies
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from art_langgraph.trajectory import CompletionCall, ToolCall, Trajectory
-from tests.support.trainer_server import TrainerServer, trainer_server_on
+from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
 from trainer_server.wire import RolloutCompletion, RolloutRecord, RolloutToolCall
 
 

@@ -10,8 +10,8 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.types import Message
 
-from tests.support.trainer_server import TrainerServer
-from tests.support.versions import publish
+from tests.support.homes.versions import publish
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.policies.export import Export
 from trainer_server.policies.store import AdapterStore
 from trainer_server.server.app import create_app
@@ -91,7 +91,7 @@ async def test_an_export_is_deleted_when_its_request_is_cancelled(export: Export
 def test_what_happens_to_a_version_meanwhile_is_said(
     tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = "tests.support.letters_engine:make"
+    engine = "tests.support.servers.letters_engine:make"
     app = create_app(ServerConfig(Home(tmp_path), model=str(base_model), engine=engine), "token")
     server = app.state.server
     server.store.register(PolicySpec(name="p"), server.identity.base.name)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.support.losses import REINFORCE
-from tests.support.trainer_server import trainer_server_on
+from tests.support.servers.trainer_server import trainer_server_on
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.jobs.supervisor import TrainerSettings, command
 from trainer_server.policies.store import OPTIMIZER

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.support.patience import PATIENCE
-from tests.support.trackers import tracked
+from tests.support.runs.trackers import tracked
 from trainer_server.wire.trackers import JSONLTracker, Tracking
 
 

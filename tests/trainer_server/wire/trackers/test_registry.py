@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.trackers import Remembering
+from tests.support.runs.trackers import Remembering
 from trainer_server.wire import ConfigError
 from trainer_server.wire.trackers import JSONLTracker, Tracker, make_trackers, named_by
 
 
 def test_names_places_and_objects_give_trackers() -> None:
     mine = Remembering()
-    made = make_trackers(["jsonl", "tests.support.trackers:Raising", mine, Remembering(), "jsonl"])
-    assert [name for name, _ in made] == ["jsonl", "tests.support.trackers:Raising", "Remembering", "Remembering-2"]
+    raising = "tests.support.runs.trackers:Raising"
+    made = make_trackers(["jsonl", raising, mine, Remembering(), "jsonl"])
+    assert [name for name, _ in made] == ["jsonl", raising, "Remembering", "Remembering-2"]
     assert isinstance(made[0][1], JSONLTracker)
     assert made[2][1] is mine
 
@@ -30,9 +31,9 @@ def test_the_environment_names_trackers() -> None:
     [
         ("wandbb", "--tracker wandbb: there is jsonl, mlflow, tensorboard, trackio, wandb; name another as module"),
         ("no.such.module:Tracker", "no.such.module cannot be imported"),
-        ("tests.support.trackers:NoSuch", "has no function 'NoSuch' that makes a tracker"),
-        ("tests.support.trackers:a_run", "Trajectory has no finish, log, start"),
-        ("tests.support.trackers:tracked", "it cannot be made: TypeError: tracked() missing 1 required"),
+        ("tests.support.runs.trackers:NoSuch", "has no function 'NoSuch' that makes a tracker"),
+        ("tests.support.runs.trackers:a_run", "Trajectory has no finish, log, start"),
+        ("tests.support.runs.trackers:tracked", "it cannot be made: TypeError: tracked() missing 1 required"),
     ],
 )
 def test_a_tracker_that_cannot_be_made_is_named_with_the_reason(wanted: str, message: str) -> None:

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from tests.support.patience import PATIENCE
-from tests.support.trackers import Hanging, Raising, Remembering, Unreachable, tracked
+from tests.support.runs.trackers import Hanging, Raising, Remembering, Unreachable, tracked
 from trainer_server.wire.trackers import Tracking
 
 

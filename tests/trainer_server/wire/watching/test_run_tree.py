@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.ledger_rows import row
+from tests.support.homes.ledger_rows import row
 from trainer_server.wire import RunTrace
 from trainer_server.wire.watching.run_tree import CallItem, Item, NodeItem, calls, tree
 

@@ -19,7 +19,7 @@ from testbed.environments import environment
 from testbed.link import Link, Namespace
 from tests.support.patience import PATIENCE
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXTRA = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["ray"]
 PORT = 6379
 CPUS = 1

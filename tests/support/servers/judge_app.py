@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tests.support.serving import serving
+from tests.support.servers.serving import serving
 
 
 @dataclass(frozen=True, slots=True)

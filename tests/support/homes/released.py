@@ -1,6 +1,6 @@
-"""Homes as releases left them: SQL and JSON in `tests/support/old_homes/RELEASE`, for tests that open them.
+"""Homes as releases left them: SQL and JSON in `tests/support/homes/old_homes/RELEASE`, for tests that open them.
 
-    python -m tests.support.homes tests/support/old_homes/0.2.0
+    python -m tests.support.homes.released tests/support/homes/old_homes/0.2.0
 
 writes the home of a release that changes what is on disk: run it before the change. What it wrote never changes again.
 """
@@ -25,8 +25,8 @@ from art_langgraph.auto_pilot.state import Entry, State
 from art_langgraph.auto_pilot.state_store import StateStore
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import CompletionCall
-from tests.support.ledger_rows import row
-from tests.support.versions import publish
+from tests.support.homes.ledger_rows import row
+from tests.support.homes.versions import publish
 from trainer_server.ledger.draws import Draws
 from trainer_server.ledger.rollouts import RolloutBook
 from trainer_server.ledger.run_book import RunBook, SentReference

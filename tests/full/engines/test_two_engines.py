@@ -21,7 +21,7 @@ from art_examples.quickstart.server_process import trainer_server
 
 from art_langgraph import TrainerClient
 from tests.support.patience import PATIENCE
-from tests.support.real_server import Real, gap
+from tests.support.servers.real_server import Real, gap
 from trainer_server.engines.served_model import EMBEDDED, resolve
 from trainer_server.engines.vllm.command import command, environment, free_port
 from trainer_server.wire import Completion, Connection, Home

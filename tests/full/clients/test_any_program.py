@@ -10,7 +10,7 @@ import pytest
 
 from art_langgraph import TrainerClient, evaluate
 from tests.support.cli import art
-from tests.support.real_server import Real, gap
+from tests.support.servers.real_server import Real, gap
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]
 

@@ -1,4 +1,4 @@
-"""Functions that redact texts, as users write them: `--redact tests.support.redactions:digits`."""
+"""Functions that redact texts, as users write them: `--redact tests.support.homes.redactions:digits`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A ledger that is defined outside the packages: lines of JSON. `--ledger tests.support.other_ledger:open_lines`."""
+"""A ledger that is defined outside the packages: lines of JSON.
+
+It is taken by `--ledger tests.support.homes.other_ledger:open_lines`.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tests.support.serving import serving
+from tests.support.servers.serving import serving
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The program that runs rollouts on a Ray cluster: `python -m tests.support.ray_driver PLACE STORE`.
+"""The program that runs rollouts on a Ray cluster: `python -m tests.support.ray.driver PLACE STORE`.
 
 It goes through stages, and prints a line of JSON about each. Between them it waits for the test where that has
 something to do to the cluster.
@@ -20,7 +20,7 @@ import ray
 
 from art_langgraph import ChatART, RayExecutor, Scenario, TrainerClient, Trajectory, TrajectoryStore, gather, rollout
 from tests.support.patience import PATIENCE
-from tests.support.ray_graphs import broken, two_calls
+from tests.support.ray.graphs import broken, two_calls
 from trainer_server.wire import ConfigError
 
 BEGAN = time.monotonic()

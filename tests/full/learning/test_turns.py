@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from art_langgraph import TrainerClient
-from tests.support.real_server import Real, gap
+from tests.support.servers.real_server import Real, gap
 from trainer_server.wire import Completion, prefix_drift
 
 pytestmark = pytest.mark.vllm

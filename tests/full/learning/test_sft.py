@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from art_langgraph import SFTConfig, TrainerClient
-from tests.support.real_server import Real
+from tests.support.servers.real_server import Real
 from trainer_server.engines.served_model import EMBEDDED, ensure_embedded
 from trainer_server.jobs.board import JobBoard
 from trainer_server.wire import Completion

@@ -9,7 +9,7 @@ import pytest
 from art_langgraph import GRPOConfig, TrainerClient, Trajectory, TrajectoryGroup
 from tests.support.frameworks.run_agent import run_agent
 from tests.support.frameworks.table import FRAMEWORKS, QUESTION, Framework
-from tests.support.real_server import Real
+from tests.support.servers.real_server import Real
 from trainer_server.wire import CompletionStatus
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]

@@ -11,7 +11,7 @@ import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, Distillation, GRPOConfig, TrainerClient, Trajectory, train
-from tests.support.real_server import Real
+from tests.support.servers.real_server import Real
 from trainer_server.engines.served_model import EMBEDDED
 from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.engines.vllm.teacher import VLLMTeacher

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.environments import environment
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 OLDEST = (
     "langchain-core==1.0.0", "langchain-openai==1.0.0", "langchain==1.0.0", "langgraph==1.0.0",
     "langgraph-prebuilt==1.0.0",  # later ones need a later langgraph, and do not say so

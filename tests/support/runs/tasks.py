@@ -19,7 +19,7 @@ from pydantic import Field
 
 from art_langgraph import Conversation, Scenario, TrainerClient, Trajectory
 from art_langgraph.rewards import score
-from tests.support.trainer_server import TOKEN, TrainerServer
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 
 class Scripted(BaseChatModel):

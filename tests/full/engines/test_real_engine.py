@@ -23,7 +23,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, gather
 from tests.support.patience import PATIENCE
-from tests.support.real_server import Real, gap
+from tests.support.servers.real_server import Real, gap
 from trainer_server.engines.served_model import EMBEDDED
 from trainer_server.engines.vllm.parser_table import FAMILIES, THOUGHTS
 from trainer_server.engines.vllm.registry import registry

@@ -1,6 +1,6 @@
 """Tracks a training of two steps, and one more step when it goes on. A program, for environments with the libraries.
 
-`python -m tests.support.track_steps TRACKER HOME`: prints what was said, and how many calls were lost, as JSON.
+`python -m tests.support.runs.track_steps TRACKER HOME`: prints what was said, and how many calls were lost, as JSON.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from art_langgraph.trackers import CLIENT_TRACKERS
 from tests.support.patience import PATIENCE
-from tests.support.trackers import a_run, tracked
+from tests.support.runs.trackers import a_run, tracked
 from trainer_server.wire.trackers import Tracking, make_trackers
 
 

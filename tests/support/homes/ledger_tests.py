@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.ledger_rows import row
+from tests.support.homes.ledger_rows import row
 from trainer_server.ledger.base import ErasesCompletions, Ledger, LedgerError, ListsCompletions
 from trainer_server.ledger.registry import open_ledger
 from trainer_server.wire import Completion, CompletionStatus, Home
@@ -249,7 +249,7 @@ class LedgerTests:
 
 _WRITER = """
 import asyncio, os, pathlib, sys
-from tests.support.ledger_rows import row
+from tests.support.homes.ledger_rows import row
 from trainer_server.ledger.registry import open_ledger
 from trainer_server.wire import Home
 

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from art_langgraph import TrajectoryStore
 from art_langgraph.messages import plain
-from tests.support.trainer_server import TrainerServer
+from tests.support.servers.trainer_server import TrainerServer
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 
 from art_langgraph import ChatART, TrainerClient
 from art_langgraph.capture.answer import completion_id
-from tests.support.real_server import Real, gap
+from tests.support.servers.real_server import Real, gap
 from trainer_server.wire.completions import ledger_id
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]

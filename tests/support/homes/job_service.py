@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.support.versions import slots_over
+from tests.support.homes.versions import slots_over
 from trainer_server.engines.base import Engine
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.served_model import resolve

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tests.support.serving import serving
+from tests.support.servers.serving import serving
 
 COMMITS = {"main": "a" * 40, "v1": "b" * 40}
 """By branch or tag."""

@@ -1,0 +1,1 @@
+"""What a server keeps in its home: rows, versions, jobs, models, and homes of earlier releases."""

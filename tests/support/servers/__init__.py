@@ -1,0 +1,1 @@
+"""Servers of tests: ours on small engines and on vLLM, `langgraph dev`, PostgreSQL, and what others answer."""
