@@ -129,7 +129,7 @@ async def test_a_teacher_alone_needs_no_rewards(connected: TrainerServer) -> Non
 async def test_a_hint_without_a_server_to_give_it_to_is_refused(
     connected: TrainerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("art_langgraph.loop.rollout.known_servers", list)
+    monkeypatch.setattr("art_langgraph.loop.executors.local.known_servers", list)
     with pytest.raises(ConfigError, match="hints= needs the trainer server"):
         await rollout(graph("hinted"), "left", hints={"hinted": HINT})
 
