@@ -113,11 +113,11 @@ def create_app(config: ServerConfig, token: str, election: Election | None = Non
     app.add_middleware(Metered, quotas=server.quotas)
     app.add_middleware(RolloutPaths)  # the last that is added is the first to be asked
     app.add_middleware(Bodies, most_mib=config.max_body_mib)
-    app.add_middleware(BearerAuth, keys=keys, sessions=sessions)
-    app.add_middleware(Refusals, audit=audit)
     if election is not None:
         leads, leader = (lambda: server.leads), election.address
         app.add_middleware(ToLeader, leads=leads, leader=leader, certificate=config.ssl_certfile)
+    app.add_middleware(BearerAuth, keys=keys, sessions=sessions)
+    app.add_middleware(Refusals, audit=audit)
     app.add_middleware(KnownHosts, hosts=(config.host, *config.allowed_hosts))
     app.add_middleware(Measured, counters=server.counters)
     app.add_middleware(Stopped)

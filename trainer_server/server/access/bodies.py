@@ -39,14 +39,7 @@ class Bodies(Layer):
         more = not (declared.isdecimal() and int(declared) > most)
         too_large = not more
         while more:
-            try:
-                message = await asyncio.wait_for(receive(), BODY_TIMEOUT)
-            except TimeoutError:
-                raise APIError(
-                    408,
-                    f"{len(body)} bytes of the body have come, and none for {BODY_TIMEOUT:g} s: send the request again",
-                    code="body_timeout",
-                ) from None
+            message = await next_part(receive, len(body))
             if message["type"] == "http.disconnect":
                 return
             body += message.get("body", b"")
@@ -65,3 +58,23 @@ class Bodies(Layer):
             return whole.pop() if whole else await receive()
 
         await self.app(scope, read_before, send)
+
+
+async def next_part(receive: Receive, before: int) -> Message:
+    """The next message of a request whose body is not whole yet.
+
+    Args:
+        receive: Of the request.
+        before: Bytes of the body that have come.
+
+    Raises:
+        APIError: 408: nothing came for BODY_TIMEOUT seconds.
+    """
+    try:
+        return await asyncio.wait_for(receive(), BODY_TIMEOUT)
+    except TimeoutError:
+        raise APIError(
+            408,
+            f"{before} bytes of the body have come, and none for {BODY_TIMEOUT:g} s: send the request again",
+            code="body_timeout",
+        ) from None

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import LedgerError
+from trainer_server.server.access.bodies import next_part
 from trainer_server.server.access.layer import Layer
 from trainer_server.server.access.scopes import answered_anywhere
 
@@ -37,7 +38,8 @@ class ToLeader(Layer):
     """Passes requests on to the elected server, while this one is not, but for those that every server answers.
 
     A request is sent again when the elected server dies before it answers: all requests to a trainer server may be
-    repeated. Token, scope and body are checked by the elected server.
+    repeated. It stands behind `BearerAuth`, so that nothing of a request without a token is read or passed on. What the
+    token may do, and the body, are checked by the elected server.
 
     Args:
         app: The application behind it.
@@ -148,13 +150,14 @@ async def _small_body(scope: Scope, receive: Receive) -> bytes | None:
 
 
 async def _parts(receive: Receive) -> AsyncIterator[bytes]:
-    more = True
+    more, before = True, 0
     while more:
-        message = await receive()
+        message = await next_part(receive, before)
         if message["type"] == "http.disconnect":
             raise asyncio.CancelledError
-        more = message.get("more_body", False)
-        yield message.get("body", b"")
+        part, more = message.get("body", b""), message.get("more_body", False)
+        before += len(part)
+        yield part
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -14,13 +14,19 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
+from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
 from trainer_server.ledger.base import LedgerError
+from trainer_server.server.access import bodies
 from trainer_server.server.access.scopes import RULES, answered_anywhere
+from trainer_server.server.app import create_app
+from trainer_server.server.config import ServerConfig
 from trainer_server.server.fleet import forwarding
 from trainer_server.server.fleet.forwarding import ToLeader
+from trainer_server.wire import Home
 
 Leader = Callable[[], str | None]
 
@@ -71,6 +77,38 @@ def test_a_request_is_passed_on_as_it_is(leader: tuple[Told, str]) -> None:
             assert (told["headers"]["authorization"], told["headers"]["host"]) == ("Bearer t", "art.example.com")
         told = http.get("/").json()
         assert told["headers"]["host"] == leader[1].removeprefix("http://"), "an address is that of one server"
+
+
+@pytest.mark.parametrize("size", [9, forwarding._KEPT + 1])
+async def test_a_body_that_stops_coming_is_not_waited_for(
+    leader: tuple[Told, str], monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(bodies, "BODY_TIMEOUT", 0.05)
+    parts: list[dict[str, object]] = [{"type": "http.request", "body": b"[", "more_body": True}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return parts.pop() if parts else await asyncio.Future()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-length", str(size).encode())]
+    scope = {"type": "http", "method": "POST", "path": "/api/policies", "headers": headers, "query_string": b""}
+    async with asyncio.timeout(PATIENCE):
+        await follower(lambda: leader[1])(scope, receive, send)
+    assert sent[0]["status"] == 408
+
+
+def test_without_a_token_nothing_is_passed_on(tmp_path: Path, base_model: Path) -> None:
+    class Nobody:
+        def address(self) -> str:
+            raise AssertionError("the elected server was looked for")
+
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.servers.letters_engine:make")
+    app = create_app(config, "token", election=Nobody())  # type: ignore[arg-type]
+    answer = TestClient(app, base_url="http://127.0.0.1").post("/api/policies", json={"name": "p"})
+    assert answer.status_code == 401
 
 
 def test_what_every_server_answers_goes_nowhere(leader: tuple[Told, str]) -> None:
