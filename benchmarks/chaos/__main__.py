@@ -47,7 +47,7 @@ from benchmarks.chaos.clock import Clock
 from benchmarks.chaos.connections import Flood, half_open
 from benchmarks.chaos.disk import Disk
 from benchmarks.chaos.line import Line
-from benchmarks.chaos.world import POLICY, ROLES, World
+from benchmarks.chaos.world import BACK, POLICY, ROLES, World
 from benchmarks.stress.books import Receipt, balance, rows_of
 from benchmarks.stress.clients import Clients, Speech
 from benchmarks.stress.training import Training
@@ -208,7 +208,13 @@ async def endure(chaos: Chaos) -> dict[str, Any]:
         "flood": chaos.flood,
     }
     happened: dict[str, Any] = {}
-    await world.comes_back()
+    try:
+        await world.comes_back()
+    except TimeoutError:
+        raise SystemExit(
+            f"nothing was answered, or no step was made, in the first {BACK:.0f} s: ask for fewer --rollouts than "
+            f"{options.rollouts}, or end what runs beside this"
+        ) from None
     for name, phase in phases.items():
         try:
             happened[name] = {**await phase(), "back_after_seconds": await world.comes_back()}
