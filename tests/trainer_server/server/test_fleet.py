@@ -17,7 +17,9 @@ import psutil
 import psycopg
 import pytest
 
-from tests.support.homes.jobs import answers, ask, finish, groups, step
+from testbed.engine_stand_in import install_stand_in
+from testbed.server_process import ServerProcess
+from tests.support.homes.jobs import answers, ask, finish, groups, step, version_of
 from tests.support.patience import PATIENCE
 from tests.support.servers.postgres import PASSWORD, PostgresServer, postgres_server
 from tests.support.servers.processes import Processes, processes
@@ -55,6 +57,42 @@ def test_a_step_is_trained_through_postgres_and_its_runs_are_listed(
         assert http.get(f"/api/completions/{completion}").status_code == 404
     assert not server.home.ledger.exists()
     assert not server.home.rollouts.exists()
+
+
+@pytest.mark.slow
+def test_a_standby_that_would_start_its_own_engine_waits_until_the_first_one_ends(
+    tmp_path: Path, base_model: Path, postgres_url: str
+) -> None:
+    install_stand_in(tmp_path / "cache")
+    environment = {"ART_CACHE": str(tmp_path / "cache"), "ART_LEDGER": postgres_url}
+    first, second = (
+        ServerProcess(tmp_path / "home", base_model, environment=environment, options=options)
+        for options in ((), ("--standby",))
+    )
+    second.log = tmp_path / "second.log"
+    try:
+        first.start()
+        first.until_ready()
+        with httpx.Client(base_url=first.url, headers=first.headers, timeout=PATIENCE) as http:
+            assert http.post("/api/policies", json={"name": "p"}).status_code == 201
+            completion = ask(http, "say a", rollout="ro-1")
+        second.start()
+        until(lambda: "on standby" in said(second))
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{second.url}/health")
+        assert second.running, said(second)
+        first.kill()
+        second.until_ready()
+        with httpx.Client(base_url=second.url, headers=second.headers, timeout=PATIENCE) as http:
+            assert version_of(http, completion) == 0
+            assert answers(http, "p", **{"X-ART-Rollout": "ro-1"}) == "p@0"
+    finally:
+        for server in (first, second):
+            server.kill()
+
+
+def said(server: ServerProcess) -> str:
+    return server.log.read_text() if server.log.exists() else ""
 
 
 @pytest.fixture(scope="module")
