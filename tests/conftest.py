@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,9 @@ from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_s
 
 hypothesis.settings.register_profile("project", deadline=None, derandomize=not CHANCE)  # no test is timed
 hypothesis.settings.load_profile("project")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored, also by what tests start
 
 gc.disable()  # while modules are imported, which stay: that is a quarter of the time of the collection
 
