@@ -28,7 +28,7 @@ from art_langgraph.capture.release import release
 from art_langgraph.capture.remote.outbox import Outbox
 from art_langgraph.capture.scope import Scope, enclosing_run, explicit
 from art_langgraph.capture.writer import Writer
-from art_langgraph.client.reports import report
+from art_langgraph.client import reports
 from art_langgraph.notices import warn_once
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import CompletionCall
@@ -202,7 +202,7 @@ class _ProcessHandler(BaseCallbackHandler):
         if asked and self.writer:  # a chain that asked no model, and no person, is no run of an agent
             self.writer.finished(trajectory)
             if not root.taken_up:  # the rollout that waits for it reports all of its parts
-                report(trajectory, root.handler.scope.servers)
+                reports.report(trajectory, root.handler.scope.servers)
         self.outbox.ended(root.handler.scope, trajectory)
 
 

@@ -23,7 +23,7 @@ from tests.support.servers.dev_server import Dev, langgraph_dev
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 pytestmark = pytest.mark.slow
-SHAPES = SUPPORT / "dev_graphs.py"
+SHAPES = SUPPORT / "runs" / "dev_graphs.py"
 NAMES = ("agent", "fan", "nested", "person", "retried", "handoff", "functional", "broken")
 CHATS = ("chat", "taught", "scored", "replayed", "measured")
 """Graphs that ask one question, each on a policy of its own name: one for each test."""

@@ -40,6 +40,21 @@ def test_every_public_name_can_be_imported() -> None:
         art_langgraph.nothing  # noqa: B018
 
 
+@pytest.mark.slow
+def test_every_public_name_can_be_the_first_that_is_imported() -> None:
+    """Each in a process of its own, forked after the packages of others are loaded."""
+    code = """
+import os, httpx, langchain_openai, langgraph.graph, mcp
+import art_langgraph
+for name in art_langgraph.__all__:
+    if not os.fork():
+        getattr(art_langgraph, name)
+        os._exit(0)
+    assert os.wait()[1] == 0, name
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_no_module_has_the_name_of_a_public_name() -> None:
     """It would take the name's place as soon as somebody imports it."""
     modules = {path.stem for path in Path(art_langgraph.__file__).parent.iterdir()}
