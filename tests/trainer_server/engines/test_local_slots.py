@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from testbed.engine_app import make_app
 from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
+from tests.support.slot_requests import SlotRequests
 from trainer_server.engines.base import Engine, EngineSettings
 from trainer_server.engines.local_slots import LocalSlots
 from trainer_server.engines.pool import Engines
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.slow
 A, B, C, D = ("a", 0), ("b", 0), ("c", 0), ("d", 0)
 
 
-class Case:
+class Case(SlotRequests):
     """Slots over an engine, and adapters a, b, c, d on disk."""
 
     def __init__(self, root: Path, engine: Engine, state: dict[str, Any], wait: float) -> None:
@@ -59,21 +60,6 @@ class Case:
         """Loads a version and makes its policy's name mean it."""
         async with self.slots.use(key):
             self.names.serve(key)
-
-    async def touch(self, *keys: Key) -> None:
-        for key in keys:
-            async with self.slots.use(key):
-                pass
-
-    def hold(self, key: Key) -> tuple[asyncio.Event, asyncio.Task[None]]:
-        """A request that lasts until the event is set."""
-        end = asyncio.Event()
-
-        async def request() -> None:
-            async with self.slots.use(key):
-                await end.wait()
-
-        return end, asyncio.create_task(request())
 
 
 @asynccontextmanager

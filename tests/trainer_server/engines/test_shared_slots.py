@@ -14,11 +14,12 @@ from safetensors.numpy import save_file
 from testbed.engine_app import make_app
 from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
+from tests.support.slot_requests import SlotRequests
 from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.shared_slots import SharedSlots
-from trainer_server.engines.slots import Key, NoFreeSlot
+from trainer_server.engines.slots import NoFreeSlot
 from trainer_server.engines.vllm.engine import VLLMEngine
 from trainer_server.ledger.postgres import postgres_fleet
 from trainer_server.ledger.storage.fleet import Fleet
@@ -30,26 +31,11 @@ pytestmark = pytest.mark.slow
 A, B, C = ("a", 0), ("b", 0), ("c", 0)
 
 
-class Server:
+class Server(SlotRequests):
     """What one server has: slots, and the engine as it sees it."""
 
     def __init__(self, slots: SharedSlots, engine: VLLMEngine, fleet: Fleet) -> None:
         self.slots, self.engine, self.fleet = slots, engine, fleet
-
-    async def touch(self, *keys: Key) -> None:
-        for key in keys:
-            async with self.slots.use(key):
-                pass
-
-    def hold(self, key: Key) -> tuple[asyncio.Event, asyncio.Task[None]]:
-        """A request that lasts until the event is set."""
-        end = asyncio.Event()
-
-        async def request() -> None:
-            async with self.slots.use(key):
-                await end.wait()
-
-        return end, asyncio.create_task(request())
 
 
 @asynccontextmanager
