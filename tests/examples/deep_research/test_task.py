@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from art_examples.deep_research.agent import MAX_SEARCHES, PLANNER, SEARCHER, WRITER
 from art_examples.deep_research.corpus import Question, draw, facts
 from art_examples.deep_research.task import deep_research, demonstrations, reward, scenario, success
+from art_examples.learning.task import Task
 
 from art_langgraph import ChatART, TrainerClient, Trajectory, rollout
 from art_langgraph.credit import group_refs
@@ -22,6 +26,7 @@ QUESTION = Question(f"Name the exports of {FIRST} and {SECOND}.", "exports", WAN
 PLAN = f"exports of {FIRST}; exports of {SECOND}"
 REPORT = "; ".join(f"{island}: {value}" for island, value in WANTED.items())
 ONE, TWO = WANTED.values()
+QUESTIONS = [draw(random.Random(seed), held_out=False) for seed in range(2)]
 
 
 async def played(*said: str) -> tuple[Trajectory, Scripted]:
@@ -96,14 +101,19 @@ async def test_each_searcher_has_a_reward_of_its_own(connected: TrainerServer) -
     assert len(places) == 4
 
 
+@asynccontextmanager
+async def about_two_questions(seed: int) -> AsyncIterator[Task]:
+    async with deep_research(seed) as task:
+        yield replace(task, training=[scenario(question) for question in QUESTIONS])
+
+
 @pytest.mark.slow
 async def test_two_steps_train_it(connected: TrainerServer) -> None:
-    questions = [draw(random.Random(seed), held_out=False) for seed in range(20)]
-    texts = [shown.messages[-1]["content"] for question in questions for shown in demonstrations(question)]
-    learned = await learned_in_two_steps(deep_research, "deep-research", connected, texts)
+    """The model says what is right in one of two questions, so that some nodes of some runs are right."""
+    texts = [shown.messages[-1]["content"] for question in QUESTIONS for shown in demonstrations(question)]
+    learned = await learned_in_two_steps(about_two_questions, "deep-research", connected, texts)
     assert len(learned.rewards) == 2
-    if any(learned.rewards):  # the model answers by chance, and now and then no run is right
-        assert learned.skipped < 2
-        assert learned.tokens["training"] > 0
+    assert learned.skipped < 2
+    assert learned.tokens["training"] > 0
     assert learned.after is not None
     assert learned.after.n == 4

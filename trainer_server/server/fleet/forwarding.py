@@ -114,9 +114,8 @@ class ToLeader(Layer):
         path = (scope.get("raw_path") or scope["path"].encode()) + (b"?" + query if query else b"")
         headers = [(name, value) for name, value in scope["headers"] if name.decode("latin-1").lower() not in _HOPS]
         if (named := Headers(scope=scope).get("Host", "")) and not _is_address(named):
-            headers.append(
-                (b"host", named.encode("latin-1"))
-            )  # the name that the fleet has; addresses are each server's
+            # The name that the fleet has. An address is that of one server.
+            headers.append((b"host", named.encode("latin-1")))
         request = httpx.Request(
             scope["method"], httpx.URL(url).copy_with(raw_path=path), headers=headers,
             content=body if body is not None else _parts(receive),
