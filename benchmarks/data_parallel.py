@@ -39,7 +39,7 @@ from rich.console import Console
 from rich.table import Table
 
 from art_langgraph import TrainerClient
-from benchmarks.turns import process
+from testbed.running import running
 from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.vllm.command import command, environment, free_port
 from trainer_server.wire import Connection, Home
@@ -145,7 +145,7 @@ def measured(side: str, base: ServedModel, scratch: Path, options: argparse.Name
             extra = ("--max-model-len", "2048", "--max-num-seqs", str(options.rollouts), *flags)
             line = command(base, home, port, max_loras=SLOTS, max_rank=8, cpu=True, extra=extra)
             urls.append(f"http://127.0.0.1:{port}")
-            started = process(line, environment(base, KEY, kv_cache_gib=1), scratch / f"{side}-{number}.log", urls[-1])
+            started = running(line, environment(base, KEY, kv_cache_gib=1), scratch / f"{side}-{number}.log", urls[-1])
             starting.append(started)
         _enter_all(stack, starting)
         ready, memory = time.perf_counter() - began, resident()

@@ -36,7 +36,7 @@ from rich.table import Table
 
 from art_langgraph import ChatART, TrainerClient, gather
 from art_mcp import connect
-from benchmarks.turns import process
+from testbed.running import running
 from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.vllm.command import environment, free_port
 from trainer_server.engines.vllm.install import engine_python
@@ -138,7 +138,7 @@ def main() -> None:
         port = free_port()
         own = environment(base, KEY, kv_cache_gib=2) | {"ART_CPU_LORA": "0", "ART_PRECISION": "0", "PYTHONPATH": ""}
         url = f"http://127.0.0.1:{port}"
-        with process(raw_line(base, cache, port), own, home / "vllm.log", url):
+        with running(raw_line(base, cache, port), own, home / "vllm.log", url):
             theirs = asyncio.run(raw(url, base.name, [calls for calls, _ in ours]))
     calls = [call for round_calls, _ in ours for run in round_calls for call in run]
     sampled = sum(call.sampled for call in calls)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,7 +25,7 @@ _LIBC, _PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 _ROOT = Path(__file__).parents[1]
 
 
-class _Process:
+class _Process(ABC):
     """One process on a port of its own, started again with the same line.
 
     Args:
@@ -63,9 +64,9 @@ class _Process:
                 preexec_fn=lambda: _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
             )
 
+    @abstractmethod
     def ready(self) -> bool:
         """Whether it answers completions."""
-        raise NotImplementedError
 
     def until_ready(self, seconds: float = START) -> None:
         """Waits until it is ready.

@@ -37,17 +37,20 @@ class Setting:
         about: What it changes, for readers.
         changes: Fields of GRPOConfig with their values.
         lr_factor: Multiplies the learning rate.
+        falls: Whether the learning rate falls to 0 along a line.
         n: Runs of each scenario; the number of runs of a step stays as it is. None: as the recipe.
     """
 
     about: str
     changes: dict[str, Any] = field(default_factory=dict)
     lr_factor: float = 1.0
+    falls: bool = False
     n: int | None = None
 
     def of(self, recipe: Recipe) -> Recipe:
         """The recipe with this setting."""
-        config = GRPOConfig(**{**recipe.config.model_dump(exclude_unset=True), **self.changes})
+        falling = {"lr_scheduler_type": "linear", "max_steps": recipe.steps} if self.falls else {}
+        config = GRPOConfig(**{**recipe.config.model_dump(exclude_unset=True), **self.changes, **falling})
         config = config.model_copy(update={"lr": config.lr * self.lr_factor})
         n = self.n or recipe.n
         return replace(recipe, config=config, n=n, groups_per_step=recipe.groups_per_step * recipe.n // n)
@@ -58,6 +61,8 @@ SETTINGS = {
     "base": Setting("the recipe of the task: dapo, one update a step, no KL penalty"),
     "lr_third": Setting("a third of the learning rate", lr_factor=1 / 3),
     "lr_triple": Setting("three times the learning rate", lr_factor=3.0),
+    "lr_triple_falling": Setting("three times the learning rate, falling to 0", lr_factor=3.0, falls=True),
+    "lr_six_falling": Setting("six times the learning rate, falling to 0", lr_factor=6.0, falls=True),
     "loss_grpo": Setting("loss_type=grpo", {"loss_type": "grpo"}),
     "loss_dr_grpo": Setting(
         "loss_type=dr_grpo, rewards not scaled",

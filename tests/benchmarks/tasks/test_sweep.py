@@ -20,6 +20,9 @@ def test_a_setting_changes_what_it_says_and_leaves_the_number_of_runs(recipe: Re
     assert len({repr(one) for one in made.values()}) == len(made)
     assert {one.n * one.groups_per_step for one in made.values()} == {recipe.n * recipe.groups_per_step}
     assert made["lr_triple"].config.lr == pytest.approx(3 * recipe.config.lr)
+    falling = made["lr_triple_falling"].config
+    assert falling.lr == made["lr_triple"].config.lr
+    assert (falling.lr_scheduler_type, falling.max_steps) == ("linear", recipe.steps)
     assert made["loss_cispo"].config.epsilon_high == 5.0
 
 

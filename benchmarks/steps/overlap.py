@@ -1,6 +1,6 @@
 """Rollouts and training at once against one after the other, and what a swap does to running answers.
 
-    python -m benchmarks.overlap [--json] [--steps 6] [--rounds 5] [--swaps 1]
+    python -m benchmarks.steps.overlap [--json] [--steps 6] [--rounds 5] [--swaps 1]
 
 Starts the trainer server on the embedded model. First `train` with `max_staleness` 0 and 1 on the same task, fresh
 policies, turns interleaved; then rounds of streamed answers, with and without swaps in their midst: a version that no

@@ -1,6 +1,6 @@
 """Packing completions into prefix trees, alone: tokens per second, and whether time grows with tokens only.
 
-    python -m benchmarks.packing [--json] [--repeats 3]
+    python -m benchmarks.steps.packing [--json] [--repeats 3]
 
 Four kinds of data, up to 10 M tokens each: groups of 8 completions of 64 tokens on a prompt of 512; agents of 8 turns
 of 100 on a prompt of 1,500, a completion for every turn; one prompt of 512 under everything; completions that share

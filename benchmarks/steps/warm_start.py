@@ -1,6 +1,6 @@
 """Warm starts: demonstrations of an agent with many tools, imitated on packed rows, in separate rows, and by TRL.
 
-    python -m benchmarks.warm_start [--batch-size 8 16] [--updates 3] [--json]        (15 minutes on two cores)
+    python -m benchmarks.steps.warm_start [--batch-size 8 16] [--updates 3] [--json]        (15 minutes on two cores)
 
 Demonstrations: `--rows` (64) runs of one agent. All begin with the same `--prefix` (1,500) tokens: its system prompt
 and the schemas of its tools. Then each has a question, a tool call, the tool's result and an answer, of lengths that

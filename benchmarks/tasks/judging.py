@@ -1,6 +1,6 @@
 """Does RULER rank runs as a hand-written reward does, and what does a policy learn from each?
 
-    python -m benchmarks.judging [--json] [--seed 0] [--scenarios 16] [--steps 6]
+    python -m benchmarks.tasks.judging [--json] [--seed 0] [--scenarios 16] [--steps 6]
 
 A policy is warmed up on the task `reverse_text` (benchmarks/tasks) and runs each of the scenarios eight times. A judge
 scores each group of runs over HTTP, by rules that are written here; it does not know the task's reward. Then one copy

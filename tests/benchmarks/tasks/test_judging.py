@@ -1,4 +1,4 @@
-"""The judge of benchmarks.judging: RULER asks it over a socket, and gets the scores of its rules."""
+"""The judge of benchmarks.tasks.judging: RULER asks it over a socket, and gets the scores of its rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from art_langgraph import LLM, Ruler, Scenario, Trajectory, TrajectoryGroup
 from art_langgraph.trajectory import CompletionCall
-from benchmarks.judging import grade, judging_server, spearman
+from benchmarks.tasks.judging import grade, judging_server, spearman
 
 TASK = Scenario(id="karo", input="k a r o")
 

@@ -1,7 +1,7 @@
 """Agents of eight turns: what a training step computes when prompts are rendered, and when they are spliced.
 
-    python -m benchmarks.turns --scripted [--json] [--tokenizer qwen3=DIR] [--tokenizer llama3_1=DIR]
-    python -m benchmarks.turns [--json] [--model embedded] [--modes off,exact,thoughts] [--rollouts 4] [--rounds 1]
+    python -m benchmarks.steps.turns --scripted [--json] [--tokenizer qwen3=DIR] [--tokenizer llama3_1=DIR]
+    python -m benchmarks.steps.turns [--json] [--model embedded] [--modes off,exact] [--rollouts 4] [--rounds 1]
 
 With --scripted, no model runs: a script says what the policy writes in each turn, on the embedded model's template and
 tokenizer, and on those that are named: TRL's file of the template, and the directory of a `tokenizer.json`. The figures
@@ -25,9 +25,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,7 +36,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import Runnable
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -47,6 +44,7 @@ from rich.console import Console
 from rich.table import Table
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, gather
+from testbed.running import running
 from testbed.scripted_turns import HERMES, LLAMA, FileVocabulary, RealTemplate, trl_template
 from testbed.scripted_turns import agent as scripted_agent
 from trainer_server.engines.served_model import resolve
@@ -56,7 +54,6 @@ from trainer_server.wire import Home
 
 KEY = "benchmark"
 TURNS = 8
-START_SECONDS = 600.0
 _ARGUMENTS = r'\{"page":[1-9][0-9]?,"word":"[a-z]{3,10}"\}'
 CALLS = {
     "hermes": r'<tool_call>\n\{"name":"lookup","arguments":' + _ARGUMENTS + r"\}\n</tool_call>",
@@ -133,31 +130,6 @@ class Side:
 
 
 @contextmanager
-def process(line: list[str], env: dict[str, str], log: Path, url: str) -> Iterator[None]:
-    """A server process, once it is ready."""
-    with log.open("wb") as out:
-        child = subprocess.Popen(line, env={**os.environ, **env}, stdout=out, stderr=out)
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not _ready(url):
-            if child.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{url} did not start:\n{log.read_text()[-3000:]}")
-            time.sleep(0.5)
-        yield
-    finally:
-        child.terminate()
-        child.wait(60)
-
-
-def _ready(url: str) -> bool:
-    try:
-        answer = httpx.get(f"{url}/health", timeout=5)
-        return answer.status_code == 200 and (not answer.content or bool(answer.json().get("ready", True)))
-    except (httpx.HTTPError, ValueError):
-        return False
-
-
-@contextmanager
 def servers(model: str, modes: list[str], scratch: Path, extra: list[str]) -> Iterator[list[Side]]:
     """A vLLM, and a trainer server over it for each mode."""
     home = Home.find()
@@ -168,14 +140,14 @@ def servers(model: str, modes: list[str], scratch: Path, extra: list[str]) -> It
     line = command(base, home, port, max_loras=6, max_rank=8, cpu=True, extra=flags, parsers=parsers)
     with ExitStack() as stack:
         engine = f"http://127.0.0.1:{port}"
-        stack.enter_context(process(line, environment(base, KEY, kv_cache_gib=2), scratch / "vllm.log", engine))
+        stack.enter_context(running(line, environment(base, KEY, kv_cache_gib=2), scratch / "vllm.log", engine))
         for mode in modes:
             own = free_port()
             words = ["--model", model, "--home", str(scratch / mode), "--port", str(own), "--engine-url", engine]
             env = {"ART_API_KEY": KEY, "ART_ENGINE_API_KEY": KEY}
             url = f"http://127.0.0.1:{own}"
             serve = [sys.executable, "-m", "trainer_server", *words, "--max-rank", "8", "--splice", mode]
-            stack.enter_context(process(serve, env, scratch / f"{mode}.log", url))
+            stack.enter_context(running(serve, env, scratch / f"{mode}.log", url))
             sides.append(Side(mode, url))
         yield sides
 
