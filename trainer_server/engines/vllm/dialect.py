@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import re
-import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import httpx
 from pydantic import BaseModel
 
 from trainer_server.engines.adapter_files import is_copy
 from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, MalformedAnswer, RequestRefused
+from trainer_server.engines.connection import Answer, AnswerStream, EngineConnection, Unanswered
 from trainer_server.engines.vllm.replies import (
     Detokenized,
     Models,
@@ -43,12 +41,6 @@ _LOOK_TIMEOUT = 30.0
 """Seconds for a question about vLLM's state."""
 _PROBE_TIMEOUT = 10.0
 """Seconds for a request that is refused at once, or need not be answered."""
-_IDLE_CONNECTIONS = 16
-"""Connections that are kept for later requests. For each request httpx looks at every idle connection, for 20 µs each.
-To open a further one now and then costs less."""
-_KEPT = 2.0
-"""Seconds for which they are kept. vLLM closes a connection that was idle for 5 s; a request that is sent in this
-moment is lost."""
 _COMMIT = re.compile("[0-9a-f]{40}")
 TOOL_PROBE: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Look."}],
@@ -61,10 +53,6 @@ TOOL_PROBE: dict[str, Any] = {
 """A request that vLLM refuses if it has no parser of tool calls."""
 _AWAY = (502, 503, 504)
 """HTTP statuses of a proxy in front of vLLM, or of a vLLM that is starting."""
-_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
-"""TCP options that detect when vLLM's machine is gone: after 15 + 3 * 5 s on a quiet connection, or after 30,000 ms
-with unconfirmed bytes. A read timeout cannot detect it: vLLM may send nothing until a generation ends. Options that a
-platform lacks are left out."""
 
 
 def _renamed(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,14 +61,6 @@ def _renamed(message: Mapping[str, Any]) -> dict[str, Any]:
     if (thought := renamed.pop("reasoning_content", None)) is not None:
         renamed.setdefault("reasoning", thought)
     return renamed
-
-
-def _keepalive() -> list[tuple[int, int, int]]:
-    options = {getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)}
-    return [
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        *((socket.IPPROTO_TCP, option, value) for option, value in options.items()),
-    ]
 
 
 class AdapterDelayed(EngineError):
@@ -131,33 +111,19 @@ class VLLMClient:
         self.url = url
         self._option, self._key = option, key
         self._base, self._cpu, self._revision, self._harmony = base, cpu, revision, harmony
-        path = url.removeprefix("unix:") if url.startswith("unix:") else None
-        self.http = httpx.AsyncClient(
-            base_url="http://vllm" if path else url,
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            timeout=httpx.Timeout(None, connect=10.0),  # a generation may take any time; clients set a limit
-            transport=httpx.AsyncHTTPTransport(
-                limits=httpx.Limits(
-                    max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS, keepalive_expiry=_KEPT
-                ),
-                uds=path,
-                socket_options=None if path else _keepalive(),  # they are options of TCP
-            ),
-        )
+        self._connection = EngineConnection(url, api_key)
 
     async def close(self) -> None:
         """Closes all connections."""
-        await self.http.aclose()
+        await self._connection.close()
 
     async def health(self) -> Health:
         """Asks whether vLLM's front end and its engine loop are alive. Does not raise."""
         try:
-            answer = await self.http.get("/health", timeout=_HEALTH_TIMEOUT)
-        except httpx.TimeoutException:
-            return Health.silent
-        except httpx.HTTPError as error:
-            return Health.silent if _out_of_files(error) else Health.away
-        return Health.alive if answer.status_code == 200 else Health.away
+            answer = await self._connection.ask("GET", "/health", timeout=_HEALTH_TIMEOUT)
+        except Unanswered as error:
+            return Health.silent if error.timed_out or error.out_of_files else Health.away
+        return Health.alive if answer.status == 200 else Health.away
 
     async def healthy(self) -> bool:
         """Whether vLLM says that it is alive. Does not raise."""
@@ -192,12 +158,12 @@ class VLLMClient:
                 f"{self._revision}: start both with the same --revision"
             )
         # Where the route exists, vLLM refuses the empty body with another status than 404 and 405.
-        if (await self._post("/v1/load_lora_adapter", {}, _LOOK_TIMEOUT)).status_code in (404, 405):
+        if (await self._post("/v1/load_lora_adapter", {}, _LOOK_TIMEOUT)).status in (404, 405):
             raise EngineError(
                 f"the engine at {self.url} loads no adapters at run time: start that vLLM with --enable-lora and with "
                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment"
             )
-        if sleeps and (await self._get("/is_sleeping")).status_code == 404:
+        if sleeps and (await self._get("/is_sleeping")).status == 404:
             raise EngineError(
                 f"the engine at {self.url} cannot give its GPU memory away for a while, as --share-gpu wants it: start "
                 "that vLLM with --enable-sleep-mode and with VLLM_SERVER_DEV_MODE=1 in its environment"
@@ -213,7 +179,7 @@ class VLLMClient:
             answer = await self._post("/v1/chat/completions", {"model": self._base, **TOOL_PROBE}, _PROBE_TIMEOUT)
         except EngineError:
             return None
-        if answer.status_code == 200:
+        if answer.status == 200:
             return True
         return False if "--tool-call-parser" in answer.text else None
 
@@ -240,10 +206,10 @@ class VLLMClient:
                 # Another server, or another home, loaded other weights under this name.
                 await self.unload(name)
                 answer = await self._post("/v1/load_lora_adapter", body, _LOAD_TIMEOUT)
-        if answer.status_code in _AWAY:
+        if answer.status in _AWAY:
             said = _message(answer.content)
-            raise AdapterDelayed(f"{self.url} answered {answer.status_code} to loading {name}: {said}")
-        if answer.status_code != 200 and "already been loaded" not in answer.text:
+            raise AdapterDelayed(f"{self.url} answered {answer.status} to loading {name}: {said}")
+        if answer.status != 200 and "already been loaded" not in answer.text:
             raise AdapterRefused(f"vLLM at {self.url} refused adapter {name}: {answer.text[:500]}")
 
     async def unload(self, name: str) -> None:
@@ -253,7 +219,7 @@ class VLLMClient:
             EngineError: vLLM does not unload it.
         """
         answer = await self._post("/v1/unload_lora_adapter", {"lora_name": name}, _LOAD_TIMEOUT)
-        if answer.status_code not in (200, 404):
+        if answer.status not in (200, 404):
             raise EngineError(f"vLLM at {self.url} did not unload {name}: {answer.text[:500]}")
 
     async def sleep(self) -> None:
@@ -287,7 +253,7 @@ class VLLMClient:
             yield TextReply(response, self.url)
 
     @asynccontextmanager
-    async def _generation(self, path: str, request: Mapping[str, Any]) -> AsyncIterator[httpx.Response]:
+    async def _generation(self, path: str, request: Mapping[str, Any]) -> AsyncIterator[AnswerStream]:
         """An accepted request. Leaving the context early aborts the generation."""
         body = dict(request)
         if (spliced := body.pop("prompt_token_ids", None)) is not None:
@@ -295,22 +261,16 @@ class VLLMClient:
             body["kv_transfer_params"] = {"prompt_token_ids": spliced}
         if self._cpu:
             body.pop("seed", None)  # vLLM on CPUs can crash when requests have seeds
-        sent = self.http.build_request("POST", path, json=body)
-        response: httpx.Response | None = None
-        refusal = b""
-        try:
+        # A generation may take any time: clients set a limit.
+        async with AsyncExitStack() as stack:
             try:
-                response = await self.http.send(sent, stream=True)
-                if response.status_code != 200:
-                    refusal = await response.aread()
-            except httpx.HTTPError as error:
+                answer = await stack.enter_async_context(self._connection.stream("POST", path, body=body))
+                refusal = b"" if answer.status == 200 else await answer.read()
+            except Unanswered as error:
                 raise self._lost(error) from error
-            if response.status_code != 200:
-                await self._raise_refusal(response.status_code, refusal, body["model"])
-            yield response
-        finally:
-            if response is not None:
-                await response.aclose()
+            if answer.status != 200:
+                await self._raise_refusal(answer.status, refusal, body["model"])
+            yield answer
 
     async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
         """See Engine.render."""
@@ -363,7 +323,7 @@ class VLLMClient:
     async def _models(self) -> list[dict[str, Any]]:
         """The models that vLLM serves: base models, and adapters, which have a `parent`."""
         answer = await self._get("/v1/models")
-        if answer.status_code in (401, 403):
+        if answer.status in (401, 403):
             raise EngineError(
                 f"the engine at {self.url} refuses the key: set {self._key} to what vLLM was given by --api-key or "
                 f"VLLM_API_KEY, the same for all addresses of {self._option}"
@@ -372,7 +332,7 @@ class VLLMClient:
             return list(read(answer.content, Models)["data"])
         except (ValueError, MalformedAnswer) as error:
             raise EngineError(
-                f"{self.url}/v1/models answered {answer.status_code} and no list of models ({error}): {self._option} "
+                f"{self.url}/v1/models answered {answer.status} and no list of models ({error}): {self._option} "
                 "must name the root of a vLLM server"
             ) from None
 
@@ -392,55 +352,41 @@ class VLLMClient:
     async def _ask(self, path: str, body: dict[str, Any], form: type[BaseModel]) -> dict[str, Any]:
         """Asks vLLM's tokenizer, which is the same for all adapters. form: that of the answer."""
         answer = await self._post(path, {"model": self._base, **body}, _RENDER_TIMEOUT)
-        if answer.status_code == 404:
+        if answer.status == 404:
             raise RequestRefused(f"{self.url}{path} is not found: the engine must be a vLLM that offers it", status=404)
-        if answer.status_code in _AWAY:
-            raise EngineError(f"{self.url}{path} answered {answer.status_code}: {answer.text[:200]}")
-        if answer.status_code != 200:
+        if answer.status in _AWAY:
+            raise EngineError(f"{self.url}{path} answered {answer.status}: {answer.text[:200]}")
+        if answer.status != 200:
             message = f"the engine cannot render it: {answer.text[:500]}"
-            raise RequestRefused(message, status=answer.status_code)
+            raise RequestRefused(message, status=answer.status)
         try:
             return read(answer.content, form)
         except (ValueError, MalformedAnswer) as error:
             raise MalformedAnswer(f"{self.url}{path} answered what is no answer of vLLM: {error}") from None
 
     async def _expect_success(self, path: str, params: dict[str, str]) -> None:
+        answer = await self._answer("POST", path, _SLEEP_TIMEOUT, params=params)
+        if answer.status >= 400:
+            raise EngineLost(f"{self.url}{path} answered {answer.status}: {answer.text[:200]}")
+
+    async def _get(self, path: str) -> Answer:
+        return await self._answer("GET", path, _LOOK_TIMEOUT)
+
+    async def _post(self, path: str, body: dict[str, Any], timeout: float) -> Answer:
+        return await self._answer("POST", path, timeout, body=body)
+
+    async def _answer(self, method: str, path: str, timeout: float, **sent: Mapping[str, Any]) -> Answer:
         try:
-            (await self.http.post(path, params=params, timeout=_SLEEP_TIMEOUT)).raise_for_status()
-        except httpx.HTTPError as error:
+            return await self._connection.ask(method, path, timeout=timeout, **sent)
+        except Unanswered as error:
             raise self._lost(error) from error
 
-    async def _get(self, path: str) -> httpx.Response:
-        try:
-            return await self.http.get(path, timeout=_LOOK_TIMEOUT)
-        except httpx.HTTPError as error:
-            raise self._lost(error) from error
-
-    async def _post(self, path: str, body: dict[str, Any], timeout: float) -> httpx.Response:
-        try:
-            return await self.http.post(path, json=body, timeout=timeout)
-        except httpx.HTTPError as error:
-            raise self._lost(error) from error
-
-    def _lost(self, error: httpx.HTTPError) -> EngineError:
-        if _out_of_files(error):
+    def _lost(self, error: Unanswered) -> EngineError:
+        if error.out_of_files:
             return EngineError(
                 f"the server has no file left for a connection to {self.url}: raise its limit of open files (ulimit -n)"
             )
-        reached = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-        return EngineLost(f"{self.url}: {error!r}", reached=reached)
-
-
-def _out_of_files(error: BaseException) -> bool:
-    """Whether an error comes from this process, or this machine, having too many files open."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in (errno.EMFILE, errno.ENFILE):
-            return True
-        if isinstance(seen, BaseExceptionGroup):  # one error for each address that was tried
-            return any(map(_out_of_files, seen.exceptions))
-        seen = seen.__cause__ or seen.__context__
-    return False
+        return EngineLost(f"{self.url}: {error}", reached=error.reached)
 
 
 def _message(body: bytes) -> str:

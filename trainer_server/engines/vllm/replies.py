@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
-import httpx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from trainer_server.engines.base import EngineLost, MalformedAnswer
+from trainer_server.engines.connection import AnswerStream, Unanswered
 from trainer_server.wire.jsonl import explain, lines_of
 
 _MOST_CALLS = 1000
@@ -234,7 +234,7 @@ class VLLMReply:
     _whole: type[BaseModel] = ChatAnswer
     _chunk: type[BaseModel] = ChatChunk
 
-    def __init__(self, response: httpx.Response, url: str) -> None:
+    def __init__(self, response: AnswerStream, url: str) -> None:
         self._response, self._url = response, url
 
     async def whole(self) -> dict[str, Any]:
@@ -249,13 +249,13 @@ class VLLMReply:
             MalformedAnswer: The answer has another form.
         """
         with self._errors_as_lost():
-            return read(await self._response.aread(), form)
+            return read(await self._response.read(), form)
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
         """See Reply.chunks."""
         begun = False
         with self._errors_as_lost():
-            async for line in lines_of(self._response.aiter_bytes()):
+            async for line in lines_of(self._response.chunks()):
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue
                 said = _parsed(line.removeprefix("data: "))
@@ -272,8 +272,8 @@ class VLLMReply:
         """Turns errors of the connection, and answers that are no JSON, into EngineLost."""
         try:
             yield
-        except httpx.HTTPError as error:
-            raise EngineLost(f"{self._url}: {error!r}") from error
+        except Unanswered as error:
+            raise EngineLost(f"{self._url}: {error}") from error
         except ValueError as error:
             raise EngineLost(f"{self._url} answered no JSON: {error}") from error
         except MalformedAnswer as error:
