@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import httpx
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
-from art_langgraph import ChatART, GRPOConfig, TrainerClient, TrajectoryStore, train
+from art_langgraph import ChatART, GRPOConfig, TrainerClient, Trajectory, TrajectoryStore, train
 from art_langgraph.client.reports import flush, unsent
 from benchmarks.stress.books import rows_of
 from testbed.server_process import KEY
@@ -32,7 +33,8 @@ def test_a_training_goes_on_after_a_cut_and_nothing_is_lost_or_doubled(
     base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, home = TrajectoryStore(tmp_path / "runs.sqlite"), Home(tmp_path / "home")
-    calls, rewards = itertools.count(), itertools.count()
+    calls = itertools.count()
+    scored = defaultdict[str, Iterator[int]](itertools.count)
     reached = asyncio.Event()
     with line() as link, server_at(link.far, link.far_host, home.root, base_model, seen_from=link.near) as server:
         monkeypatch.setenv("ART_BASE_URL", server.url)
@@ -45,6 +47,9 @@ def test_a_training_goes_on_after_a_cut_and_nothing_is_lost_or_doubled(
             return {"messages": [await model.ainvoke(state["messages"])]}
 
         graph = StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
+
+        def reward(run: Trajectory) -> float:
+            return float(next(scored[str(run.scenario.input)]) % 2)  # so that every group has both rewards
 
         async def cut() -> None:
             await reached.wait()
@@ -59,7 +64,7 @@ def test_a_training_goes_on_after_a_cut_and_nothing_is_lost_or_doubled(
                 found = [
                     record
                     async for record in train(
-                        graph, ["say a", "say b"], policy="p", reward=lambda _: float(next(rewards) % 2), steps=3,
+                        graph, ["say a", "say b"], policy="p", reward=reward, steps=3,
                         client=client, groups_per_step=2, n=4, config=GRPOConfig(lr=1e-3), store=store, progress=False,
                     )
                 ]  # fmt: skip

@@ -15,6 +15,7 @@ import pytest
 from testbed.environments import environment
 from tests.support.fuzzing import CHANCE, FACTOR, no_traceback
 from tests.support.homes.jobs import groups
+from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
 
 pytestmark = pytest.mark.servers
@@ -28,7 +29,7 @@ CONFIG = """
 workers = 1
 continue-on-failure = true
 warnings = false
-request-timeout = 60
+request-timeout = {timeout}
 headers = {{ Authorization = "Bearer {token}" }}
 
 [checks]
@@ -58,7 +59,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterat
 
 def config(server: TrainerServer, *, known: bool) -> str:
     """known: whether requests name the policy, the run and the job that are there."""
-    text = CONFIG.format(token=server.headers["Authorization"].removeprefix("Bearer "))
+    text = CONFIG.format(timeout=int(PATIENCE), token=server.headers["Authorization"].removeprefix("Bearer "))
     if not known:
         return text
     with server.http() as http:
