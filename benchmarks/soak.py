@@ -29,19 +29,19 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import httpx
+import aiohttp
 import psutil
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.stress.books import Receipt, balance, rows_of
-from benchmarks.stress.clients import Clients, chat, client, received
+from benchmarks.stress.clients import HEADERS, Clients, chat, received
 from benchmarks.stress.training import Training
 from testbed.server_process import EngineProcess, ServerProcess
 from testbed.tiny_model import tiny_base
@@ -101,7 +101,8 @@ class Memory:
 
 
 class Side:
-    """The gateway or the engine itself, asked for short answers.
+    """The gateway or the engine itself, asked for short answers. aiohttp asks: the less of the processor its own client
+    takes, the less the two sides wait for it.
 
     Args:
         name: Begins the requests' texts.
@@ -115,19 +116,20 @@ class Side:
     def __init__(self, name: str, url: str, model: str) -> None:
         self._name, self._url, self._model = name, url, model
         self._numbers = itertools.count()
-        self._idle: list[httpx.AsyncClient] = []
+        self._http = aiohttp.ClientSession(
+            url, headers=HEADERS, connector=aiohttp.TCPConnector(limit=0), raise_for_status=True
+        )
         self.receipts: list[Receipt] = []
 
     async def ask(self) -> float:
         """Asks for one answer; the seconds that it took."""
         receipt = Receipt(f"turn say {self._name}-{next(self._numbers)}")
         body = {**chat(self._model, [{"role": "user", "content": receipt.asked}], stream=False), "logprobs": True}
-        http = self._idle.pop() if self._idle else client(self._url)
         started = time.monotonic()
-        answer = (await http.post("/v1/chat/completions", json=body)).raise_for_status()
+        async with self._http.post("/v1/chat/completions", json=body) as answer:
+            said = await answer.read()
         seconds = time.monotonic() - started
-        self._idle.append(http)
-        received(answer, receipt)
+        received(answer.headers, json.loads(said), receipt)
         self.receipts.append(receipt)
         return seconds
 
@@ -153,18 +155,30 @@ class Side:
 
     async def close(self) -> None:
         """Closes its connections."""
-        await asyncio.gather(*(http.aclose() for http in self._idle))
+        await self._http.close()
 
 
-async def latencies(gateway: Side, engine: Side, seconds: float) -> dict[str, float]:
+async def latencies(
+    gateway: Side, engine: Side, seconds: float, forget: Callable[[], Awaitable[None]]
+) -> dict[str, float]:
     """What the gateway adds to an answer at half of its highest rate: the median of the turns, so that other work on
-    the machine during one of them does not decide. seconds: of each turn of a side."""
+    the machine during one of them does not decide.
+
+    Args:
+        gateway: The gateway.
+        engine: The engine that it asks.
+        seconds: Of each turn of a side.
+        forget: Empties the engine's lists. Its garbage collector would stop it for 0.3 s now and then, and with it the
+            side whose turn it is.
+    """
     rng = random.Random(0)
     saturation = await gateway.saturation(seconds)
     figures: dict[str, list[float]] = defaultdict(list)
     timed = 0
     for turn in range(TURNS):
+        await forget()
         direct = _percentiles(await engine.load(saturation / 2, seconds, rng))
+        await forget()
         taken = await gateway.load(saturation / 2, seconds, rng)
         added = _percentiles(taken)
         if turn == 0:
@@ -187,11 +201,15 @@ async def soak(engine: EngineProcess, server: ServerProcess, options: argparse.N
     memory = Memory(server.pid, seconds)
 
     async def forget() -> None:
+        await asyncio.to_thread(engine.forget)
+
+    async def forget_often() -> None:
         while True:
             await asyncio.sleep(5)
-            await asyncio.to_thread(engine.forget)
+            await forget()
 
-    beside = [asyncio.create_task(work) for work in (memory.watch(), training.every(options.swap_every), forget())]
+    works = (memory.watch(), training.every(options.swap_every), forget_often())
+    beside = [asyncio.create_task(work) for work in works]
     rolling = asyncio.create_task(clients.run(options.rollouts))
     await asyncio.wait([*beside, rolling], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     grown = memory.growth()
@@ -203,7 +221,7 @@ async def soak(engine: EngineProcess, server: ServerProcess, options: argparse.N
         if not isinstance(ended, asyncio.CancelledError):
             raise ended
     gateway, direct = Side("gateway", server.url, POLICY), Side("direct", engine.url, "base")
-    timed = await latencies(gateway, direct, min(5.0, seconds / 10))
+    timed = await latencies(gateway, direct, min(5.0, seconds / 10), forget)
     await asyncio.gather(gateway.close(), direct.close())
     return {
         "requests": clients.sent,

@@ -96,7 +96,8 @@ class World:
             answer = await http.post(
                 "/v1/chat/completions", json=chat(POLICY, [{"role": "user", "content": receipt.asked}], stream=False)
             )
-            received(answer.raise_for_status(), receipt)
+            answer.raise_for_status()
+            received(answer.headers, answer.json(), receipt)
         except httpx.HTTPError:
             return False
         return True

@@ -8,6 +8,7 @@ import json
 import random
 import ssl
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +36,10 @@ def chat(model: str, messages: list[dict[str, Any]], *, stream: bool, tokens: in
     }  # fmt: skip
 
 
-def received(answer: httpx.Response, receipt: Receipt) -> str:
+def received(headers: Mapping[str, str], body: dict[str, Any], receipt: Receipt) -> str:
     """Notes a whole answer on its receipt; returns its text."""
-    body = answer.json()
     choice = body["choices"][0]
-    receipt.id, receipt.tokens, receipt.whole = answer.headers.get(COMPLETION, body["id"]), choice["token_ids"], True
+    receipt.id, receipt.tokens, receipt.whole = headers.get(COMPLETION, body["id"]), choice["token_ids"], True
     return str(choice["message"]["content"])
 
 
@@ -173,7 +173,7 @@ class Clients:
             return None
         if answer.status_code != 200:
             raise _Refused(answer.status_code, answer.text)
-        return received(answer, receipt)
+        return received(answer.headers, answer.json(), receipt)
 
     def _failed(self, why: str) -> bool:
         self.errors[why[:200]] += 1

@@ -95,7 +95,8 @@ class Training:
         self.receipts.append(receipt)
         messages = [{"role": "user", "content": receipt.asked}]
         body = chat(f"{self._policy}@latest", messages, stream=False)
-        received((await http.post("/v1/chat/completions", json=body)).raise_for_status(), receipt)
+        answer = (await http.post("/v1/chat/completions", json=body)).raise_for_status()
+        received(answer.headers, answer.json(), receipt)
         return {"id": receipt.asked, "reward": reward, "completions": [receipt.id]}
 
 

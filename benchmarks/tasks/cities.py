@@ -22,8 +22,8 @@ from art_mcp import connect
 
 RECIPE = Recipe(
     warm_start=SFTConfig(lr=3e-4, num_train_epochs=1, per_device_train_batch_size=6),
-    config=GRPOConfig(lr=6e-4),
-    steps=6,
+    config=GRPOConfig(lr=2e-3, lr_scheduler_type="linear", max_steps=10),
+    steps=10,
 )
 SHOWN = 2 * len(KINDS)
 """Number of demonstrations."""

@@ -10,9 +10,9 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from art_examples.learning.task import Recipe, Task
+from art_examples.learning.task import IMITATION, Recipe, Task
 
-from art_langgraph import GRPOConfig, SFTConfig
+from art_langgraph import GRPOConfig
 from art_mcp import connect
 from art_mcp.scenarios.generate import generate_scenarios
 from art_mcp.specialization.agent import SYSTEM, build_agent
@@ -64,7 +64,7 @@ SCENARIOS = 128
 SHOWN = 48
 """Number of demonstrations."""
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=1e-3, num_train_epochs=1, per_device_train_batch_size=4),
+    warm_start=IMITATION,
     config=GRPOConfig(lr=2e-4),
     steps=4,
     groups_per_step=4,

@@ -11,7 +11,7 @@ from trainer_server.server.server import Server
 from trainer_server.wire import MAX_VERSION, NAME_PATTERN, Conflict, NotFound, Policy, Version
 
 
-def get_server(request: Request) -> Server:
+async def get_server(request: Request) -> Server:
     server: Server = request.app.state.server
     return server
 

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,9 @@ from trainer_server.wire.watching import tracing
 
 log = logging.getLogger("trainer_server")
 
+_SWITCH = 0.0005
+"""Seconds for which a thread computes while another one waits. Python's 5 ms would delay each answer several times: it
+waits for the thread that writes the ledger."""
 _ENDING = 5
 """Seconds that streams have to say that they end, after those in which they could finish. They do so when the engine
 sends their next token."""
@@ -118,6 +122,7 @@ def _serve(config: ServerConfig, election: Election | None = None, *, leads: boo
             timeout_keep_alive=math.ceil(KEEP_ALIVE),
             timeout_graceful_shutdown=math.ceil(config.drain + _ENDING),
         )
+        sys.setswitchinterval(_SWITCH)
         end = app.state.server.gateway.stopping.set
         begin = app.state.server.ending.set
         DrainingServer(settings, grace=config.drain, end=end, begin=begin).run(sockets=[listener])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import resource
@@ -222,6 +223,14 @@ class DrainingServer(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._grace, self._end, self._begin = grace, end, begin
+
+    async def startup(self, sockets: list[Any] | None = None) -> None:
+        await super().startup(sockets)
+        # What lives now lives to the end: the garbage collector need not look at it again, 0.1 s each time. And it looks
+        # at all that is remembered of conversations ten times more rarely.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*gc.get_threshold()[:2], 100)
 
     async def shutdown(self, sockets: list[Any] | None = None) -> None:
         self._begin()

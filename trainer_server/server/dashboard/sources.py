@@ -70,7 +70,7 @@ class Sources:
         await self.follower.look(_PATIENCE)
 
 
-def get_sources(request: Request) -> Sources:
+async def get_sources(request: Request) -> Sources:
     """The sources of an application, made when the first page asks for them."""
     state = request.app.state
     if not hasattr(state, "sources") or state.sources.jobs is not state.server.jobs:  # it leads since just now
