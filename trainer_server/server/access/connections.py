@@ -226,8 +226,8 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[Any] | None = None) -> None:
         await super().startup(sockets)
-        # What lives now lives to the end: the garbage collector need not look at it again, 0.1 s each time. And it looks
-        # at all that is remembered of conversations ten times more rarely.
+        # What lives now lives to the end: the garbage collector need not look at it again, 0.1 s each time. And at all
+        # that is remembered of conversations it looks ten times more rarely.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*gc.get_threshold()[:2], 100)
