@@ -73,7 +73,7 @@ def page(name: str, rows: list[Row], text: str) -> str:
     facts = dict.fromkeys(f"{row['date']}, {row['machine']}{_note(row)}." for row in rows)
     more = [*_costs(rows), *_judged(rows)]
     picture = f"![{_title(text)}: success at each stage, and mean reward by step](../{PICTURES}/{name}.svg)"
-    return "\n".join([f"{head}\n", *lines, "", explained, *facts, *more, f"\n{picture}\n"])
+    return "\n".join([head, *lines, "", explained, *facts, *more, f"\n{picture}\n"])
 
 
 def _title(text: str) -> str:

@@ -13,7 +13,7 @@ from art_examples.multi_agent.orders import Order, draw
 from art_langgraph import Conversation, GRPOConfig, Scenario, Trajectory
 
 WEIGHTS = {"workers": 0.3, "facts": 0.2, "done": 0.1, "success": 0.4}
-SHOWN = 16
+SHOWN = 64
 """Number of orders that demonstrations are made of."""
 RECIPE = Recipe(
     warm_start=IMITATION,
