@@ -15,13 +15,13 @@ from difflib import SequenceMatcher
 from statistics import fmean
 from typing import Any
 
-from art_examples.learning.task import IMITATION, Recipe, Task, chat, solved, weighted_parts
+from art_examples.learning.task import Recipe, Task, chat, solved, weighted_parts
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from art_langgraph import Conversation, GRPOConfig, Scenario, Trajectory
+from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig, Trajectory
 
 SYSTEM = "Sort all names so far by the alphabet."
 TURNS = (2, 1, 1)
@@ -39,7 +39,7 @@ Wayne Wendy
 TRAINING_NAMES, HELD_OUT_NAMES = _TRAINING.split(), _HELD_OUT.split()
 WEIGHTS = {"names": 0.2, "order": 0.3, "turns": 0.3, "success": 0.2}
 RECIPE = Recipe(
-    warm_start=IMITATION.model_copy(update={"num_train_epochs": 2}),
+    warm_start=SFTConfig(lr=1e-3, num_train_epochs=2, per_device_train_batch_size=4),
     config=GRPOConfig(lr=3e-4),
     steps=8,
 )

@@ -15,14 +15,14 @@ from art_examples.codenames.agent import (
     table_of_spymaster,
 )
 from art_examples.codenames.words import CATEGORIES, words
-from art_examples.learning.task import IMITATION, Recipe, Task, chat
+from art_examples.learning.task import BRIEF_IMITATION, Recipe, Task, chat
 
 from art_langgraph import Conversation, GRPOConfig, NodeRewards, Scenario, Trajectory
 
 OTHERS = 4
 """Number of words on the table that are not ours."""
 RECIPE = Recipe(
-    warm_start=IMITATION,
+    warm_start=BRIEF_IMITATION,
     config=GRPOConfig(lr=4e-4),
     steps=12,
     groups_per_step=8,

@@ -6,7 +6,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from art_examples.learning.task import IMITATION, Recipe, Task, chat, solved, weighted_parts
+from art_examples.learning.task import BRIEF_IMITATION, Recipe, Task, chat, solved, weighted_parts
 from art_examples.multi_agent.agent import DONE, SUPERVISOR, WORKER, build_graph, note, report
 from art_examples.multi_agent.orders import Order, draw
 
@@ -16,7 +16,7 @@ WEIGHTS = {"workers": 0.3, "facts": 0.2, "done": 0.1, "success": 0.4}
 SHOWN = 64
 """Number of orders that demonstrations are made of."""
 RECIPE = Recipe(
-    warm_start=IMITATION,
+    warm_start=BRIEF_IMITATION,
     config=GRPOConfig(lr=4e-4),
     steps=10,
 )

@@ -6,7 +6,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from art_examples.learning.task import IMITATION, Recipe, Task, chat
+from art_examples.learning.task import BRIEF_IMITATION, Recipe, Task, chat
 from art_examples.temporal_clue.agent import QUESTIONS, SYSTEM, build_graph
 from art_examples.temporal_clue.puzzles import ROOMS, Puzzle, make
 from langchain_core.messages import AIMessage
@@ -16,7 +16,7 @@ from art_langgraph import Conversation, GRPOConfig, NodeRewards, Scenario, Traje
 TRAINING = ("Ann", "Ben", "Carl", "Dora", "Emma", "Fred", "Gina", "Hugo", "Ida", "Jack", "Kate", "Leo")
 HELD_OUT = ("Mary", "Nick", "Olga", "Paul", "Rosa", "Sam", "Tina", "Victor")
 RECIPE = Recipe(
-    warm_start=IMITATION,
+    warm_start=BRIEF_IMITATION,
     config=GRPOConfig(lr=3e-4),
     steps=12,
     groups_per_step=8,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from art_examples.learning.task import IMITATION, Recipe, Task, chat, solved, weighted_parts
+from art_examples.learning.task import BRIEF_IMITATION, Recipe, Task, chat, solved, weighted_parts
 from art_examples.tic_tac_toe.agent import SYSTEM, build_graph
 from art_examples.tic_tac_toe.board import EMPTY, ended, free, place, show
 
@@ -15,7 +15,7 @@ from art_langgraph import Conversation, GRPOConfig, Scenario, Trajectory
 
 WEIGHTS = {"legal": 0.2, "score": 0.4, "success": 0.4}
 RECIPE = Recipe(
-    warm_start=IMITATION,
+    warm_start=BRIEF_IMITATION,
     config=GRPOConfig(lr=4e-4),
     steps=12,
     groups_per_step=8,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
-import socket
 import subprocess
 import sys
 import threading
@@ -29,7 +28,6 @@ from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_over
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import command, environment, free_port
-from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.server.app import check_engines, create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import ConfigError, EngineError, Home
@@ -507,17 +505,6 @@ def test_a_launched_engine_that_does_not_start_at_first_is_started_again(
         until(lambda: health(server)["ready"])
         assert health(server)["error"] is None
     assert ("CUDA out of memory" if hindrance == "memory" else "Is a directory") in caplog.text
-
-
-async def test_an_engine_whose_machine_vanishes_is_noticed_during_a_long_answer(base_model: Path) -> None:
-    with serving(make_app()) as url:
-        client = VLLMClient(url, None, base="base", cpu=True)
-        async with client.http.stream("GET", "/health") as answer:
-            connection = answer.extensions["network_stream"].get_extra_info("socket")
-            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
-            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
-        await client.close()
 
 
 def test_what_is_passed_on_to_vllm_comes_last(
