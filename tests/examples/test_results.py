@@ -25,7 +25,7 @@ def test_the_page_is_made_of_the_metrics_files(tmp_path: Path) -> None:
     there = [page / "results.md", *(page / results.PAGES).glob("*"), *(page / results.PICTURES).glob("*")]
     assert made == {path.relative_to(page): path.read_bytes() for path in there}, COMMAND
     listed = set(re.findall(r"results/\w+\.md", (ROOT / "mkdocs.yml").read_text()))
-    assert listed == {f"results/{path.name}" for path in made if path.parent.name == results.PAGES}
+    assert listed == {f"results/{path.name}" for path in made if path.parent == Path(results.PAGES)}
 
 
 @pytest.mark.parametrize("name", [name for name, rows in results.collected(ROOT / "examples").items() if rows])
