@@ -1,7 +1,8 @@
 """Agents of eight turns: what a training step computes when prompts are rendered, and when they are spliced.
 
     python -m benchmarks.steps.turns --scripted [--json] [--tokenizer qwen3=DIR] [--tokenizer llama3_1=DIR]
-    python -m benchmarks.steps.turns [--json] [--model embedded] [--modes off,exact] [--rollouts 4] [--rounds 1]
+    python -m benchmarks.steps.turns [--json] [--model embedded] [--modes off,exact,thoughts] [--rollouts 4]
+        [--rounds 1]
 
 With --scripted, no model runs: a script says what the policy writes in each turn, on the embedded model's template and
 tokenizer, and on those that are named: TRL's file of the template, and the directory of a `tokenizer.json`. The figures

@@ -20,10 +20,11 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig
 from art_mcp import connect
 
+STEPS = 10
 RECIPE = Recipe(
     warm_start=SFTConfig(lr=3e-4, num_train_epochs=1, per_device_train_batch_size=6),
-    config=GRPOConfig(lr=2e-3, lr_scheduler_type="linear", max_steps=10),
-    steps=10,
+    config=GRPOConfig(lr=2e-3, lr_scheduler_type="linear", max_steps=STEPS),
+    steps=STEPS,
 )
 SHOWN = 2 * len(KINDS)
 """Number of demonstrations."""

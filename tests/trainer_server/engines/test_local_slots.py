@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from testbed.engine_app import make_app
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.support.servers.serving import serving
 from tests.support.slot_requests import SlotRequests
 from trainer_server.engines.base import Engine, EngineSettings
@@ -73,12 +73,6 @@ async def case(root: Path, wait: float = 20.0) -> AsyncIterator[Case]:
             yield Case(root, engine, app.state.engine, wait)
         finally:
             await engine.stop()
-
-
-async def until(found: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not found():
-            await asyncio.sleep(0.01)
 
 
 async def test_the_one_used_least_recently_makes_room(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from testbed.engine_app import make_app
-from tests.support.patience import PATIENCE
+from tests.support.patience import until
 from tests.support.servers.serving import serving
 from tests.support.slot_requests import SlotRequests
 from trainer_server.engines.base import EngineSettings
@@ -70,12 +70,6 @@ async def two(root: Path, url: str, wait: float = 20.0) -> AsyncIterator[tuple[S
                 await server.slots.stop()
                 await server.engine.stop()
                 await server.fleet.gateways.leave()
-
-
-async def until(found: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not found():
-            await asyncio.sleep(0.01)
 
 
 async def test_servers_make_room_for_one_another_and_engines_stay_ready(tmp_path: Path, postgres_url: str) -> None:

@@ -8,7 +8,7 @@ import resource
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
 
@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from trainer_server.server.access import connections
 from trainer_server.server.access.connections import DrainingServer, Limits, Stopped, patient_protocol
 
@@ -112,12 +112,6 @@ async def served(most: int = 100, grace: float = 0.0, timeout: int = 1) -> Async
         yield server, listener.getsockname()[1]
         server.should_exit = True
         await task
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def closed_after(port: int, said: bytes) -> None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.patience import PATIENCE
+from tests.support.patience import until
 from trainer_server.ledger.base import LedgerError
 from trainer_server.server.fleet import succession
 from trainer_server.server.fleet.succession import Succession
@@ -64,12 +64,6 @@ def standing(home: Path, election: Election) -> tuple[Succession, Any]:
 
     server = SimpleNamespace(config=SimpleNamespace(home=Home(home)), leads=False, lead=lead)
     return Succession(cast(Any, election), cast(Server, server), url=URL, address=ADDRESS), server
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not met():
-            await asyncio.sleep(0.01)
 
 
 async def test_the_server_leads_once_it_is_elected_and_tells_everybody(tmp_path: Path) -> None:
