@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import signal
+import ssl
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,9 @@ hypothesis.settings.load_profile("project")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored, also by what tests start
+
+# Each HTTP client reads certifi's certificates: a fifth of the fast lane's processor time. Once will do.
+ssl.create_default_context = functools.cache(ssl.create_default_context)
 
 gc.disable()  # while modules are imported, which stay: that is a quarter of the time of the collection
 

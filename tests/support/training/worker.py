@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from trainer_server.wire import (
     StepRequest,
     TrajectoryRef,
 )
+
+gc.freeze()  # a worker collects garbage after each job: it need not look at the modules of torch each time
 
 
 def completion(one: str, tokens: list[int], **changes: Any) -> Completion:
