@@ -195,7 +195,7 @@ class Comparison:
     """How many scored runs were left out because no completion of theirs can be trained."""
     no_baseline: int = 0
     """How many scored runs were left out because nothing is there to compare their rewards with."""
-    apart: int = 0
+    mixed_scenarios: int = 0
     """How many scenarios have rewards of several kinds, which are not compared with one another: rewards that stand for
     themselves, and those of one or more judgements."""
 
@@ -254,7 +254,7 @@ def compare(
     comparison.single = len(single - grouped)
     comparison.no_baseline = len(left - grouped - single)
     comparison.no_completions = len(scored) - len(grouped | single | left)
-    comparison.apart = sum(len(group.judgements) > 1 for group in TrajectoryGroup.by_scenario(scored))
+    comparison.mixed_scenarios = sum(len(group.judgements) > 1 for group in TrajectoryGroup.by_scenario(scored))
     return comparison
 
 

@@ -153,7 +153,7 @@ def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
 
 
 @contextmanager
-def apart() -> Iterator[None]:
+def untraced() -> Iterator[None]:
     """What runs inside the `with` block belongs to no rollout, though one may be running here: nothing records it."""
     with recording(Scope(), BaseCallbackHandler()):
         yield

@@ -15,7 +15,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from art_langgraph.capture.scope import apart
+from art_langgraph.capture.scope import untraced
 from art_langgraph.judge.transcript import Budget, transcripts
 from art_langgraph.llm.llm import LLM, Model, Usage
 from art_langgraph.llm.modes import Message
@@ -201,7 +201,7 @@ def _answer(count: int) -> type[BaseModel]:
 async def _call(judge: JudgeFunction, runs: Sequence[Trajectory]) -> list[Score]:
     """Scores of a judge function. Raises LLMError when it raises, or returns anything else than scores."""
     try:
-        with apart():
+        with untraced():
             scores = judge(runs)
             scores = list(await scores if inspect.isawaitable(scores) else scores)
         if len(scores) != len(runs):
