@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from art_langgraph.capture.background import Background
-from art_langgraph.capture.release import Server, token_of
+from art_langgraph.background.background import Background
+from art_langgraph.background.release import Server, token_of
 from art_langgraph.capture.remote.record import RemoteRecord
 from art_langgraph.capture.scope import Scope
 from art_langgraph.client.servers import known_servers

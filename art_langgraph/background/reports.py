@@ -20,8 +20,8 @@ from typing import Any
 
 import httpx
 
-from art_langgraph.capture.background import Background, at_exit
-from art_langgraph.capture.release import Server, token_of
+from art_langgraph.background.background import Background, at_exit
+from art_langgraph.background.release import Server, token_of
 from art_langgraph.client.transport import certificates
 from art_langgraph.notices import warn_once
 from art_langgraph.redaction import redacted
