@@ -122,11 +122,11 @@ class Ruler:
             votes = [await _call(self.judge, runs) for _ in range(self.votes)]
         metrics, reasons = [], []
         for given in zip(*votes, strict=True):
-            values = [one.score for one in given]
+            values = [score.score for score in given]
             spread = {"ruler_disagreement": statistics.pstdev(values)} if len(values) > 1 else {}
             metrics.append({"ruler_score": statistics.fmean(values), **spread})
-            reasons.append(" / ".join(one.reason for one in given) if given[0].reason else None)
-        return regrouped(group, [one["ruler_score"] for one in metrics], metrics=metrics, reasons=reasons)
+            reasons.append(" / ".join(score.reason for score in given) if given[0].reason else None)
+        return regrouped(group, [scores["ruler_score"] for scores in metrics], metrics=metrics, reasons=reasons)
 
     async def _ask(self, llm: LLM, group: TrajectoryGroup) -> list[list[Score]]:
         """Scores of all runs, in their order, for each vote."""
