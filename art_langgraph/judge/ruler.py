@@ -67,7 +67,17 @@ class Ruler:
     that read the same are judged once; where all do, each gets 0.5 without a call, and there is nothing to learn. A run
     that is alone has nothing to be compared with. It, and a group whose judge fails, is left unscored: `reward` is
     None, `reward_error` says why, and it is never trained on. The group that was given is not changed.
-    Raises ConfigError for votes below 1.
+
+    Args:
+        judge: A litellm name ("provider/name"), an `LLM`, a LangChain chat model, or a function that takes runs and
+            returns a score for each.
+        rubric: What a good run is; or a function that says so of a scenario.
+        votes: How often the judge is asked about a group. The score is the mean of the votes.
+        seed: Seeds the order of the runs in each vote.
+        budget: Most tokens of a message and of a tool's result that the judge sees; None: those of `Budget`.
+
+    Raises:
+        ConfigError: `votes` is below 1.
     """
 
     def __init__(

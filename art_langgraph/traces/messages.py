@@ -209,7 +209,13 @@ def _of_item(item: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def tool_call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
-    """A model's call of a tool. arguments: an object, or a text of one; None: there are none."""
+    """A model's call of a tool, in OpenAI's form.
+
+    Args:
+        id: Of the call.
+        name: Of the tool.
+        arguments: An object, or the JSON text of an object; None: there are none.
+    """
     text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
     return {"id": str(id or ""), "type": "function", "function": {"name": str(name or ""), "arguments": text}}
 

@@ -55,6 +55,12 @@ class LearnableSampler:
     ) -> list[Scenario]:
         """The scenarios with the highest drawn probability, and those that waited longest. See `Sampler.choose`.
 
+        Args:
+            scenarios: All scenarios of the training.
+            count: How many to choose.
+            step: Number of the step, from 1 on. It seeds the choice, together with `seed`.
+            taken: Ids of scenarios that the step has already. Not empty: others are wanted in their place.
+
         Raises:
             ConfigError: Fewer scenarios than `count` have an id of their own.
         """

@@ -76,6 +76,17 @@ class Watch:
     ) -> Self:
         """The watch that the arguments of `train` describe.
 
+        Args:
+            policy: Name of the policy.
+            client: The trainer server.
+            first_step: Number of the first step.
+            last_step: Number of the last step.
+            held_out: As that of `train`.
+            evaluate_every: As that of `train`.
+            stop_when: As that of `train`.
+            keep_best: As that of `train`.
+            alarms: As those of `train`.
+
         Raises:
             ConfigError: They cannot be met together.
         """
