@@ -56,7 +56,7 @@ def group_refs(
             trajectory, group.scenario.id, policy, nodes, retry_credit, hint=(hints or {}).get(trajectory.id)
         )
     ]
-    return [_group_ref(found) for found in _by_group(credits)]
+    return [_group_ref(group) for group in _by_group(credits)]
 
 
 def repeated(groups: Iterable[GroupRef]) -> list[str]:
@@ -195,7 +195,7 @@ class Comparison:
     """How many scored runs were left out because no completion of theirs can be trained."""
     no_baseline: int = 0
     """How many scored runs were left out because nothing is there to compare their rewards with."""
-    apart: int = 0
+    mixed_scenarios: int = 0
     """How many scenarios have rewards of several kinds, which are not compared with one another: rewards that stand for
     themselves, and those of one or more judgements."""
 
@@ -234,27 +234,27 @@ def compare(
         return [credit for credit in credits if credit.reference.reward is not None]
 
     groups = _by_group(rewards(scored))
-    singles = [found[0] for found in groups if len(found) == 1]
+    singles = [group[0] for group in groups if len(group) == 1]
     compared = {run.id for run in runs}
     earlier = (run for run in history if run.id not in compared and run.scored and not run.untrained)
     pool = [*rewards(islice(earlier, HISTORY)), *singles]
     grouped, single, left = set[str](), set[str](), set[str]()
-    for found in groups:
-        sampled = {credit.trajectory for credit in found if credit.reference.completions}
+    for group in groups:
+        sampled = {credit.trajectory for credit in group if credit.reference.completions}
         if not sampled:
             continue
-        baseline = _baseline(found[0], pool) if len(found) == 1 else None
-        if len(found) == 1 and baseline is None:
+        baseline = _baseline(group[0], pool) if len(group) == 1 else None
+        if len(group) == 1 and baseline is None:
             left |= sampled
             continue
-        comparison.groups.append(_group_ref(found, baseline))
-        (single if len(found) == 1 else grouped).update(sampled)
+        comparison.groups.append(_group_ref(group, baseline))
+        (single if len(group) == 1 else grouped).update(sampled)
     comparison.trained = [run for run in scored if run.id in grouped | single]
     comparison.grouped = len(grouped)
     comparison.single = len(single - grouped)
     comparison.no_baseline = len(left - grouped - single)
     comparison.no_completions = len(scored) - len(grouped | single | left)
-    comparison.apart = sum(len(group.judgements) > 1 for group in TrajectoryGroup.by_scenario(scored))
+    comparison.mixed_scenarios = sum(len(group.judgements) > 1 for group in TrajectoryGroup.by_scenario(scored))
     return comparison
 
 

@@ -49,11 +49,11 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
     """
     _remove_rewards(trajectory)
     try:
-        found = reward(trajectory)
-        if inspect.isawaitable(found):
-            found = await found
-        parts = {str(k): float(v) for k, v in found.items()} if isinstance(found, Mapping) else {}
-        total = math.fsum(parts.values()) if isinstance(found, Mapping) else 0.0 if found is None else float(found)
+        given = reward(trajectory)
+        if inspect.isawaitable(given):
+            given = await given
+        parts = {str(k): float(v) for k, v in given.items()} if isinstance(given, Mapping) else {}
+        total = math.fsum(parts.values()) if isinstance(given, Mapping) else 0.0 if given is None else float(given)
         own = [float(call.reward) for call in trajectory.completions if call.reward is not None]
     except Exception as error:  # the user's code, at the edge of a run: recorded, and the run is kept
         _remove_rewards(trajectory, f"{type(error).__name__}: {error}")
@@ -61,10 +61,10 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
     if wrong := [value for value in [total, *parts.values(), *own] if not math.isfinite(value)]:
         _remove_rewards(trajectory, f"the reward is {wrong[0]}, not a finite number")
         return
-    if found is None:
+    if given is None:
         trajectory.reward_error = None if own else UNDECIDED
         return
-    if isinstance(found, NodeRewards):
+    if isinstance(given, NodeRewards):
         trajectory.node_rewards = parts
     trajectory.reward = total
     trajectory.metrics.update(parts)
@@ -251,12 +251,12 @@ def group_sum(**parts: tuple[float, GroupReward]) -> GroupReward:
         metrics: list[dict[str, float]] = []
         metadata: list[dict[str, object]] = []
         reasons: list[str | None] = []
-        for at, one in enumerate(group.trajectories):
-            mine = {name: found.trajectories[at] for name, found in zip(parts, scored, strict=True)}
+        for at, trajectory in enumerate(group.trajectories):
+            mine = {name: scored_group.trajectories[at] for name, scored_group in zip(parts, scored, strict=True)}
             failed = [f"the part {name!r}: {run.reward_error}" for name, run in mine.items() if run.reward is None]
-            error = one.reward_error or next(iter(failed), None)
+            error = trajectory.reward_error or next(iter(failed), None)
             sums = {name: parts[name][0] * run.reward for name, run in mine.items() if run.reward is not None}
-            rewards.append(None if error else math.fsum([one.reward or 0.0, *sums.values()]))
+            rewards.append(None if error else math.fsum([trajectory.reward or 0.0, *sums.values()]))
             errors.append(error)
             metrics.append({**{k: v for run in mine.values() for k, v in run.metrics.items()}, **sums})
             metadata.append({k: v for run in mine.values() for k, v in run.metadata.items()})

@@ -357,8 +357,8 @@ class Trajectory(BaseModel):
         answered model call was given, and that answer. Empty where there is neither. The same for live, stored and
         imported runs.
         """
-        if found := messages_of(self.output):
-            return found
+        if messages := messages_of(self.output):
+            return messages
         for call in reversed(self.completions):
             if call.message is not None:
                 return from_openai([*call.messages, call.message])

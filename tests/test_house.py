@@ -24,6 +24,8 @@ PACKAGES = ("art_langgraph", "art_mcp", "trainer_server")
 MOST_FILES = 12
 """Python files of a folder, its __init__ not counted."""
 CLIENT_ROOM, SERVER_ROOM = "art_langgraph/client/planted.py", "trainer_server/jobs/planted.py"
+CLIENT_LAYERS = "cli -> auto_pilot, auto_rl, project -> loop"
+"""How the name of the contract about the rooms of art_langgraph begins."""
 
 
 def settings() -> dict[str, Any]:
@@ -144,6 +146,9 @@ def lint(where: Path) -> tuple[int, str]:
             "trainer_server.process",
         ),
         ("trainer_server/engines/planted.py", "import trainer_server.policies.store", "trainer_server.policies"),
+        (CLIENT_ROOM, "from art_langgraph.capture.scope import current", CLIENT_LAYERS),
+        ("art_langgraph/project/planted.py", "import art_langgraph.auto_rl.autorl", CLIENT_LAYERS),  # side by side
+        ("art_langgraph/planted.py", "", CLIENT_LAYERS),  # a room that no layer names
     ],
 )
 def test_an_import_that_is_not_allowed_breaks_a_contract(copied: Path, file: str, line: str, broken: str) -> None:

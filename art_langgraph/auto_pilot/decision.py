@@ -140,19 +140,19 @@ def decide(
     return Decision(Verdict.wait, f"{counts}: no difference beyond chance yet")
 
 
-def evidence(one: Outcomes, other: Outcomes) -> float:
-    """The logarithm of the e-value against the hypothesis that `one` succeeds at most as often as `other`.
+def evidence(challenger: Outcomes, other: Outcomes) -> float:
+    """The logarithm of the e-value against the hypothesis that `challenger` succeeds at most as often as `other`.
 
     Args:
-        one: Of the version that may be better.
+        challenger: Of the version that may be better.
         other: Of the other.
     """
-    if one.rate is None or other.rate is None or one.rate <= other.rate:
-        highest = _log_likelihood(one, one.rate) + _log_likelihood(other, other.rate)
+    if challenger.rate is None or other.rate is None or challenger.rate <= other.rate:
+        highest = _log_likelihood(challenger, challenger.rate) + _log_likelihood(other, other.rate)
     else:  # of the pairs of rates that the hypothesis admits, the likeliest has both equal
-        pooled = (one.successes + other.successes) / (one.runs + other.runs)
-        highest = _log_likelihood(one, pooled) + _log_likelihood(other, pooled)
-    return _log_mixture(one) + _log_mixture(other) - highest
+        pooled = (challenger.successes + other.successes) / (challenger.runs + other.runs)
+        highest = _log_likelihood(challenger, pooled) + _log_likelihood(other, pooled)
+    return _log_mixture(challenger) + _log_mixture(other) - highest
 
 
 def _log_mixture(outcomes: Outcomes) -> float:

@@ -42,6 +42,7 @@ class Gate:
     def __init__(
         self,
         held_out: HeldOut | Sequence[ScenarioLike] | str | Path | None,
+        *,
         graph: Graph | GraphSource | None,
         reward: RewardFunction | None,
         success: Success,

@@ -21,7 +21,14 @@ class Journal:
         self._new: list[Entry] = []
 
     def entry(self, state: State, event: str, reason: str, **numbers: Any) -> Entry:
-        """An entry about the candidate, where there is one. It is not written yet."""
+        """An entry about the candidate, where there is one. It is not written yet.
+
+        Args:
+            state: Of the policy.
+            event: What happened, in a word: `gate`, `paused`.
+            reason: Why, in words.
+            numbers: What the reason rests on, as JSON.
+        """
         return Entry(
             time=time.time(),
             policy=state.policy,
@@ -37,11 +44,24 @@ class Journal:
         self._new += entries
 
     def note(self, state: State, event: str, reason: str, **numbers: Any) -> None:
-        """Writes a state with one entry."""
+        """Writes a state with one entry.
+
+        Args:
+            state: Of the policy.
+            event: As that of `entry`.
+            reason: As that of `entry`.
+            numbers: As those of `entry`.
+        """
         self.write(state, self.entry(state, event, reason, **numbers))
 
     def pause(self, state: State, pause: Pause, *entries: Entry) -> None:
-        """Writes a state that is paused, and why."""
+        """Writes a state that is paused, and why.
+
+        Args:
+            state: Of the policy.
+            pause: Cause, reason and remedy.
+            entries: What led to the pause.
+        """
         state.pause = pause
         self.write(state, *entries, self.entry(state, "paused", str(pause), cause=pause.cause))
 

@@ -92,7 +92,7 @@ class Autopilot:
         store = TrajectoryStore() if self.store is None else self.store
         self.state_store = StateStore(store.path, self.policy)
         self._journal = Journal(self.state_store)
-        self._gate = Gate(self.gate, self.graph, self.reward, self.success, store)
+        self._gate = Gate(self.gate, graph=self.graph, reward=self.reward, success=self.success, store=store)
         recorded = LedgerRuns(self.client, self.policy) if self.from_ledger else StoredRuns(store)
         self._preparation = Preparation(
             self.policy,

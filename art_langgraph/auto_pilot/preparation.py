@@ -133,21 +133,21 @@ class Preparation:
             except (RolloutsFailed, PinIgnored) as error:
                 remedy = "Repair the graph or the reward of the gate, and go on with --resume: it is measured again"
                 return self._journal.pause(state, Pause(cause="gate_failed", reason=str(error), remedy=remedy))
-            found = gate(candidate.gain_over(champion), self._rules)
-            said = f"{found.reason}; {candidate.success_text}, promoted: {champion.success_text}"
+            decision = gate(candidate.gain_over(champion), self._rules)
+            said = f"{decision.reason}; {candidate.success_text}, promoted: {champion.success_text}"
             numbers = {"candidate": candidate.summary(), "champion": champion.summary()}
-            if found.verdict == Verdict.roll_back:
-                state.decide(found.verdict, said, numbers)
+            if decision.verdict == Verdict.roll_back:
+                state.decide(decision.verdict, said, numbers)
                 return self._journal.note(state, "gate", said, **numbers)
         state.phase = Phase.canary
         await self._write_unless_alarm(state, policy, self._journal.entry(state, "gate", said, **numbers))
 
     async def _write_unless_alarm(self, state: State, policy: Policy, entry: Entry) -> None:
         """Records what was done, and a pause where the figures until now are an alarm that did not go on before."""
-        found = self._alarms.findings(await self._signals(state, policy))
-        names = {name for name, _, _ in found}
+        findings = self._alarms.findings(await self._signals(state, policy))
+        names = {name for name, _, _ in findings}
         state.accepted = [name for name in state.accepted if name in names]
-        fresh = [one for one in found if one[0] not in state.accepted]
+        fresh = [finding for finding in findings if finding[0] not in state.accepted]
         if not fresh:
             return self._journal.write(state, entry)
         (name, evidence, remedy), *others = fresh

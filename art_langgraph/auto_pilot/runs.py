@@ -57,8 +57,8 @@ class StoredRuns:
 
     async def read(self, ids: Sequence[str]) -> list[Trajectory]:
         """See `Recorded`."""
-        found = await asyncio.to_thread(lambda: [self.store.get(one) for one in ids])
-        return [run for run in found if run is not None]
+        runs = await asyncio.to_thread(lambda: [self.store.get(trajectory_id) for trajectory_id in ids])
+        return [run for run in runs if run is not None]
 
 
 class LedgerRuns:
@@ -76,11 +76,15 @@ class LedgerRuns:
 
     async def runs(self, since: float) -> Sequence[Trajectory]:
         """See `Recorded`."""
-        listed = [one async for one in self.client.rollouts(policy=self._policy, rewarded=True) if one.created >= since]
-        new = [one for one in listed if (one.id, one.reward) not in self._known]
-        read = await self._read([one.id for one in new])
-        known = self._known | {(one.id, one.reward): read[one.id] for one in new if one.id in read}
-        keys = [(one.id, one.reward) for one in listed]
+        listed = [
+            rollout
+            async for rollout in self.client.rollouts(policy=self._policy, rewarded=True)
+            if rollout.created >= since
+        ]
+        new = [rollout for rollout in listed if (rollout.id, rollout.reward) not in self._known]
+        read = await self._read([rollout.id for rollout in new])
+        known = self._known | {(rollout.id, rollout.reward): read[rollout.id] for rollout in new if rollout.id in read}
+        keys = [(rollout.id, rollout.reward) for rollout in listed]
         self._known = {key: known[key] for key in keys if key in known}
         return [run for run in reversed(self._known.values()) if run.started >= since]
 
@@ -92,7 +96,7 @@ class LedgerRuns:
         """Rollouts by id, without those that are gone."""
         limit = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(rollout_id: str) -> Trajectory | None:
+        async def fetched(rollout_id: str) -> Trajectory | None:
             async with limit:
                 try:
                     return await self.client.rollout(rollout_id)
@@ -101,8 +105,8 @@ class LedgerRuns:
                         return None
                     raise
 
-        found = zip(ids, await asyncio.gather(*map(one, ids)), strict=True)
-        return {rollout_id: run for rollout_id, run in found if run is not None}
+        pairs = zip(ids, await asyncio.gather(*map(fetched, ids)), strict=True)
+        return {rollout_id: run for rollout_id, run in pairs if run is not None}
 
 
 def asked(run: Trajectory, policy: str) -> bool:

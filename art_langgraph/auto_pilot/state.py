@@ -102,7 +102,13 @@ class State(BaseModel):
     """Figures of the steps, for alarms; the evaluations are in the trajectory store."""
 
     def decide(self, verdict: Verdict, reason: str, numbers: dict[str, Any] | None = None) -> None:
-        """The candidate is decided. It is carried out afterwards, once this is written down."""
+        """Notes what becomes of the candidate. It is carried out afterwards, once this is written down.
+
+        Args:
+            verdict: What becomes of it.
+            reason: Why, in words.
+            numbers: What the reason rests on, as JSON.
+        """
         self.phase, self.verdict, self.reason, self.numbers = Phase.deciding, verdict, reason, numbers or {}
 
     def collect(self) -> None:

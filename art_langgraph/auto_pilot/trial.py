@@ -61,10 +61,10 @@ class Trial:
         else:
             self._say_share(counts.candidate)
             candidate, champion, numbers = await self.outcomes(state, counts)
-            found = decide(candidate, champion, self._rules, expected=state.champion, promoted=policy.promoted)
-            if found.verdict == Verdict.wait:
+            decision = decide(candidate, champion, self._rules, expected=state.champion, promoted=policy.promoted)
+            if decision.verdict == Verdict.wait:
                 return
-            state.decide(found.verdict, found.reason, numbers)
+            state.decide(decision.verdict, decision.reason, numbers)
         self._journal.write(state)
         await self.carry_out(state)
 

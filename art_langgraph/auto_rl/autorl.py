@@ -31,7 +31,7 @@ class AutoRLReport:
     """The description of the task."""
     training: list[Scenario]
     """Scenarios that the policy was trained on."""
-    validation: list[Scenario]
+    held_out: list[Scenario]
     """Held-out scenarios, on which versions were compared."""
     comparison: VersionComparison
     """First and last version on the held-out scenarios. Where all runs of one failed, nothing is compared, and a note
@@ -69,7 +69,7 @@ class AutoRLReport:
             self.task,
             "",
             f"- held-out scenarios: {self.comparison}",
-            f"- {len(self.training)} scenarios to train on, {len(self.validation)} held out",
+            f"- {len(self.training)} scenarios to train on, {len(self.held_out)} held out",
             f"- {learnt} of {len(self.steps)} steps learnt something",
             *(f"- {role}: {usage}" for role, usage in self.usage.items()),
             f"- seconds: {', '.join(f'{stage} {took:.0f}' for stage, took in self.seconds.items())}",
@@ -101,7 +101,7 @@ async def autorl(
     schema: dict[str, object] | None = None,
     instructions: str | None = None,
     rubric: str | None = None,
-    validation: float = 0.25,
+    held_out: float = 0.25,
     steps: int = 8,
     groups_per_step: int = 4,
     n: int = 8,
@@ -127,7 +127,7 @@ async def autorl(
         schema: JSON schema of a scenario's input; None: the graph's own, or messages of a user.
         instructions: Further instructions to the writer.
         rubric: What a good run is, besides doing the task.
-        validation: Share of the scenarios that is held out and never trained on.
+        held_out: Share of the scenarios that is never trained on, from 0 to 1. Versions are compared on it.
         steps: Training steps.
         groups_per_step: Scenarios in a step.
         n: Runs per scenario in a step.
@@ -172,7 +172,7 @@ async def autorl(
         )
     else:
         chosen = [Scenario.of(given) for given in scenarios]
-    training, held_out = _split(chosen, validation, groups_per_step, seed)
+    training, measured = _split(chosen, held_out, groups_per_step, seed)
     ruler = Ruler(judging, _RUBRIC.format(task=task, rubric=rubric or RUBRIC), votes=votes, seed=seed)
     records = []
     with stages.stage("train", f"{policy} on {len(training)} scenarios, {steps} steps"):
@@ -194,11 +194,11 @@ async def autorl(
             records.append(record)
             stages.tell(str(record))
     last = records[-1].result.version if records else first
-    with stages.stage("compare", f"versions {first} and {last} on {len(held_out)} held-out scenarios"):
+    with stages.stage("compare", f"versions {first} and {last} on {len(measured)} held-out scenarios"):
         try:
             comparison = await compare_versions(
                 graph,
-                held_out,
+                measured,
                 ruler,
                 policy=policy,
                 versions=(first, last),
@@ -211,7 +211,7 @@ async def autorl(
     return AutoRLReport(
         task=task,
         training=training,
-        validation=held_out,
+        held_out=measured,
         comparison=comparison,
         steps=records,
         usage={"judge": judging.usage} | ({"writer": writing.usage} if writing is not judging else {}),

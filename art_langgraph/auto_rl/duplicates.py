@@ -9,7 +9,7 @@ _ALIKE = 0.8
 """Jaccard similarity of the three-letter pieces from which two texts count as the same."""
 
 
-class Seen:
+class DistinctTexts:
     """A set of texts. Two texts are alike when they have the same numbers and nearly the same letters.
 
     Args:

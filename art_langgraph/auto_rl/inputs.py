@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from pydantic.errors import PydanticUserError
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
-from art_langgraph.auto_rl.duplicates import Seen
+from art_langgraph.auto_rl.duplicates import DistinctTexts
 from art_langgraph.llm.llm import LLM
 from art_langgraph.loop.rollout import Graph
 from art_langgraph.progress import progress_bar
@@ -89,7 +89,7 @@ async def invent(
     Raises:
         LLMError: The model gave no usable answer.
     """
-    invented, seen = Invented(), Seen(_text(scenario.input) for scenario in examples)
+    invented, seen = Invented(), DistinctTexts(_text(scenario.input) for scenario in examples)
     rng = random.Random(f"inputs-{seed}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with progress_bar(*columns, shown=progress) as bar:

@@ -22,13 +22,13 @@ def completion_id(message: BaseMessage) -> str | None:
     if known := gateway_id(message.response_metadata.get("system_fingerprint")):
         return known
     given = (str(message.response_metadata.get("id")), str(message.id))
-    others = (ledger_id(one) for one in given if not one.startswith(CHAT))
+    others = (ledger_id(given_id) for given_id in given if not given_id.startswith(CHAT))
     return next(filter(None, others), None)
 
 
 def answer_of(response: LLMResult) -> dict[str, Any]:
     """The attributes of a model call's span, from its answer."""
-    messages = [one.message for one in response.generations[0] if isinstance(one, ChatGeneration)]
+    messages = [generation.message for generation in response.generations[0] if isinstance(generation, ChatGeneration)]
     if not messages:
         return {}
     first = messages[0]

@@ -65,7 +65,16 @@ class GraphRun:
             self._header = self._header.model_copy(update=update)
 
     def ended(self, run_id: UUID, output: Any, error: str | None) -> bool:
-        """A run has ended. Returns whether nothing encloses it; only such runs matter here."""
+        """A run has ended.
+
+        Args:
+            run_id: Its id.
+            output: What it returned; None where it raised.
+            error: What it raised, as text; None where it returned.
+
+        Returns:
+            Whether nothing encloses the run; only such runs matter here.
+        """
         if run_id not in self._roots:
             return False
         seconds = time.time() - self._header.started
@@ -75,7 +84,13 @@ class GraphRun:
     def trajectory(
         self, scenario: Scenario | Any, reward: float | Mapping[str, float] | RewardFunction | None, output: Any
     ) -> Trajectory:
-        """See `ARTCallbackHandler.trajectory`."""
+        """See `ARTCallbackHandler.trajectory`.
+
+        Args:
+            scenario: The task; None: the graph's input.
+            reward: The reward, its named parts, or a function that gives them; None: not scored.
+            output: The graph's final state; None: what the run returned.
+        """
         recorder = self._scope.recorder
         update: dict[str, Any] = {
             "completions": recorder.completions,

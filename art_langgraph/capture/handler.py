@@ -16,6 +16,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 
+from art_langgraph.background.release import release
 from art_langgraph.capture.answer import (
     answer_of,
     completion_id,
@@ -32,7 +33,6 @@ from art_langgraph.capture.answer import (
 )
 from art_langgraph.capture.graph_run import GraphRun, error_text
 from art_langgraph.capture.recorder import Recorder
-from art_langgraph.capture.release import release
 from art_langgraph.capture.requests import attach
 from art_langgraph.capture.runs import Runs
 from art_langgraph.capture.scope import Scope, enclosing_run

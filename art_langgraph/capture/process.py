@@ -19,16 +19,16 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
+from art_langgraph.background import reports
+from art_langgraph.background.background import at_exit
+from art_langgraph.background.release import release
 from art_langgraph.capture.answer import completion_id
-from art_langgraph.capture.background import at_exit
 from art_langgraph.capture.graph_run import error_text
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.handover import taken_up
-from art_langgraph.capture.release import release
 from art_langgraph.capture.remote.outbox import Outbox
 from art_langgraph.capture.scope import Scope, enclosing_run, explicit
 from art_langgraph.capture.writer import Writer
-from art_langgraph.client import reports
 from art_langgraph.notices import warn_once
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import CompletionCall

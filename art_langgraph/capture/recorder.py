@@ -56,7 +56,7 @@ class Recorder:
             if any(known.tool_call_id == call.tool_call_id for known in self.tool_calls):
                 return
             made = [asked for answer in self.completions for asked in (answer.message or {}).get("tool_calls") or ()]
-            if asked := [one["function"] for one in made if one["id"] == call.tool_call_id]:
+            if asked := [tool_call["function"] for tool_call in made if tool_call["id"] == call.tool_call_id]:
                 call.tool, call.arguments = asked[-1]["name"], _arguments(asked[-1]["arguments"])
                 self.tool_calls.append(call)
 

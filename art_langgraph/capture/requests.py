@@ -18,7 +18,7 @@ from langchain_core.language_models import LanguageModelInput
 from langchain_openai.chat_models.base import BaseChatOpenAI
 from pydantic import SecretStr
 
-from art_langgraph.capture.release import Server
+from art_langgraph.background.release import Server
 from art_langgraph.capture.scope import Scope, current
 from art_langgraph.client.servers import server_of, server_url
 from art_langgraph.client.transport import LoopTransport

@@ -40,6 +40,11 @@ class Runs:
     def chain(self, run_id: UUID, parent: UUID | None, metadata: dict[str, Any]) -> bool:
         """A chain starts.
 
+        Args:
+            run_id: Its id.
+            parent: Id of the run that it is started in; None: nothing encloses it.
+            metadata: LangChain's, with LangGraph's checkpoint namespace.
+
         Returns:
             Whether it opens a namespace, as the run of a node does; the chains inside it carry the same metadata.
         """

@@ -13,8 +13,8 @@ from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 
+from art_langgraph.background.release import Server, release
 from art_langgraph.capture.recorder import Recorder
-from art_langgraph.capture.release import Server, release
 from art_langgraph.trajectory import Place, Trajectory, parent_namespace
 from trainer_server.wire import VersionRef
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
@@ -153,7 +153,7 @@ def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
 
 
 @contextmanager
-def apart() -> Iterator[None]:
+def untraced() -> Iterator[None]:
     """What runs inside the `with` block belongs to no rollout, though one may be running here: nothing records it."""
     with recording(Scope(), BaseCallbackHandler()):
         yield

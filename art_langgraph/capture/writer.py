@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from art_langgraph.capture.background import Background
+from art_langgraph.background.background import Background
 from art_langgraph.redaction import redacted
 from art_langgraph.store import Batch, Session, TrajectoryStore, concerns_all
 from art_langgraph.trajectory import CompletionCall, Trajectory

@@ -91,7 +91,7 @@ def autorl_command(
         report = asyncio.run(run())
         output.mkdir(parents=True, exist_ok=True)
         save_scenarios(output / "training.jsonl", report.training)
-        save_scenarios(output / "validation.jsonl", report.validation)
+        save_scenarios(output / "held_out.jsonl", report.held_out)
         write_private(output / "report.md", report.markdown())
         print(report.dead_groups)
         print(report.comparison)

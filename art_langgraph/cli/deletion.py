@@ -55,17 +55,17 @@ def delete_trajectories_command(
     from art_langgraph.store import TrajectoryStore
 
     target = TrajectoryStore(store)
-    found: list[Trajectory] = []
+    stored: list[Trajectory] = []
     elsewhere: list[str] = []
     for run in runs:
         try:
-            found += target.parts(find_trajectory(target, run).id)
+            stored += target.parts(find_trajectory(target, run).id)
         except ConfigError:
             if local or not asyncio.run(_is_rollout(run)):
                 raise
             elsewhere.append(run)
     with only_json(as_json) as answer:
-        answer(_delete(target, found, elsewhere, what=", ".join(runs), yes=yes, local=local))
+        answer(_delete(target, stored, elsewhere, what=", ".join(runs), yes=yes, local=local))
 
 
 @trajectories.app.command("prune")
@@ -116,9 +116,9 @@ def delete_thread_command(
     ids = [run.id for run in (*target.list(thread=thread), *target.unfinished()) if run.thread_id == thread]
     if not ids:
         raise ConfigError(f"{target.path} has no run of the thread {thread!r}")
-    found = [part for one in ids for part in target.parts(one)]
+    stored = [part for run_id in ids for part in target.parts(run_id)]
     with only_json(as_json) as answer:
-        answer(_delete(target, found, [], what=f"{len(ids)} runs of the thread {thread}", yes=yes, local=local))
+        answer(_delete(target, stored, [], what=f"{len(ids)} runs of the thread {thread}", yes=yes, local=local))
 
 
 @policies.app.command("delete")

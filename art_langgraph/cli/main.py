@@ -17,9 +17,8 @@ from rich.markup import escape
 from art_langgraph.cli import autopilot, autorl, deletion, jobs, policies, scoring, traces, training, trajectories
 from art_langgraph.cli.options import JsonOption
 from art_langgraph.cli.printing.lists import print_json
+from art_langgraph.cli.setup import commands as setup
 from art_langgraph.cli.watching import commands as watching
-from art_langgraph.connection import command as connection
-from art_langgraph.project import command as project
 from trainer_server.wire import ARTError
 
 GROUP = "art_langgraph.commands"
@@ -43,8 +42,7 @@ def build() -> typer.Typer:
         pretty_exceptions_show_locals=False,
     )
     for commands in (
-        project,
-        connection,
+        setup,
         watching,
         trajectories,
         traces,

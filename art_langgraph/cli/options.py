@@ -150,7 +150,17 @@ def make_llm(model: str, url: str | None) -> LLM:
 
 
 def make_ruler(judge: str, url: str | None, rubric: str | None, votes: int) -> Ruler:
-    """The judge that the options name. Raises ConfigError for a rubric that cannot be read."""
+    """The judge that the options name.
+
+    Args:
+        judge: The value of --judge.
+        url: The value of --judge-url.
+        rubric: The value of --rubric: a text, or `@FILE`.
+        votes: The value of --votes.
+
+    Raises:
+        ConfigError: The rubric cannot be read.
+    """
     from art_langgraph.judge.ruler import RUBRIC, Ruler
 
     return Ruler(make_llm(judge, url), rubric_text(rubric) or RUBRIC, votes=votes)

@@ -132,7 +132,7 @@ def _command(system: str) -> Callable[..., None]:
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
         with progress_bar(*columns, shown=sys.stderr.isatty()) as bar:
             task = bar.add_task(f"reading {name}", total=sum(file.stat().st_size for file in files))
-            found = import_runs(
+            imported = import_runs(
                 system,
                 *files,
                 store=TrajectoryStore(into),
@@ -147,26 +147,26 @@ def _command(system: str) -> Callable[..., None]:
                 advance=lambda count: bar.update(task, completed=count),
             )
         if as_json:
-            print_json(found.as_json())
+            print_json(imported.as_json())
         else:
-            _tell(found, scenarios, demonstrations, dry_run)
-        if not found.read:
+            _tell(imported, scenarios, demonstrations, dry_run)
+        if not imported.read:
             raise typer.Exit(1)
 
     command.__doc__ = _ABOUT[system]
     return command
 
 
-def _tell(found: Imported, scenarios: Path, demonstrations: Path, dry_run: bool) -> None:
-    print(f"{found.read:,} runs read: {found.runs}")
-    print(f"scenarios: {found.scenarios}, in {scenarios}")
-    print(f"demonstrations: {found.demonstrations}, in {demonstrations}")
-    print(f"rewards: {found.rewards}")
-    for reason in found.skips:
+def _tell(imported: Imported, scenarios: Path, demonstrations: Path, dry_run: bool) -> None:
+    print(f"{imported.read:,} runs read: {imported.runs}")
+    print(f"scenarios: {imported.scenarios}, in {scenarios}")
+    print(f"demonstrations: {imported.demonstrations}, in {demonstrations}")
+    print(f"rewards: {imported.rewards}")
+    for reason in imported.skips:
         print(f"left out: {reason}")
     if dry_run:
         print("nothing was written (--dry-run)")
-    elif not found.read:
+    elif not imported.read:
         print("no run was read")
 
 

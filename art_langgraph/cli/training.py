@@ -458,10 +458,10 @@ def _tell(comparison: Comparison) -> None:
         f"baseline; left out: {comparison.unscored} without a reward, {comparison.no_baseline} with nothing to compare "
         f"with, {comparison.no_completions} without a completion to train"
     )
-    if comparison.apart:
+    if comparison.mixed_scenarios:
         print(
-            f"{comparison.apart} scenarios have scores of a judge's comparison beside other rewards: these are not "
-            "compared with one another; `art-langgraph score --again` scores all runs in one way"
+            f"{comparison.mixed_scenarios} scenarios have scores of a judge's comparison beside other rewards: these "
+            "are not compared with one another; `art-langgraph score --again` scores all runs in one way"
         )
 
 

@@ -17,7 +17,13 @@ from trainer_server.wire.watching import tracing
 
 
 class ServerAPI:
-    """A connection to the trainer server. See `TrainerClient`."""
+    """A connection to the trainer server. See `TrainerClient`.
+
+    Args:
+        base_url: As that of `TrainerClient`.
+        api_key: As that of `TrainerClient`.
+        retry_for: As that of `TrainerClient`.
+    """
 
     def __init__(
         self, base_url: str | None = None, api_key: str | None = None, *, retry_for: float | None = None

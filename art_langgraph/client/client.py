@@ -53,13 +53,15 @@ class TrainerClient(PolicyAPI, JobAPI, RolloutAPI):
 
     async def completions(self, ids: Sequence[str]) -> dict[str, Completion]:
         """The same for many completions, by id. Those that the ledger does not have are left out."""
-        wanted, found = list(dict.fromkeys(ids)), dict[str, Completion]()
+        wanted, completions = list(dict.fromkeys(ids)), dict[str, Completion]()
         for start in range(0, len(wanted), _FOUND):
             answer = await self._ask(
                 "POST", "/api/completions/find", json={"ids": wanted[start : start + _FOUND]}, timeout=600
             )
-            found.update({one.id: one for one in from_json(Completions, answer.text).completions})
-        return found
+            completions.update(
+                {completion.id: completion for completion in from_json(Completions, answer.text).completions}
+            )
+        return completions
 
     async def add_completions(self, completions: Sequence[Completion]) -> Added:
         """Brings completions of another server's ledger to this one, which must have the same base model and tokenizer.

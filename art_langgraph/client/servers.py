@@ -23,10 +23,10 @@ def known_servers() -> list[Connection]:
     with _lock:
         met = list(_met)
     try:
-        found = Connection.find()
+        default = Connection.find()
     except (ConfigError, OSError, ValueError, KeyError):  # no server here, or a file of it that cannot be read
         return met
-    return list(dict.fromkeys([found, *met]))
+    return list(dict.fromkeys([default, *met]))
 
 
 def server_of(base_url: str | None, key: str) -> Connection | None:

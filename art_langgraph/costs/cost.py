@@ -82,5 +82,5 @@ class Cost:
         return gpus if self.judge_usd == 0 else f"{gpus}, {judge}"
 
 
-def _sum(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
+def _sum(first: float | None, other: float | None) -> float | None:
+    return None if first is None or other is None else first + other

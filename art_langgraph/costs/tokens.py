@@ -67,6 +67,6 @@ class Tokens:
         return text + (f"; {self.uncounted} answers do not say theirs" if self.uncounted else "")
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
+def _sum(first: int | None, other: int | None) -> int | None:
     """The sum of what is known. None: neither is."""
-    return None if one is None and other is None else (one or 0) + (other or 0)
+    return None if first is None and other is None else (first or 0) + (other or 0)

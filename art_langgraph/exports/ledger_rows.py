@@ -71,19 +71,19 @@ class LedgerRows:
         runs, gone = iter(runs), False
         while part := list(itertools.islice(runs, _RUNS)):
             ids = [call.id for run in part for call in run.completions if call.id is not None]
-            found: dict[str, Completion] = {}
+            rows: dict[str, Completion] = {}
             if ids and not gone:
                 try:
-                    found = self._loop.run(self._trainer.completions(ids))
+                    rows = self._loop.run(self._trainer.completions(ids))
                 except (ConfigError, ServerUnreachable) as error:
                     if without is None:
                         raise
                     without(str(error))
                     gone = True
                 else:
-                    self.missing += [one for one in dict.fromkeys(ids) if one not in found]
+                    self.missing += [completion_id for completion_id in dict.fromkeys(ids) if completion_id not in rows]
             for run in part:
-                yield run, {call.id: found[call.id] for call in run.completions if call.id in found}
+                yield run, {call.id: rows[call.id] for call in run.completions if call.id in rows}
 
     def add(self, rows: Sequence[Completion]) -> Added:
         """Brings rows to the server. Raises what `TrainerClient.add_completions` does."""

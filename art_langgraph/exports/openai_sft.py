@@ -28,7 +28,7 @@ def records(run: Trajectory, rows: Rows) -> Iterator[dict[str, Any]]:
     for call, message in answers(run):
         row = rows.get(call.id or "")
         tools = (row.request.get("tools") if row else None) or None
-        messages = [_known(one) for one in call.messages]
+        messages = [_known(earlier) for earlier in call.messages]
         calls.append(ModelCall(messages=messages, answer=_known(message), tools=tools))
     for conversation in ForeignRun("art-langgraph", run.id, calls).demonstrations():
         yield conversation.model_dump(mode="json", exclude_none=True)

@@ -26,7 +26,7 @@ def records(run: Trajectory, rows: Rows) -> Iterator[dict[str, Any]]:
         row = rows.get(call.id or "")
         sampled = exact(row)
         yield {
-            "prompt": [parsed_arguments(one) for one in call.messages],
+            "prompt": [parsed_arguments(earlier) for earlier in call.messages],
             "completion": [parsed_arguments(message)],
             "tools": (row.request.get("tools") if row else None) or None,
             "reward": reward_of(run, call),

@@ -92,13 +92,13 @@ class _Graph:
         parent: int | None = None
         tools = _tools(row)
         left = 0
-        for one in call.messages:
-            if (below := self._child(parent, _said(one), tools, prompt if sampled else None)) is None:
+        for earlier in call.messages:
+            if (below := self._child(parent, _said(earlier), tools, prompt if sampled else None)) is None:
                 break
             parent, left = below, left + 1
         self.tools += [tool for tool in tools if tool not in self.tools]
-        for one in call.messages[left:]:
-            parent = self._node(parent, one, call.started, tools)
+        for earlier in call.messages[left:]:
+            parent = self._node(parent, earlier, call.started, tools)
         before = self._through[parent] if parent is not None else ()
         scaffold = prompt[len(before) :]
         answer = self._node(parent, message, call.started + call.seconds, tools)
@@ -158,7 +158,7 @@ def _task(run: Trajectory) -> dict[str, Any]:
     first = next((call.messages for call in run.completions if call.messages), [])
     prompt: Any = given if isinstance(given, str) else None
     if prompt is None:
-        users = [_text_of(one.get("content")) for one in first if one.get("role") == "user"]
+        users = [_text_of(message.get("content")) for message in first if message.get("role") == "user"]
         prompt = "\n\n".join(users[:1]) or None
     return {"name": run.scenario.id, "prompt": prompt, "input": given, "metadata": run.scenario.metadata}
 

@@ -15,7 +15,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from art_langgraph.capture.scope import apart
+from art_langgraph.capture.scope import untraced
 from art_langgraph.judge.transcript import Budget, transcripts
 from art_langgraph.llm.llm import LLM, Model, Usage
 from art_langgraph.llm.modes import Message
@@ -67,7 +67,17 @@ class Ruler:
     that read the same are judged once; where all do, each gets 0.5 without a call, and there is nothing to learn. A run
     that is alone has nothing to be compared with. It, and a group whose judge fails, is left unscored: `reward` is
     None, `reward_error` says why, and it is never trained on. The group that was given is not changed.
-    Raises ConfigError for votes below 1.
+
+    Args:
+        judge: A litellm name ("provider/name"), an `LLM`, a LangChain chat model, or a function that takes runs and
+            returns a score for each.
+        rubric: What a good run is; or a function that says so of a scenario.
+        votes: How often the judge is asked about a group. The score is the mean of the votes.
+        seed: Seeds the order of the runs in each vote.
+        budget: Most tokens of a message and of a tool's result that the judge sees; None: those of `Budget`.
+
+    Raises:
+        ConfigError: `votes` is below 1.
     """
 
     def __init__(
@@ -122,11 +132,11 @@ class Ruler:
             votes = [await _call(self.judge, runs) for _ in range(self.votes)]
         metrics, reasons = [], []
         for given in zip(*votes, strict=True):
-            values = [one.score for one in given]
+            values = [score.score for score in given]
             spread = {"ruler_disagreement": statistics.pstdev(values)} if len(values) > 1 else {}
             metrics.append({"ruler_score": statistics.fmean(values), **spread})
-            reasons.append(" / ".join(one.reason for one in given) if given[0].reason else None)
-        return regrouped(group, [one["ruler_score"] for one in metrics], metrics=metrics, reasons=reasons)
+            reasons.append(" / ".join(score.reason for score in given) if given[0].reason else None)
+        return regrouped(group, [scores["ruler_score"] for scores in metrics], metrics=metrics, reasons=reasons)
 
     async def _ask(self, llm: LLM, group: TrajectoryGroup) -> list[list[Score]]:
         """Scores of all runs, in their order, for each vote."""
@@ -201,7 +211,7 @@ def _answer(count: int) -> type[BaseModel]:
 async def _call(judge: JudgeFunction, runs: Sequence[Trajectory]) -> list[Score]:
     """Scores of a judge function. Raises LLMError when it raises, or returns anything else than scores."""
     try:
-        with apart():
+        with untraced():
             scores = judge(runs)
             scores = list(await scores if inspect.isawaitable(scores) else scores)
         if len(scores) != len(runs):

@@ -20,7 +20,7 @@ from tenacity import (
     wait_exponential,
 )
 
-from art_langgraph.capture.scope import apart
+from art_langgraph.capture.scope import untraced
 from art_langgraph.llm.cache import AnswerCache, question
 from art_langgraph.llm.chat_models import ChatModel
 from art_langgraph.llm.faults import REMEDY, Fault, fault_of
@@ -266,7 +266,7 @@ class _Dialogue(Generic[T]):
         asked = [*self.messages, *self.correction]
         try:
             async with asyncio.timeout(self.timeout):
-                with apart():  # what is asked inside of a rollout is no part of it, whichever client sends it
+                with untraced():  # what is asked inside of a rollout is no part of it, whichever client sends it
                     reply = await self.target.ask(self.mode, asked, self.answer, self.timeout)
         except Fault:
             raise

@@ -129,6 +129,12 @@ class NamedModel:
 async def find_target(model: str, base_url: str | None, api_key: str | None, options: Mapping[str, Any]) -> NamedModel:
     """The model that the arguments of `LLM` name.
 
+    Args:
+        model: As that of `LLM`.
+        base_url: As that of `LLM`.
+        api_key: As that of `LLM`.
+        options: Sampling options: temperature, max_tokens.
+
     Raises:
         ConfigError: No provider is known for the name.
         LLMError: The trainer server does not answer with the name of its base model.

@@ -158,7 +158,11 @@ class Evaluation:
             The gain; None where no scenario has a run with a reward in both.
         """
         before, after = other._by_scenario(other.succeeded), self._by_scenario(self.succeeded)
-        gains = [statistics.fmean(after[one]) - statistics.fmean(before[one]) for one in after if one in before]
+        gains = [
+            statistics.fmean(after[scenario]) - statistics.fmean(before[scenario])
+            for scenario in after
+            if scenario in before
+        ]
         return Gain(statistics.fmean(gains), gain_interval(gains)) if gains else None
 
     def by(self, key: Callable[[Scenario], Iterable[Hashable]]) -> dict[Any, tuple[int, int]]:

@@ -91,18 +91,21 @@ def check_completions(
     """
     runs = runs_of(groups)
 
-    def found(nodes: Sequence[str] | None) -> bool:
+    def trainable(nodes: Sequence[str] | None) -> bool:
         references = group_refs(groups, policy=policy, nodes=nodes, retry_credit=retry_credit)
         return any(run.completions for group in references for run in group.trajectories)
 
-    if not runs or found(nodes):
+    if not runs or trainable(nodes):
         return
-    if nodes is not None and found(None):
+    if nodes is not None and trainable(None):
         places = sorted({"/".join(call.path) for run in runs for call in run.completions if call.policy == policy})
         log.warning(
             "none of %d runs has a completion of policy %r in nodes=%r, so that they teach nothing: it answered in %s",
-            len(runs), policy, list(nodes), ", ".join(map(repr, places)),
-        )  # fmt: skip
+            len(runs),
+            policy,
+            list(nodes),
+            ", ".join(map(repr, places)),
+        )
         return
     models = sorted({call.model or "an unknown model" for run in runs for call in run.completions})
     heard = f"they asked {', '.join(models)}" if models else f"no chat model was heard; see {HELP}"

@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from art_langgraph.client.reports import report, report_again
+from art_langgraph.background.reports import report, report_again
 from art_langgraph.loop.executors.base import Executor, RolloutTask
 from art_langgraph.loop.executors.base import Resume as Resume
 from art_langgraph.loop.executors.registry import ExecutorName, executor_of

@@ -77,11 +77,17 @@ class Function:
             if self.makes == "graph"
             else "a function takes the scenario's input and the run, or the first of them, or nothing"
         )
-        needed = [one for one in self._parameters if one.default is one.empty and one.kind not in _VARIABLE]
+        needed = [
+            parameter
+            for parameter in self._parameters
+            if parameter.default is parameter.empty and parameter.kind not in _VARIABLE
+        ]
         most = 1 if self.makes == "graph" else 2
-        strangers = [one for one in needed if one.kind not in _POSITIONAL and _meaning(one) is None]
+        strangers = [
+            parameter for parameter in needed if parameter.kind not in _POSITIONAL and _meaning(parameter) is None
+        ]
         if len(needed) > most or strangers:
-            raise ConfigError(f"{self.name} needs {', '.join(one.name for one in needed)}: {wanted}")
+            raise ConfigError(f"{self.name} needs {', '.join(parameter.name for parameter in needed)}: {wanted}")
 
     def _arguments(self, scenario: Scenario, run: Run) -> tuple[list[Any], dict[str, Any]]:
         """What it is called with.

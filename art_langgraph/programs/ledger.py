@@ -59,14 +59,30 @@ class LedgerClient:
         self._sync, self._async = _clients(patience)
 
     async def ask(self, method: str, path: str, body: str | None = None) -> bytes:
-        """Sends a request, and returns the body of the answer."""
+        """Sends a request, and returns the body of the answer.
+
+        Args:
+            method: Of HTTP.
+            path: Behind `/api/rollouts/`.
+            body: JSON; None: the request has none.
+
+        Raises:
+            ServerError: The server refuses.
+            ServerUnreachable: The server stays away.
+        """
         try:
             return _checked(await self._async.request(method, **self._request(path, body)))
         except httpx.TransportError as error:
             raise self._gone(error) from error
 
     def ask_now(self, method: str, path: str, body: str | None = None) -> bytes:
-        """The same, without an event loop."""
+        """The same, without an event loop.
+
+        Args:
+            method: As that of `ask`.
+            path: As that of `ask`.
+            body: As that of `ask`.
+        """
         try:
             return _checked(self._sync.request(method, **self._request(path, body)))
         except httpx.TransportError as error:
@@ -115,7 +131,13 @@ async def register(run: Run, *, evaluation: bool, metadata: Mapping[str, Any], c
 
 
 def register_now(run: Run, *, evaluation: bool, metadata: Mapping[str, Any]) -> None:
-    """The same, without an event loop."""
+    """The same as `register`, without an event loop, for a run that is known to be a program.
+
+    Args:
+        run: As that of `register`.
+        evaluation: As that of `register`.
+        metadata: As that of `register`.
+    """
     if run.server is None:
         return
     ledger = LedgerClient(run.server, retry_seconds() if run.scope.pinned else _BRIEFLY)

@@ -20,10 +20,13 @@ class Run:
     A client that gets `base_url` and `api_key` needs no header: all its requests belong to the rollout. So does what
     gets `environment`, such as a child process or a container.
 
-    Attributes:
-        scenario: The task.
+    Args:
         scope: The facts that LangChain models and other clients ask for.
+        scenario: The task.
         server: The trainer server that clients find; None: none is known.
+        policy: Name of the policy that is trained; None: the only one of the server.
+
+    Attributes:
         trajectory: What the rollout did; None until a session has ended.
     """
 

@@ -11,11 +11,11 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
+from art_langgraph.background.reports import report
 from art_langgraph.capture.graph_run import error_text
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.scope import Scope, recording
 from art_langgraph.client.outages import retry_seconds
-from art_langgraph.client.reports import report
 from art_langgraph.client.servers import known_servers
 from art_langgraph.programs.clients import tie_clients
 from art_langgraph.programs.environment import found_by_clients

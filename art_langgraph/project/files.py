@@ -113,7 +113,7 @@ def _scenarios(made: Scaffold) -> str:
     given: list[Any] = ["The first task", "The second task"]
     if fields and "messages" not in fields:
         given = [{name: _VALUES.get(get_origin(hint) or hint, "…") for name, hint in fields.items()}] * 2
-    lines = ({"input": one, "metadata": {"answer": "what a good answer has in it"}} for one in given)
+    lines = ({"input": example, "metadata": {"answer": "what a good answer has in it"}} for example in given)
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
 

@@ -42,19 +42,19 @@ def load_graph(path: str | Path = "langgraph.json", name: str | None = None) -> 
     name, place = project.place(name)
     prepare(project)
     try:
-        found = getattr(_module(place), place.variable)
+        loaded = getattr(_module(place), place.variable)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"the graph {name!r} ({place}) cannot be imported: {error}. Is the project installed, with what it needs?"
         ) from error
-    if isinstance(found, Runnable):
-        return found
-    if hasattr(found, "compile"):
-        compiled: Runnable[Any, Any] = found.compile()
+    if isinstance(loaded, Runnable):
+        return loaded
+    if hasattr(loaded, "compile"):
+        compiled: Runnable[Any, Any] = loaded.compile()
         return compiled
-    if not callable(found):
-        raise ConfigError(f"the graph {name!r} ({place}) is a {type(found).__name__}, neither a graph nor a function")
-    return _factory(found)
+    if not callable(loaded):
+        raise ConfigError(f"the graph {name!r} ({place}) is a {type(loaded).__name__}, neither a graph nor a function")
+    return _factory(loaded)
 
 
 def prepare(project: Project) -> None:
@@ -88,7 +88,9 @@ def _module(place: Place) -> ModuleType:
 
 def _factory(make: Callable[..., Any]) -> Callable[[], Any]:
     """A factory for rollouts, of a function that takes a config, or nothing."""
-    takes = [one for one in inspect.signature(make).parameters.values() if one.default is one.empty]
+    takes = [
+        parameter for parameter in inspect.signature(make).parameters.values() if parameter.default is parameter.empty
+    ]
 
     async def graph() -> Runnable[Any, Any] | AbstractAsyncContextManager[Any]:
         made = make(*({"configurable": {}} for _ in takes))

@@ -70,8 +70,8 @@ class Project:
         graphs = {name: _where(path, name, graph) for name, graph in given["graphs"].items()}
         env, wanted = given.get("env"), given.get("dependencies") or []
         environment = path.parent / env if isinstance(env, str) else env and {k: str(v) for k, v in env.items()}
-        folders = (path.parent / one for one in wanted if isinstance(one, str))
-        return cls(path, graphs, environment or None, tuple(one.resolve() for one in folders if one.is_dir()))
+        folders = (path.parent / dependency for dependency in wanted if isinstance(dependency, str))
+        return cls(path, graphs, environment or None, tuple(folder.resolve() for folder in folders if folder.is_dir()))
 
     def place(self, name: str | None = None) -> tuple[str, Place]:
         """A graph's name, and where it is defined.

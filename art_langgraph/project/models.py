@@ -31,6 +31,6 @@ def _calls(tree: ast.AST) -> Iterator[ast.Call]:
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             first = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "model")]
-            named = any(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in first)
+            named = any(isinstance(argument, ast.Constant) and isinstance(argument.value, str) for argument in first)
             if name in _MODELS or (name in _AGENTS and named):
                 yield node

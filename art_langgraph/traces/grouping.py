@@ -22,7 +22,7 @@ CREATE TABLE ids (id TEXT PRIMARY KEY, run TEXT NOT NULL) WITHOUT ROWID;
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RunPart:
     """A part of a run: one span, one score, one conversation."""
 
     record: dict[str, Any]
@@ -56,7 +56,7 @@ class Grouping:
         self._db.close()
         self._directory.cleanup()
 
-    def add(self, part: Part, line: int) -> None:
+    def add(self, part: RunPart, line: int) -> None:
         """Adds a part, which was read from a line.
 
         Raises:
@@ -73,7 +73,7 @@ class Grouping:
                 f"{self._directory.name} cannot be written: {error}. Name a directory with more space by TMPDIR"
             ) from None
 
-    def runs(self) -> Iterator[tuple[str | None, list[Part]]]:
+    def runs(self) -> Iterator[tuple[str | None, list[RunPart]]]:
         """Each run's key and its parts. The parts that refer to nothing in the file come last, under the key None."""
         self._db.executescript(
             """
@@ -87,7 +87,7 @@ class Grouping:
             "ORDER BY first IS NULL, first, parts.rowid"
         )
         for run, parts in itertools.groupby(rows, key=lambda row: row[0]):
-            yield run, [Part(json.loads(record), run=run, line=line) for _, line, record in parts]
+            yield run, [RunPart(json.loads(record), run=run, line=line) for _, line, record in parts]
 
 
 def _id(given: object) -> str | None:

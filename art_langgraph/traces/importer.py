@@ -95,9 +95,11 @@ def import_runs(
     Raises:
         ConfigError: A file cannot be read or written, or a file that is there is of another kind.
     """
-    found = Imported()
-    files = _Files(scenarios, demonstrations, found, dry_run)
-    runs = itertools.islice(_wanted(read_runs(system, *paths, skips=found.skips, advance=advance), since, found), limit)
+    summary = Imported()
+    files = _Files(scenarios, demonstrations, summary, dry_run)
+    runs = itertools.islice(
+        _wanted(read_runs(system, *paths, skips=summary.skips, advance=advance), since, summary), limit
+    )
     while batch := list(itertools.islice(runs, _BATCH)):
         imported: list[Trajectory] = []
         for run in batch:
@@ -105,36 +107,36 @@ def import_runs(
             try:
                 reward = run.reward(feedback)
             except Unreadable as problem:
-                found.skips.note(problem, run.line)
+                summary.skips.note(problem, run.line)
             for line in run.repeated:
-                found.skips.note(_REPEATED, line)
+                summary.skips.note(_REPEATED, line)
             imported.append(run.trajectory(reward, feedback))
             files.take(run, reward, min_reward, system_messages)
-        _keep(imported, store, found, dry_run)
+        _keep(imported, store, summary, dry_run)
         files.write()
-    return found
+    return summary
 
 
-def _wanted(runs: Iterable[ForeignRun], since: float | None, found: Imported) -> Iterator[ForeignRun]:
+def _wanted(runs: Iterable[ForeignRun], since: float | None, summary: Imported) -> Iterator[ForeignRun]:
     early = Unreadable("runs that began before --since", "")
     for run in runs:
         if since is not None and (run.started is None or run.started < since):
-            found.skips.note(early, run.line)
+            summary.skips.note(early, run.line)
         else:
             yield run
 
 
-def _keep(runs: list[Trajectory], store: TrajectoryStore | None, found: Imported, dry_run: bool) -> None:
+def _keep(runs: list[Trajectory], store: TrajectoryStore | None, summary: Imported, dry_run: bool) -> None:
     """Stores the runs that are new, and rewards that are."""
     by_id = {run.id: run for run in runs}
     known = {} if store is None else store.rewards(list(by_id))
     fresh = [run for run in by_id.values() if run.id not in known]
-    found.runs.new += len(fresh)
-    found.runs.known += len(runs) - len(fresh)
+    summary.runs.new += len(fresh)
+    summary.runs.known += len(runs) - len(fresh)
     changed = [run for run in by_id.values() if run.id in known and run.reward not in (None, known[run.id])]
     rewarded = sum(run.reward is not None for run in by_id.values())
-    found.rewards.new += (new := sum(run.reward is not None for run in fresh) + len(changed))
-    found.rewards.known += rewarded - new
+    summary.rewards.new += (new := sum(run.reward is not None for run in fresh) + len(changed))
+    summary.rewards.known += rewarded - new
     if store is None or dry_run:
         return
     with store.session() as session, session.batch() as batch:
@@ -148,10 +150,10 @@ class _Files:
     """The files of scenarios and demonstrations, and what waits to be appended to them."""
 
     def __init__(
-        self, scenarios: str | Path | None, demonstrations: str | Path | None, found: Imported, dry_run: bool
+        self, scenarios: str | Path | None, demonstrations: str | Path | None, summary: Imported, dry_run: bool
     ) -> None:
         self._scenarios, self._demonstrations = scenarios, demonstrations
-        self._found, self._dry_run = found, dry_run
+        self._summary, self._dry_run = summary, dry_run
         self._tasks = (
             {scenario.id for scenario in load_scenarios(scenarios)}
             if scenarios is not None and _is_file(scenarios)
@@ -170,11 +172,11 @@ class _Files:
         if self._scenarios is not None:
             scenario = run.scenario(system=system_messages)
             if scenario is None:
-                self._found.skips.note(_NO_TASK, run.line)
+                self._summary.skips.note(_NO_TASK, run.line)
             elif scenario.id in self._tasks:
-                self._found.scenarios.known += 1
+                self._summary.scenarios.known += 1
             else:
-                self._found.scenarios.new += 1
+                self._summary.scenarios.new += 1
                 self._tasks.add(scenario.id)
                 self._waiting[0].append(scenario)
         if self._demonstrations is None or not self._imitated(run, reward, min_reward):
@@ -182,13 +184,13 @@ class _Files:
         try:
             conversations = run.demonstrations()
         except Unreadable as problem:
-            self._found.skips.note(problem, run.line)
+            self._summary.skips.note(problem, run.line)
             return
         for conversation in conversations:
             if (name := digest(conversation)) in self._conversations:
-                self._found.demonstrations.known += 1
+                self._summary.demonstrations.known += 1
             else:
-                self._found.demonstrations.new += 1
+                self._summary.demonstrations.new += 1
                 self._conversations.add(name)
                 self._waiting[1].append(conversation.model_dump(mode="json", exclude_none=True))
 
@@ -209,17 +211,17 @@ class _Files:
     def _imitated(self, run: ForeignRun, reward: float | None, min_reward: float | None) -> bool:
         """Whether a run is a demonstration. Says why where it is none."""
         if run.error is not None:
-            self._found.skips.note(Unreadable("failed runs, which are no demonstrations", ""), run.line)
+            self._summary.skips.note(Unreadable("failed runs, which are no demonstrations", ""), run.line)
             return False
         if not any(call.answer for call in run.calls):
-            self._found.skips.note(Unreadable("runs without an answer, which are no demonstrations", ""), run.line)
+            self._summary.skips.note(Unreadable("runs without an answer, which are no demonstrations", ""), run.line)
             return False
         if reward is not None and (reward <= 0 if min_reward is None else reward < min_reward):
             limit = "above 0" if min_reward is None else f"of {min_reward:g} or more"
             why = Unreadable(
                 f"runs without a reward {limit}, which are no demonstrations", "--min-reward sets the limit"
             )
-            self._found.skips.note(why, run.line)
+            self._summary.skips.note(why, run.line)
             return False
         return True
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from art_langgraph.traces.grouping import Part
+from art_langgraph.traces.grouping import RunPart
 from art_langgraph.traces.messages import as_text, merged, openai_messages, openai_tools, parsed, without_dumps
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.traces.run import ForeignRun, ModelCall
@@ -23,7 +23,7 @@ _NUMBERS = ("NUMERIC", "BOOLEAN", None)
 _NO_SCORE = Unreadable("scores that are no numbers", "categories, texts and corrections are not rewards")
 
 
-def parts(value: Any) -> Iterator[Part]:
+def parts(value: Any) -> Iterator[RunPart]:
     """The observations, traces and scores of a record."""
     record = {_CAPITAL.sub(r"_\1", name).lower(): item for name, item in dict(value).items()}
     if isinstance(pages := record.get("data"), list) and "id" not in record:
@@ -48,16 +48,16 @@ def parts(value: Any) -> Iterator[Part]:
         subject = subject if isinstance(subject, dict) else {}
         of_trace = subject.get("id") if subject.get("kind", "trace") == "trace" else subject.get("traceId")
         run = record.get("trace_id") or of_trace
-        yield Part({**record, "is": "score"}, run=run, refers=record.get("observation_id"))
+        yield RunPart({**record, "is": "score"}, run=run, refers=record.get("observation_id"))
     elif "type" in record and "start_time" in record:
-        yield Part({**record, "is": "observation"}, run=record.get("trace_id") or record["id"], id=record["id"])
+        yield RunPart({**record, "is": "observation"}, run=record.get("trace_id") or record["id"], id=record["id"])
     elif "timestamp" in record and "id" in record:
-        yield Part({**record, "is": "trace"}, run=record["id"], id=record["id"])
+        yield RunPart({**record, "is": "trace"}, run=record["id"], id=record["id"])
     else:
         raise Unreadable("records that are no observation, trace or score of Langfuse", "export one of these tables")
 
 
-def run(key: str, parts: Sequence[Part]) -> ForeignRun:
+def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
     """A trace as a run. key: its id."""
     kinds: dict[str, list[dict[str, Any]]] = {"score": [], "observation": [], "trace": []}
     for part in parts:
@@ -68,7 +68,7 @@ def run(key: str, parts: Sequence[Part]) -> ForeignRun:
         raise Unreadable("scores of traces that are not in the file", "export the observations of these traces too")
     root = next((o for o in observations if o.get("is_root_observation") or not o.get("parent_observation_id")), {})
     whole = trace if trace.get("input") not in (None, "") else root
-    found = ForeignRun(
+    foreign = ForeignRun(
         source="langfuse",
         id=key,
         calls=[call for observation in observations if (call := _call(observation))],
@@ -81,15 +81,15 @@ def run(key: str, parts: Sequence[Part]) -> ForeignRun:
         metadata=_object(trace.get("metadata") or root.get("metadata")) | {"tags": whole.get("tags") or []},
     )
     if whole.get("type") != "GENERATION":
-        found.input = _state(whole.get("input"))
-        found.output = _state(whole.get("output"))
-    if not found.calls and found.input is None:
+        foreign.input = _state(whole.get("input"))
+        foreign.output = _state(whole.get("output"))
+    if not foreign.calls and foreign.input is None:
         raise Unreadable("traces without a model call and without an input", "export the field group `io` as well")
     for score in kinds["score"]:
         number = score.get("value")
         if isinstance(number, (bool, int, float)):
-            found.scores[score["name"]].append(float(number))
-    return found
+            foreign.scores[score["name"]].append(float(number))
+    return foreign
 
 
 def _call(observation: Mapping[str, Any]) -> ModelCall | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from langsmith.schemas import FeedbackBase, Run
 
-from art_langgraph.traces.grouping import Part
+from art_langgraph.traces.grouping import RunPart
 from art_langgraph.traces.messages import as_text, merged, openai_messages, openai_tools, parsed, without_dumps
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.traces.run import ForeignRun, ModelCall
@@ -22,13 +22,13 @@ _JSON = ("inputs", "outputs", "extra", "serialized", "events", "feedback_stats",
 """Fields that the bulk export writes as JSON texts."""
 
 
-def parts(value: Any) -> Iterator[Part]:
+def parts(value: Any) -> Iterator[RunPart]:
     """The runs or the feedback of a record."""
     record = dict(value)
     if "key" in record and ("run_id" in record or "trace_id" in record) and "run_type" not in record:
         feedback = FeedbackBase.model_validate({"id": record.get("run_id"), "run_id": None, "trace_id": None, **record})
         run = str(feedback.trace_id) if feedback.trace_id else None
-        yield Part(feedback.model_dump(mode="json"), run=run, refers=str(feedback.run_id))
+        yield RunPart(feedback.model_dump(mode="json"), run=run, refers=str(feedback.run_id))
         return
     if "run_type" not in record and "dataset_id" in record:
         raise Unreadable("examples of a dataset", "`load_scenarios` reads a dataset as it is: no import is needed")
@@ -40,12 +40,12 @@ def parts(value: Any) -> Iterator[Part]:
     children = parsed(record.pop("child_runs", None)) or ()
     known = Run(**{name: item for name, item in record.items() if item is not None})
     whole = {**known.model_dump(mode="json"), "feedback_stats": known.feedback_stats}
-    yield Part(whole, str(known.trace_id), str(known.id))
+    yield RunPart(whole, str(known.trace_id), str(known.id))
     for child in children:
         yield from parts({"trace_id": str(known.trace_id), **child})
 
 
-def run(key: str, parts: Sequence[Part]) -> ForeignRun:
+def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
     """A trace as a run. key: its id."""
     feedback = [FeedbackBase.model_validate(part.record) for part in parts if "key" in part.record]
     runs = [Run(**part.record) for part in parts if "key" not in part.record]
@@ -53,7 +53,7 @@ def run(key: str, parts: Sequence[Part]) -> ForeignRun:
         raise Unreadable("pieces of feedback for runs that are not in the file", "export these runs too")
     runs.sort(key=lambda run: (run.start_time, run.dotted_order))
     root = next((run for run in runs if str(run.id) == key or run.parent_run_id is None), runs[0])
-    found = ForeignRun(
+    foreign = ForeignRun(
         source="langsmith",
         id=key,
         calls=[call for run in runs if run.run_type == "llm" and (call := _call(run))],
@@ -67,26 +67,26 @@ def run(key: str, parts: Sequence[Part]) -> ForeignRun:
         metadata={**root.metadata, "tags": root.tags or []},
     )
     if root.run_type != "llm":
-        found.input = _unwrapped(without_dumps(root.inputs)) if root.inputs else None
-        found.output = without_dumps(root.outputs)
-    elif not found.calls:
+        foreign.input = _unwrapped(without_dumps(root.inputs)) if root.inputs else None
+        foreign.output = without_dumps(root.outputs)
+    elif not foreign.calls:
         raise Unreadable("text completions", "only runs of chat models and of graphs can be imported")
-    _score(found, root, runs, feedback)
-    return found
+    _score(foreign, root, runs, feedback)
+    return foreign
 
 
-def _score(found: ForeignRun, root: Run, runs: Iterable[Run], feedback: Sequence[FeedbackBase]) -> None:
+def _score(foreign: ForeignRun, root: Run, runs: Iterable[Run], feedback: Sequence[FeedbackBase]) -> None:
     """Gives a run its feedback. That of the root counts before that of a run inside it."""
     for given in sorted(feedback, key=lambda given: given.run_id != root.id):
         score = given.score if given.score is not None else given.value
-        if isinstance(score, (bool, int, float)) and (given.run_id == root.id or given.key not in found.scores):
-            found.scores[given.key].append(float(score))
+        if isinstance(score, (bool, int, float)) and (given.run_id == root.id or given.key not in foreign.scores):
+            foreign.scores[given.key].append(float(score))
     if not feedback:
         for run in (root, *runs):
             for name, stats in (run.feedback_stats or {}).items():
                 average = stats.get("avg") if isinstance(stats, Mapping) else None
-                if isinstance(average, (int, float)) and name not in found.scores:
-                    found.scores[name].append(float(average))
+                if isinstance(average, (int, float)) and name not in foreign.scores:
+                    foreign.scores[name].append(float(average))
 
 
 def _call(run: Run) -> ModelCall | None:

@@ -54,7 +54,7 @@ def openai_messages(value: Any) -> list[dict[str, Any]]:
 
 def openai_tools(tools: Any) -> list[dict[str, Any]] | None:
     """Definitions of tools in OpenAI's form; those that have no function are left out. None: there are none."""
-    found = []
+    definitions = []
     for tool in parsed(tools) or ():
         tool = parsed(tool)
         if not isinstance(tool, dict):
@@ -66,8 +66,8 @@ def openai_tools(tools: Any) -> list[dict[str, Any]] | None:
         }
         if isinstance(function, dict) and function.get("name"):
             function = {key: item for key, item in function.items() if item is not None}
-            found.append({"type": "function", "function": function})
-    return found or None
+            definitions.append({"type": "function", "function": function})
+    return definitions or None
 
 
 def without_dumps(value: Any) -> Any:
@@ -81,8 +81,8 @@ def without_dumps(value: Any) -> Any:
             else [without_dumps(item) for item in value]
         )
     if _is_langchain(value):
-        found = _openai(value)
-        return found[0] if len(found) == 1 else found
+        messages = _openai(value)
+        return messages[0] if len(messages) == 1 else messages
     if isinstance(value, dict):
         return {key: without_dumps(item) for key, item in value.items()}
     return value
@@ -154,7 +154,7 @@ def _converted(message: Any) -> list[dict[str, Any]]:
     except (TypeError, ValueError, KeyError, NotImplementedError):
         raise _NO_MESSAGES from None
     messages = converted if isinstance(converted, list) else [converted]
-    return [_without_blocks(found) for found in messages]
+    return [_without_blocks(message) for message in messages]
 
 
 def _without_blocks(message: dict[str, Any]) -> dict[str, Any]:
@@ -188,14 +188,14 @@ def _of_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
             answers.append({"role": "tool", "tool_call_id": part.get("id") or "", "content": as_text(response)})
         else:
             others.append({"type": str(kind)})
-    found: dict[str, Any] = {"role": ROLES.get(role, role), "content": "".join(texts)}
+    whole: dict[str, Any] = {"role": ROLES.get(role, role), "content": "".join(texts)}
     if others:
-        found["content"] = [*({"type": "text", "text": text} for text in texts), *others]
+        whole["content"] = [*({"type": "text", "text": text} for text in texts), *others]
     if thoughts:
-        found["reasoning_content"] = "".join(thoughts)
+        whole["reasoning_content"] = "".join(thoughts)
     if calls:
-        found["tool_calls"] = calls
-    return answers if answers and not (texts or calls or others) else [*answers, found]
+        whole["tool_calls"] = calls
+    return answers if answers and not (texts or calls or others) else [*answers, whole]
 
 
 def _of_item(item: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -209,19 +209,25 @@ def _of_item(item: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def tool_call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
-    """A model's call of a tool. arguments: an object, or a text of one; None: there are none."""
+    """A model's call of a tool, in OpenAI's form.
+
+    Args:
+        id: Of the call.
+        name: Of the tool.
+        arguments: An object, or the JSON text of an object; None: there are none.
+    """
     text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
     return {"id": str(id or ""), "type": "function", "function": {"name": str(name or ""), "arguments": text}}
 
 
 def merged(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Messages of which no two of the assistant follow one another, where the second only calls tools."""
-    found: list[dict[str, Any]] = []
+    kept: list[dict[str, Any]] = []
     for message in messages:
-        last = found[-1] if found else None
+        last = kept[-1] if kept else None
         if last and last["role"] == message["role"] == "assistant" and not message.get("content"):
             calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
-            found[-1] = {**last, "tool_calls": calls} if calls else last
+            kept[-1] = {**last, "tool_calls": calls} if calls else last
         else:
-            found.append(message)
-    return found
+            kept.append(message)
+    return kept

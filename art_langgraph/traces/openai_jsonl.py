@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from art_langgraph.traces.grouping import Part
+from art_langgraph.traces.grouping import RunPart
 from art_langgraph.traces.messages import merged, openai_messages, openai_tools
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.traces.run import ForeignRun, ModelCall
@@ -25,7 +25,7 @@ _NO_REQUEST = Unreadable(
 )
 
 
-def parts(value: Any) -> Iterator[Part]:
+def parts(value: Any) -> Iterator[RunPart]:
     """A conversation, a request, an answer, or a message of a stored completion."""
     record = dict(value)
     if record.get("object") == "list" and isinstance(record.get("data"), list):
@@ -33,15 +33,15 @@ def parts(value: Any) -> Iterator[Part]:
             yield from parts(item)
     elif "custom_id" in record:
         kind = "answer" if "response" in record else "request"
-        yield Part({**record, "is": kind}, run=f"batch {record['custom_id']}")
+        yield RunPart({**record, "is": kind}, run=f"batch {record['custom_id']}")
     elif record.get("object") == "chat.completion":
-        yield Part({"response": {"body": record}, "is": "answer"}, run=str(record["id"]))
+        yield RunPart({"response": {"body": record}, "is": "answer"}, run=str(record["id"]))
     elif "role" in record and isinstance(record.get("id"), str) and "-" in record["id"]:
         completion, _, number = record["id"].rpartition("-")
-        yield Part({**record, "is": "message", "number": number}, run=completion)
+        yield RunPart({**record, "is": "message", "number": number}, run=completion)
     elif "messages" in record or "preferred_output" in record:
         text = json.dumps(record, sort_keys=True)
-        yield Part({**record, "is": "conversation"}, run=f"line {hashlib.sha256(text.encode()).hexdigest()}")
+        yield RunPart({**record, "is": "conversation"}, run=f"line {hashlib.sha256(text.encode()).hexdigest()}")
     elif "prompt" in record and "completion" in record:
         raise Unreadable("prompts with text completions", "make conversations of them: {'messages': […]}")
     else:
@@ -50,15 +50,15 @@ def parts(value: Any) -> Iterator[Part]:
         )
 
 
-def run(key: str, parts: Sequence[Part]) -> ForeignRun:
+def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
     """A conversation, or a request with its answer, as a run."""
     kinds: dict[str, list[dict[str, Any]]] = {"conversation": [], "request": [], "answer": [], "message": []}
     for part in parts:
         kinds[part.record["is"]].append(part.record)
     if kinds["conversation"]:
-        found = _conversation(kinds["conversation"][0])
-        found.repeated = [part.line for part in parts[1:]]
-        return found
+        foreign = _conversation(kinds["conversation"][0])
+        foreign.repeated = [part.line for part in parts[1:]]
+        return foreign
     request = kinds["request"][0].get("body") or {} if kinds["request"] else {}
     body, error = _body(kinds["answer"][0]) if kinds["answer"] else ({}, None)
     asked = request or body

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from art_langgraph.traces.grouping import Part
+from art_langgraph.traces.grouping import RunPart
 from art_langgraph.traces.messages import as_text, merged, openai_messages, openai_tools, parsed
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.traces.run import ForeignRun, ModelCall
@@ -37,7 +37,7 @@ _NO_CONTENT = Unreadable(
 )
 
 
-def parts(value: Any) -> Iterator[Part]:
+def parts(value: Any) -> Iterator[RunPart]:
     """The spans, and the log records that belong to a trace, of a record."""
     record = dict(value)
     if spans := record.get("resourceSpans", record.get("resource_spans")):
@@ -49,7 +49,7 @@ def parts(value: Any) -> Iterator[Part]:
             for log in _get(scope, "logRecords") or ():
                 if _get(log, "traceId"):
                     event = _event(log)
-                    yield Part({"is": "event", "span": _get(log, "spanId"), **event}, run=_get(log, "traceId"))
+                    yield RunPart({"is": "event", "span": _get(log, "spanId"), **event}, run=_get(log, "traceId"))
     elif isinstance(context := record.get("context"), dict) and "trace_id" in context:
         yield _console_span(record, context)
     elif "resourceMetrics" in record:
@@ -60,7 +60,7 @@ def parts(value: Any) -> Iterator[Part]:
         )
 
 
-def run(key: str, parts: Sequence[Part]) -> ForeignRun:
+def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
     """A trace as a run. key: its id."""
     spans = {part.record["id"]: part.record for part in parts if part.record["is"] == "span"}
     for part in parts:
@@ -69,14 +69,18 @@ def run(key: str, parts: Sequence[Part]) -> ForeignRun:
             if span is None:  # its spans were not exported, or not sampled
                 made = {"id": part.record["span"], "parent": None, "name": "", "start": part.record["time"]}
                 span = spans[part.record["span"] or ""] = {
-                    **made, "end": made["start"], "attributes": {}, "events": [], "error": None
-                }  # fmt: skip
+                    **made,
+                    "end": made["start"],
+                    "attributes": {},
+                    "events": [],
+                    "error": None,
+                }
             span["events"].append(part.record)
     ordered = sorted(spans.values(), key=lambda span: span["start"])
     root = next((span for span in ordered if span["parent"] not in spans), ordered[0])
     calls = [call for span in ordered if (call := _call(span, spans))]
     attributes = root["attributes"]
-    found = ForeignRun(
+    foreign = ForeignRun(
         source="otel",
         id=key,
         calls=calls,
@@ -97,8 +101,8 @@ def run(key: str, parts: Sequence[Part]) -> ForeignRun:
                 given = event["attributes"]
                 score = given.get("gen_ai.evaluation.score.value")
                 if isinstance(score, (int, float)):
-                    found.scores[str(given.get("gen_ai.evaluation.name", "score"))].append(float(score))
-    return found
+                    foreign.scores[str(given.get("gen_ai.evaluation.name", "score"))].append(float(score))
+    return foreign
 
 
 def _scopes(resources: Any, name: str) -> Iterator[Mapping[str, Any]]:
@@ -108,10 +112,10 @@ def _scopes(resources: Any, name: str) -> Iterator[Mapping[str, Any]]:
 
 def _get(record: Mapping[str, Any], name: str) -> Any:
     """A field, by its name in camel case or in snake case."""
-    return record.get(name, record.get(re.sub(r"([A-Z])", lambda found: f"_{found[0].lower()}", name)))
+    return record.get(name, record.get(re.sub(r"([A-Z])", lambda match: f"_{match[0].lower()}", name)))
 
 
-def _span(span: Mapping[str, Any]) -> Part:
+def _span(span: Mapping[str, Any]) -> RunPart:
     status = span.get("status") or {}
     failed = status.get("code") in (2, "STATUS_CODE_ERROR")
     record = {
@@ -125,10 +129,10 @@ def _span(span: Mapping[str, Any]) -> Part:
         "events": [_event(event) for event in span.get("events") or ()],
         "error": (status.get("message") or "error") if failed else None,
     }
-    return Part(record, run=_get(span, "traceId"))
+    return RunPart(record, run=_get(span, "traceId"))
 
 
-def _console_span(span: Mapping[str, Any], context: Mapping[str, Any]) -> Part:
+def _console_span(span: Mapping[str, Any], context: Mapping[str, Any]) -> RunPart:
     """A span as the Python SDK's `to_json` writes it."""
     status = span.get("status") or {}
     events = [
@@ -151,7 +155,7 @@ def _console_span(span: Mapping[str, Any], context: Mapping[str, Any]) -> Part:
         "events": events,
         "error": (status.get("description") or "error") if status.get("status_code") == "ERROR" else None,
     }
-    return Part(record, run=context["trace_id"].removeprefix("0x"))
+    return RunPart(record, run=context["trace_id"].removeprefix("0x"))
 
 
 def _event(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,8 +227,8 @@ def _messages(span: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, 
     for event in sorted(span["events"], key=lambda event: event["time"]):  # stable, where all have the same time
         content = event["body"] if event["body"] is not None else event["attributes"]
         content = parsed(content.get("gen_ai.event.content", content)) if isinstance(content, dict) else content
-        if found := _MESSAGE.fullmatch(event["name"]):
-            messages += _of_event(found[1], content)
+        if matched := _MESSAGE.fullmatch(event["name"]):
+            messages += _of_event(matched[1], content)
         elif event["name"] == "gen_ai.choice" and answer is None:
             message = parsed(content.get("message")) if isinstance(content, dict) else None
             given = message if isinstance(message, dict) else {"content": message}
@@ -270,15 +274,15 @@ def _first(answers: Any) -> dict[str, Any] | None:
 
 def _indexed(attributes: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """Messages whose fields are attributes of their own."""
-    found: dict[str, dict[int, dict[str, Any]]] = {"prompt": {}, "completion": {}}
+    by_kind: dict[str, dict[int, dict[str, Any]]] = {"prompt": {}, "completion": {}}
     for name, value in attributes.items():
         if matched := _INDEXED.fullmatch(name):
-            message = found[matched[1]].setdefault(int(matched[2]), {})
+            message = by_kind[matched[1]].setdefault(int(matched[2]), {})
             if call := _INDEXED_CALL.fullmatch(matched[3]):
                 message.setdefault("tool_calls", {}).setdefault(int(call[1]), {})[call[2]] = value
             else:
                 message[matched[3]] = value
-    prompt, completion = ([_of_fields(fields[at]) for at in sorted(fields)] for fields in found.values())
+    prompt, completion = ([_of_fields(fields[at]) for at in sorted(fields)] for fields in by_kind.values())
     return prompt, completion[0] if completion else None
 
 

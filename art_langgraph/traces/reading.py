@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from art_langgraph.traces import langfuse, langsmith, openai_jsonl, otel
-from art_langgraph.traces.grouping import Grouping, Part
+from art_langgraph.traces.grouping import Grouping, RunPart
 from art_langgraph.traces.problems import Skips, Unreadable
 from art_langgraph.traces.records import read_records
 from art_langgraph.traces.run import ForeignRun
@@ -23,9 +23,9 @@ from trainer_server.wire.jsonl import explain
 class Format:
     """How the exports of a system are read."""
 
-    parts: Callable[[Any], Iterable[Part]]
+    parts: Callable[[Any], Iterable[RunPart]]
     """The parts of runs in one record. Raises Unreadable, and what a record of another form raises."""
-    run: Callable[[str, Sequence[Part]], ForeignRun]
+    run: Callable[[str, Sequence[RunPart]], ForeignRun]
     """Makes a run of its parts. Raises the same."""
     orphan: Unreadable
     """Says what a part without a run is."""
@@ -95,8 +95,15 @@ def read_runs(
 
 
 _OTHER_FORM = (
-    ValidationError, TypeError, KeyError, ValueError, AttributeError, IndexError, OverflowError, RecursionError,
-)  # fmt: skip
+    ValidationError,
+    TypeError,
+    KeyError,
+    ValueError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+)
 """What a reader raises for a record that has not the form of its system."""
 
 

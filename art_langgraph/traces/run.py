@@ -134,14 +134,14 @@ class ForeignRun:
         """
         answered = [call for call in self.calls if call.answer is not None]
         said = [[*map(_essence, call.messages), _essence(call.answer or {})] for call in answered]
-        found: dict[str, Conversation] = {}
+        distinct: dict[str, Conversation] = {}
         for at, call in enumerate(answered):
             if any(_begins(other, said[at]) for number, other in enumerate(said) if number != at and other != said[at]):
                 continue
             own = {length for other in said if _begins(said[at], other) and (length := len(other))}
             conversation = _conversation([*call.messages, call.answer or {}], call.tools, own)
-            found.setdefault(digest(conversation), conversation)
-        return list(found.values())
+            distinct.setdefault(digest(conversation), conversation)
+        return list(distinct.values())
 
     def trajectory(self, reward: float | None, feedback: str | None = None) -> Trajectory:
         """The run as the store keeps it. Its completions have no id, so that no step trains them.

@@ -79,19 +79,19 @@ def spans(run: Trajectory) -> list[Span]:
             "metadata": _shown(run.metadata),
         },
     )
-    found = [root]
+    spans = [root]
     ids = {node.attempt: span_id(run.id, "node", node.attempt) for node in run.nodes if node.attempt is not None}
 
     def around(attempt: str | None) -> uuid.UUID:
         """The span of a node's run; that of the whole run where there is none."""
         return root.id if attempt is None else ids.get(attempt, root.id)
 
-    found += _nodes(run, ids, around)
+    spans += _nodes(run, ids, around)
     for number, call in enumerate(run.completions):
-        found.append(_model(run, number, call, around(call.attempt)))
+        spans.append(_model(run, number, call, around(call.attempt)))
     for number, tool in enumerate(run.tool_calls):
-        found.append(_tool(run, number, tool, around(tool.attempt)))
-    return found
+        spans.append(_tool(run, number, tool, around(tool.attempt)))
+    return spans
 
 
 def scores(run: Trajectory) -> dict[str, float]:
@@ -103,14 +103,14 @@ def scores(run: Trajectory) -> dict[str, float]:
 def _nodes(run: Trajectory, ids: Mapping[str, uuid.UUID], around: Callable[[str | None], uuid.UUID]) -> list[Span]:
     """The runs of nodes, each after the one around it, whatever their order in the trajectory."""
     waiting = [(node, node.attempt) for node in run.nodes if node.attempt is not None]
-    found: list[Span] = []
+    spans: list[Span] = []
     known = {span_id(run.id)}
     while waiting:
         ready = [(node, attempt) for node, attempt in waiting if around(node.parent) in known]
         ready = ready or waiting[:1]  # in a circle, which no run has
         for node, attempt in ready:
             parent = around(node.parent)
-            found.append(
+            spans.append(
                 Span(
                     id=ids[attempt],
                     parent=parent if parent in known else span_id(run.id),
@@ -124,7 +124,7 @@ def _nodes(run: Trajectory, ids: Mapping[str, uuid.UUID], around: Callable[[str 
             )
             known.add(ids[attempt])
         waiting = [(node, attempt) for node, attempt in waiting if ids[attempt] not in known]
-    return found
+    return spans
 
 
 def _model(run: Trajectory, number: int, call: CompletionCall, parent: uuid.UUID) -> Span:

@@ -115,7 +115,7 @@ def test_scores_of_a_judgement_are_compared_within_it() -> None:
     assert [[ref[0] for ref in found] for _, found in refs(*judged, *others, *again)] == together
     found = compare([*judged, *others, again[0]], "agent", history=[run("h", reward=0.0)])
     assert [[ref.id for ref in group.trajectories] for group in found.groups] == together[:2]
-    assert (found.apart, found.grouped, found.no_baseline) == (1, 4, 1)
+    assert (found.mixed_scenarios, found.grouped, found.no_baseline) == (1, 4, 1)
 
 
 async def test_node_rewards_of_a_reward_function() -> None:

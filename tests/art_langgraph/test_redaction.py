@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from art_langgraph import TrajectoryStore
-from art_langgraph.client.reports import trace_of
+from art_langgraph.background.reports import trace_of
 from art_langgraph.redaction import redacted
 from tests.support.homes.files import files_with
 from tests.support.runs.groups import run

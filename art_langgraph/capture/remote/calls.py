@@ -119,7 +119,7 @@ def _handed(
     options = dict(options)
     if "headers" in takes:
         options["headers"] = {**(options.get("headers") or {}), **scope.headers}
-    if any(getattr(one, "kind", None) is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
+    if any(getattr(parameter, "kind", None) is inspect.Parameter.VAR_KEYWORD for parameter in takes.values()):
         options.setdefault("on_disconnect", "cancel")
     return {**(config or {}), "metadata": {**kept, **sent}}, options
 

@@ -44,8 +44,8 @@ async def bring_home(scope: Scope, *, failed: bool) -> None:
         scope: The rollout, whose graph has ended.
         failed: Whether its graph raised.
     """
-    found = await asyncio.gather(*(_fetched(scope, call, failed=failed) for call in scope.remote))
-    for call, records in zip(scope.remote, found, strict=True):
+    fetched = await asyncio.gather(*(_fetched(scope, call, failed=failed) for call in scope.remote))
+    for call, records in zip(scope.remote, fetched, strict=True):
         scope.unrecorded |= not (records.ended and records.records)
         for record in records.records:
             _add(scope, record, call.place)

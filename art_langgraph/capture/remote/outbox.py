@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from art_langgraph.capture.background import Background
-from art_langgraph.capture.release import Server, token_of
+from art_langgraph.background.background import Background
+from art_langgraph.background.release import Server, token_of
 from art_langgraph.capture.remote.record import RemoteRecord
 from art_langgraph.capture.scope import Scope
 from art_langgraph.client.servers import known_servers
@@ -79,9 +79,9 @@ class Outbox:
         with httpx.Client(timeout=_TIMEOUT, verify=certificates()) as http:
 
             def work(news: list[_News]) -> int:
-                if any(one.trajectory for one in news):
+                if any(item.trajectory for item in news):
                     self._stored()
-                return next((done for done, one in enumerate(news) if not _sent(http, one)), len(news))
+                return next((done for done, item in enumerate(news) if not _sent(http, item)), len(news))
 
             yield work
 

@@ -31,8 +31,8 @@ def chart(series: Mapping[str, Points], *, width: int = 60, height: int = 8) -> 
     for row in range(height):
         text.append(f"{labels.get(row, ''):>{_MARGIN - 2}} ┤", style="dim")
         for column in range(width):
-            found = cells.get((row, column))
-            text.append(" " if found is None else _MARKS[found], style=None if found is None else _STYLES[found])
+            mark = cells.get((row, column))
+            text.append(" " if mark is None else _MARKS[mark], style=None if mark is None else _STYLES[mark])
         text.append("\n")
     text.append(f"{'└':>{_MARGIN}}{'─' * width}\n", style="dim")
     xs = [x for points in drawn.values() for x, _ in points]

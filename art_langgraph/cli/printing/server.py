@@ -80,8 +80,8 @@ def line_of_requests(status: ServerStatus) -> str:
 
 def tokens(status: ServerStatus) -> str:
     """How fast the server answers, in words."""
-    completions = sum(one.completions for one in status.traffic)
-    prompts = sum(one.prompt_tokens for one in status.traffic)
+    completions = sum(load.completions for load in status.traffic)
+    prompts = sum(load.prompt_tokens for load in status.traffic)
     return f"{status.tokens:,.1f} sampled/s, {prompts:,.1f} of prompts/s, {completions:.2f} completions/s (last minute)"
 
 
@@ -94,65 +94,65 @@ def memory(memory: MemoryStatus) -> str:
     return ", ".join(parts)
 
 
-def engines(found: Iterable[EngineStatus]) -> Table:
+def engines(engines: Iterable[EngineStatus]) -> Table:
     """A table of engines."""
     table = _table("engine", "state", "requests", "restarts", "adapters")
-    for one in found:
-        state = f"[{_STATES[one.state]}]{one.state}[/]"
-        adapters = escape(", ".join(one.adapters))
-        table.add_row(escape(visible(one.url)), state, str(one.requests), str(one.restarts), adapters)
+    for engine in engines:
+        state = f"[{_STATES[engine.state]}]{engine.state}[/]"
+        adapters = escape(", ".join(engine.adapters))
+        table.add_row(escape(visible(engine.url)), state, str(engine.requests), str(engine.restarts), adapters)
     return table
 
 
-def policies(found: Iterable[PolicyStatus]) -> Table:
+def policies(policies: Iterable[PolicyStatus]) -> Table:
     """A table of policies with their last results."""
     table = _table("policy", "answers", "newest", "held-out success", "reward of runs", "dead groups", "last step")
-    for one in found:
-        answers = f"@{one.newest if one.promoted is None else one.promoted}"
-        answers += "" if one.promoted is None else " promoted"
-        if one.candidate is not None:
-            answers += f", @{one.candidate} for {one.share or 0:.0%}"
-        dead = f"{one.dead_groups} of {one.groups}" if one.groups else ""
+    for policy in policies:
+        answers = f"@{policy.newest if policy.promoted is None else policy.promoted}"
+        answers += "" if policy.promoted is None else " promoted"
+        if policy.candidate is not None:
+            answers += f", @{policy.candidate} for {policy.share or 0:.0%}"
+        dead = f"{policy.dead_groups} of {policy.groups}" if policy.groups else ""
         table.add_row(
-            one.name,
+            policy.name,
             answers,
-            f"@{one.newest}",
-            "" if one.held_out is None else f"{one.held_out.success:.3f} {_of(one.held_out)}",
-            "" if one.training is None else f"{one.training.mean:.3f} {_of(one.training)}",
-            f"[yellow]{dead}[/yellow]" if one.groups and one.dead_groups == one.groups else dead,
-            escape(visible(last_step(one.last_step))),
+            f"@{policy.newest}",
+            "" if policy.held_out is None else f"{policy.held_out.success:.3f} {_of(policy.held_out)}",
+            "" if policy.training is None else f"{policy.training.mean:.3f} {_of(policy.training)}",
+            f"[yellow]{dead}[/yellow]" if policy.groups and policy.dead_groups == policy.groups else dead,
+            escape(visible(last_step(policy.last_step))),
         )
     return table
 
 
-def traffic(found: Iterable[Traffic]) -> Table:
+def traffic(traffic: Iterable[Traffic]) -> Table:
     """A table of what is answered now, by policy."""
     table = _table("policy", "requests", "tokens/s, 10 s", "tokens/s, 1 min", "prompt tokens/s", "completions/s")
-    for one in found:
+    for load in traffic:
         table.add_row(
-            one.policy or "(base model)",
-            str(one.running),
-            f"{one.tokens_now:,.1f}",
-            f"{one.tokens:,.1f}",
-            f"{one.prompt_tokens:,.1f}",
-            f"{one.completions:.2f}",
+            load.policy or "(base model)",
+            str(load.running),
+            f"{load.tokens_now:,.1f}",
+            f"{load.tokens:,.1f}",
+            f"{load.prompt_tokens:,.1f}",
+            f"{load.completions:.2f}",
         )
     return table
 
 
-def open_job(one: OpenJob, now: float) -> Text:
+def open_job(open_job: OpenJob, now: float) -> Text:
     """A job that has not ended: its phases, its progress, how long it has been in them."""
-    text = Text(f"{one.job.kind} of {one.job.policy}  ")
-    for at, (name, state) in enumerate(one.phases):
+    text = Text(f"{open_job.job.kind} of {open_job.job.policy}  ")
+    for at, (name, state) in enumerate(open_job.phases):
         text.append(" ▸ " if at else "", style="dim")
         text.append(name, style=_PHASES[state])
-    share = "" if one.job.progress is None else f", {one.job.progress:.0%}"
-    return text.append(f"  {one.words}{share}, for {lasted(now - one.since)}", style="dim")
+    share = "" if open_job.job.progress is None else f", {open_job.job.progress:.0%}"
+    return text.append(f"  {open_job.words}{share}, for {lasted(now - open_job.since)}", style="dim")
 
 
-def problem(one: Problem) -> Text:
+def problem(problem: Problem) -> Text:
     """A problem and its remedy, in two lines."""
-    return Text.assemble(("✗ ", "red"), visible(beginning(one.what, 1000)), "\n  → ", visible(one.remedy))
+    return Text.assemble(("✗ ", "red"), visible(beginning(problem.what, 1000)), "\n  → ", visible(problem.remedy))
 
 
 def last_step(job: Job | None) -> str:

@@ -94,18 +94,18 @@ def tree(trajectory: Trajectory, items: Sequence[Item], *, drift: str | None = N
 
 def as_json(items: Sequence[Item]) -> list[dict[str, Any]]:
     """The tree of a run for programs: `kind` is `node`, with what is `inside`, `call` or `tool`."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for item in items:
         if isinstance(item, NodeItem):
             more = {"kind": "node", "label": item.label, "attempt_number": item.attempt, "attempts": item.attempts}
-            found.append({**more, **item.node.model_dump(mode="json"), "inside": as_json(item.inside)})
+            entries.append({**more, **item.node.model_dump(mode="json"), "inside": as_json(item.inside)})
         elif isinstance(item, CallItem):
             tokens = len(item.row.token_ids) if item.row else None
             more = {"kind": "call", "tokens": tokens, "known_to_client": item.heard}
-            found.append({**more, **item.call.model_dump(mode="json")})
+            entries.append({**more, **item.call.model_dump(mode="json")})
         else:
-            found.append({"kind": "tool", **item.tool.model_dump(mode="json")})
-    return found
+            entries.append({"kind": "tool", **item.tool.model_dump(mode="json")})
+    return entries
 
 
 def words_of(message: dict[str, Any] | None) -> str:

@@ -74,30 +74,30 @@ class Training:
     def look(self, status: ServerStatus) -> tuple[list[Change], list[str]]:
         """Takes a look. Returns what changed, and the ids of jobs that are not open any more."""
         before, known = self.open, self.status
-        self.open = [one for one in status.jobs if one.job.policy == self.policy]
+        self.open = [open_job for open_job in status.jobs if open_job.job.policy == self.policy]
         if self.only is not None:
-            self.open = [one for one in self.open if one.job.id == self.only]
-        self.status = next((one for one in status.policies if one.name == self.policy), None)
-        traffic = next((one for one in status.traffic if one.policy == self.policy), None)
+            self.open = [open_job for open_job in self.open if open_job.job.id == self.only]
+        self.status = next((policy for policy in status.policies if policy.name == self.policy), None)
+        traffic = next((load for load in status.traffic if load.policy == self.policy), None)
         self.running, self.tokens = (traffic.running, traffic.tokens_now) if traffic else (0, 0.0)
-        still = {one.job.id for one in self.open}
+        still = {open_job.job.id for open_job in self.open}
         answered = traffic.total if traffic else self._answered
         busy = self.running > 0 or (answered != self._answered and self.activity is not None)
         self._answered = answered
         changes = [*self._jobs(before), *self._policy(known), *self._activity(status.time, busy)]
         self.looked = status.time
-        return changes, [one.job.id for one in before if one.job.id not in still]
+        return changes, [open_job.job.id for open_job in before if open_job.job.id not in still]
 
     def _jobs(self, before: list[OpenJob]) -> Iterator[Change]:
-        phases = {one.job.id: one.phase for one in before}
-        for one in self.open:
-            job, facts = one.job, {"job": one.job.id, "phase": one.phase}
+        phases = {open_job.job.id: open_job.phase for open_job in before}
+        for open_job in self.open:
+            job, facts = open_job.job, {"job": open_job.job.id, "phase": open_job.phase}
             if job.id not in phases:
-                yield Change("job", f"{_name(job)}: {one.phase}, {one.words}", facts)
-            elif phases[job.id] != one.phase:
-                yield Change("phase", f"{_name(job)}: {one.phase}, {one.words}", facts)
+                yield Change("job", f"{_name(job)}: {open_job.phase}, {open_job.words}", facts)
+            elif phases[job.id] != open_job.phase:
+                yield Change("phase", f"{_name(job)}: {open_job.phase}, {open_job.words}", facts)
             share = job.progress or 0.0
-            if one.phase == "train" and share - self._shares.get(job.id, 0.0) >= _STEP:
+            if open_job.phase == "train" and share - self._shares.get(job.id, 0.0) >= _STEP:
                 self._shares[job.id] = share
                 yield Change("progress", f"{_name(job)}: {share:.0%}", {**facts, "progress": share})
 
@@ -106,11 +106,11 @@ class Training:
         if now is None or known is None or self.only is not None:
             return
         if now.held_out is not None and now.held_out != known.held_out:
-            one = now.held_out
+            outcome = now.held_out
             yield Change(
                 "held_out",
-                f"held-out success of {self.policy}@{one.version}: {one.success:.3f} ({one.runs} runs)",
-                one.model_dump(),
+                f"held-out success of {self.policy}@{outcome.version}: {outcome.success:.3f} ({outcome.runs} runs)",
+                outcome.model_dump(),
             )
         if now.promoted != known.promoted:
             means = "its newest version" if now.promoted is None else f"{self.policy}@{now.promoted}"

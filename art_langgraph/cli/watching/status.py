@@ -61,8 +61,8 @@ def screen(status: ServerStatus, url: str) -> list[RenderableType]:
         parts.engines(status.engines),
         "",
     ]
-    shown += [parts.open_job(one, status.time) for one in status.jobs] or ["no job is open"]
+    shown += [parts.open_job(job, status.time) for job in status.jobs] or ["no job is open"]
     shown += ["", parts.policies(status.policies) if status.policies else "there is no policy yet"]
     if status.problems:
-        shown += ["", *(parts.problem(one) for one in status.problems)]
+        shown += ["", *(parts.problem(problem) for problem in status.problems)]
     return shown

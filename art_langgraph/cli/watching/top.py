@@ -76,7 +76,7 @@ def screen(status: ServerStatus, url: str) -> RenderableType:
         parts.engines(status.engines),
     ]
     if status.jobs:
-        shown += ["", *(parts.open_job(one, status.time) for one in status.jobs)]
+        shown += ["", *(parts.open_job(job, status.time) for job in status.jobs)]
     if status.problems:
         shown += ["", Text(f"{len(status.problems)} problems: `art-langgraph status` has the remedies", style="red")]
     return Group(*shown)
@@ -86,11 +86,11 @@ def line(status: ServerStatus) -> str:
     """A look in one line."""
     at = time.strftime("%H:%M:%S", time.localtime(status.time))
     by_policy = ", ".join(
-        f"{one.policy or '(base model)'} {one.tokens_now:,.1f} tokens/s ({one.running} requests)"
-        for one in status.traffic
+        f"{load.policy or '(base model)'} {load.tokens_now:,.1f} tokens/s ({load.running} requests)"
+        for load in status.traffic
     )
-    jobs = ", ".join(f"{one.job.kind} of {one.job.policy}: {one.phase}" for one in status.jobs)
-    ready = sum(one.state == "ready" for one in status.engines)
+    jobs = ", ".join(f"{open_job.job.kind} of {open_job.job.policy}: {open_job.phase}" for open_job in status.jobs)
+    ready = sum(engine.state == "ready" for engine in status.engines)
     said = [
         f"{status.line.running} at engines, {status.line.waiting} in line",
         by_policy or "no policy answered in the last minute",

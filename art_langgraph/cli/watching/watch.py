@@ -107,7 +107,7 @@ def screen(following: Following) -> RenderableType:
     """
     training, curves = following.training, following.curves
     shown: list[RenderableType] = [_headline(following)]
-    shown += [open_job(one, training.looked) for one in training.open]
+    shown += [open_job(job, training.looked) for job in training.open]
     if not training.open:
         shown.append(Text(_between(following), style="dim"))
     names = [name for name in (HELD_OUT, REWARD) if name in curves] or ["reward_mean"]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from langchain_core.runnables import RunnableConfig
 
-from art_langgraph.capture.release import Server
+from art_langgraph.background.release import Server
 from art_langgraph.loop.graphs import GraphSource
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import httpx
 
-from art_langgraph.capture.release import flush, release
+from art_langgraph.background.release import flush, release
 from art_langgraph.client.servers import known_servers, meet
 from art_langgraph.loop.executors.base import RolloutResult, RolloutTask
 from art_langgraph.loop.executors.local import LocalExecutor

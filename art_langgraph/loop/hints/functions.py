@@ -17,14 +17,30 @@ _LENGTH = 600
 
 
 def hint_errors(scenario: Scenario, failed: list[Trajectory]) -> str | None:
-    """What the tools said when they refused a call, and what the graph raised: errors that name their remedy."""
+    """What the tools said when they refused a call, and what the graph raised: errors that name their remedy.
+
+    Args:
+        scenario: The task; it is not read.
+        failed: Its runs, of which none succeeded.
+
+    Returns:
+        The different errors, the most frequent first, five at most; None where there are none.
+    """
     said = [f"{call.tool}: {call.result}" for run in failed for call in run.tool_calls if call.is_error and call.result]
     said += [run.error for run in failed if run.error is not None]
     return _lines("Earlier attempts failed with these errors. Do not repeat them.", said)
 
 
 def hint_judge(scenario: Scenario, failed: list[Trajectory]) -> str | None:
-    """What a judge said of the runs (`Trajectory.reward_reason`)."""
+    """What a judge said of the runs (`Trajectory.reward_reason`).
+
+    Args:
+        scenario: The task; it is not read.
+        failed: Its runs, of which none succeeded.
+
+    Returns:
+        The different reasons, the most frequent first, five at most; None where no judge gave one.
+    """
     reasons = [run.reward_reason for run in failed if run.reward_reason]
     return _lines("Earlier attempts were judged so. Do better.", reasons)
 

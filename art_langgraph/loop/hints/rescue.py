@@ -117,7 +117,7 @@ async def rescue(
         group_reward: Scores hinted runs beside those that failed; None: they have their rewards.
     """
     limit = asyncio.Semaphore(max_concurrency)
-    found = Rescue()
+    outcome = Rescue()
 
     async def limited(scenario: Scenario, hint: str) -> Trajectory:
         async with limit:
@@ -126,38 +126,38 @@ async def rescue(
     async def rescue_group(group: TrajectoryGroup) -> None:
         if (hint := await _hint(hints, group)) is None:
             return
-        found.counts.hinted += 1
+        outcome.counts.hinted += 1
         runs = list(await asyncio.gather(*(limited(group.scenario, hint) for _ in range(hints.runs))))
         if group_reward is not None:
             failed = [trajectory.model_copy(deep=True) for trajectory in group.trajectories]
             beside = TrajectoryGroup(scenario=group.scenario, trajectories=[*runs, *failed])
             runs = (await score_group(beside, group_reward)).trajectories[: len(runs)]
-        found.runs += runs
-        found.counts.runs += len(runs)
+        outcome.runs += runs
+        outcome.counts.runs += len(runs)
         read = [await _read_hint(trajectory, policy, hint, client) for trajectory in runs]
-        found.counts.ignored += read.count(False)
+        outcome.counts.ignored += read.count(False)
         successes = [
             trajectory
             for trajectory, had_hint in zip(runs, read, strict=True)
             if had_hint and trajectory.reward is not None and trajectory.reward >= hints.success
         ]
-        found.counts.successes += len(successes)
+        outcome.counts.successes += len(successes)
         if successes:
-            found.counts.rescued += 1
+            outcome.counts.rescued += 1
             scored = [trajectory for trajectory in group.trajectories if trajectory.reward is not None]
-            found.hints |= {trajectory.id: hint for trajectory in scored}
+            outcome.hints |= {trajectory.id: hint for trajectory in scored}
 
     failed = [group for group in groups if hints.failed(group)]
-    found.counts.failed = len(failed)
+    outcome.counts.failed = len(failed)
     await asyncio.gather(*map(rescue_group, failed))
-    if found.counts.ignored:
+    if outcome.counts.ignored:
         log.warning(
             "%d of %d hinted runs never read their hint, since the trainer server could not tell that their requests "
             "belong to the run: let the graph ask the policy by ChatART, or by LangChain's ChatOpenAI",
-            found.counts.ignored,
-            found.counts.runs,
+            outcome.counts.ignored,
+            outcome.counts.runs,
         )
-    return found
+    return outcome
 
 
 async def _hint(hints: Hints, group: TrajectoryGroup) -> str | None:

@@ -108,19 +108,19 @@ class DeadGroups:
             "tried": self.tried,
             "scenarios": [
                 {
-                    "id": one.scenario.id,
-                    "question": _question(one.scenario),
-                    "groups": one.groups,
-                    "runs": one.runs,
-                    "reward": one.reward,
-                    "why": one.why,
-                    "cause": one.cause,
+                    "id": dead.scenario.id,
+                    "question": _question(dead.scenario),
+                    "groups": dead.groups,
+                    "runs": dead.runs,
+                    "reward": dead.reward,
+                    "why": dead.why,
+                    "cause": dead.cause,
                     "symptoms": [
-                        {"kind": symptom.kind, "text": symptom.text, "runs": symptom.runs} for symptom in one.symptoms
+                        {"kind": symptom.kind, "text": symptom.text, "runs": symptom.runs} for symptom in dead.symptoms
                     ],
-                    "remedy": one.remedy,
+                    "remedy": dead.remedy,
                 }
-                for one in self.scenarios
+                for dead in self.scenarios
             ],
         }
 
@@ -129,18 +129,18 @@ class DeadGroups:
         if not self.scenarios:
             return f"{head}; each of {self.tried} scenarios taught something at least once"
         lines = [f"{head}; {len(self.scenarios)} of {self.tried} scenarios never taught anything:"]
-        for _, kind in groupby(self.scenarios, key=lambda one: one.why):
+        for _, kind in groupby(self.scenarios, key=lambda dead: dead.why):
             by_cause: dict[tuple[str, str], list[DeadScenario]] = {}
-            for one in kind:
-                by_cause.setdefault((one.cause, one.remedy), []).append(one)
+            for dead in kind:
+                by_cause.setdefault((dead.cause, dead.remedy), []).append(dead)
             causes = sorted(by_cause.items(), key=lambda item: -len(item[1]))
-            for (cause, remedy), found in causes[:_SHOWN]:
-                runs = sum(one.runs for one in found)
-                examples = ", ".join(f"{one.scenario.id} {_question(one.scenario)!r}" for one in found[:_SHOWN])
-                more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-                lines.append(f"- {len(found)} × {cause} ({runs} runs): {examples}{more}")
+            for (cause, remedy), alike in causes[:_SHOWN]:
+                runs = sum(dead.runs for dead in alike)
+                examples = ", ".join(f"{dead.scenario.id} {_question(dead.scenario)!r}" for dead in alike[:_SHOWN])
+                more = f", and {len(alike) - _SHOWN} more" if len(alike) > _SHOWN else ""
+                lines.append(f"- {len(alike)} × {cause} ({runs} runs): {examples}{more}")
                 lines.append(f"  What to do: {remedy}.")
-            if rest := [one for _, found in causes[_SHOWN:] for one in found]:
+            if rest := [dead for _, alike in causes[_SHOWN:] for dead in alike]:
                 lines.append(f"- {len(rest)} × {_WORDS[rest[0].why]}, for {len(causes) - _SHOWN} other causes")
         return "\n".join(lines)
 
@@ -162,19 +162,19 @@ def dead_groups(
     for group in groups:
         if group.trajectories:
             by_scenario.setdefault(group.scenario.id, []).append(group)
-    every = [group for found in by_scenario.values() for group in found]
+    every = [group for same_scenario in by_scenario.values() for group in same_scenario]
     runs = [run for group in every for run in group.trajectories]
     known = Known.of(runs)
     rewards = [reward for group in every if group.judgements <= {None} for reward in _rewards(group.trajectories)]
     bounds = (min(rewards), max(rewards)) if len(set(rewards)) > 1 else (0.0, 1.0)
     alive = {id(group) for group in every if informative(group)}
     never = [
-        _dead_scenario(found, known, bounds, success)
-        for found in by_scenario.values()
-        if not any(id(group) in alive for group in found)
+        _dead_scenario(same_scenario, known, bounds, success)
+        for same_scenario in by_scenario.values()
+        if not any(id(group) in alive for group in same_scenario)
     ]
     order: tuple[Why, ...] = ("raised", "unscored", "failed", "equal", "solved")
-    never.sort(key=lambda one: order.index(one.why))
+    never.sort(key=lambda dead: order.index(dead.why))
     return DeadGroups(never, len(by_scenario), len(every), len(every) - len(alive))
 
 

@@ -76,11 +76,11 @@ class Explorer:
             return list(groups), 0
         added = await run([groups[at].scenario for at in chosen])
         self._note(added)
-        found = list(groups)
+        merged = list(groups)
         for at, more in zip(chosen, added, strict=True):
             runs = [*groups[at].trajectories, *more.trajectories]
-            found[at] = groups[at].model_copy(update={"trajectories": runs})
-        return found, sum(len(more.trajectories) for more in added)
+            merged[at] = groups[at].model_copy(update={"trajectories": runs})
+        return merged, sum(len(more.trajectories) for more in added)
 
     def _note(self, groups: Sequence[TrajectoryGroup]) -> None:
         """Notes the lowest and the highest reward. A judge's scores are not compared between groups."""

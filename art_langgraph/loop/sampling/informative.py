@@ -41,10 +41,10 @@ async def add_informative(
         All groups, and how many were added. Groups that teach nothing are included: the trainer leaves them out, and
         counts their rewards.
     """
-    found = list(groups)
+    collected = list(groups)
     for _ in range(rounds):
-        missing = len(groups) - sum(map(informative, found))
-        if missing <= 0 or not (others := choose(missing, found)):
+        missing = len(groups) - sum(map(informative, collected))
+        if missing <= 0 or not (others := choose(missing, collected)):
             break
-        found += await run(others)
-    return found, len(found) - len(groups)
+        collected += await run(others)
+    return collected, len(collected) - len(groups)

@@ -55,6 +55,12 @@ class LearnableSampler:
     ) -> list[Scenario]:
         """The scenarios with the highest drawn probability, and those that waited longest. See `Sampler.choose`.
 
+        Args:
+            scenarios: All scenarios of the training.
+            count: How many to choose.
+            step: Number of the step, from 1 on. It seeds the choice, together with `seed`.
+            taken: Ids of scenarios that the step has already. Not empty: others are wanted in their place.
+
         Raises:
             ConfigError: Fewer scenarios than `count` have an id of their own.
         """
@@ -65,14 +71,16 @@ class LearnableSampler:
                 "scenarios with the same input and metadata are the same; give them an id, or take fewer groups"
             )
         left = [scenario_id for scenario_id in by_id if scenario_id not in taken]
-        draws = {one: random.Random(f"{self.seed}-{step}-{one}") for one in left}
-        tie = {one: rng.random() for one, rng in draws.items()}
-        chances = {one: drawn_chance(self._weights(one), self.n, rng) for one, rng in draws.items()}
+        draws = {scenario_id: random.Random(f"{self.seed}-{step}-{scenario_id}") for scenario_id in left}
+        tie = {scenario_id: rng.random() for scenario_id, rng in draws.items()}
+        chances = {
+            scenario_id: drawn_chance(self._weights(scenario_id), self.n, rng) for scenario_id, rng in draws.items()
+        }
         share = count * self.exploration
         turns = 0 if taken else math.floor(step * share) - math.floor((step - 1) * share)
-        longest = sorted(left, key=lambda one: (self._last(one), tie[one]))[:turns]
-        best = sorted(set(left) - set(longest), key=lambda one: (-chances[one], tie[one]))
-        return [by_id[one] for one in (longest + best)[:count]]
+        longest = sorted(left, key=lambda scenario_id: (self._last(scenario_id), tie[scenario_id]))[:turns]
+        best = sorted(set(left) - set(longest), key=lambda scenario_id: (-chances[scenario_id], tie[scenario_id]))
+        return [by_id[scenario_id] for scenario_id in (longest + best)[:count]]
 
     def learn(self, groups: Sequence[TrajectoryGroup]) -> None:
         """Counts what runs came to. A run in which the policy did not answer counts as one of the newest version."""

@@ -19,12 +19,12 @@ def at_temperature(groups: Sequence[TrajectoryGroup], temperature: float | None)
         groups: Runs by scenario.
         temperature: That runs asked for; None: that of the graph.
     """
-    found = []
+    kept = []
     for group in groups:
         runs = [run for run in group.trajectories if run.temperature == temperature and not run.hints]
         if runs:
-            found.append(group.model_copy(update={"trajectories": runs}))
-    return found
+            kept.append(group.model_copy(update={"trajectories": runs}))
+    return kept
 
 
 def stored_groups(
@@ -68,8 +68,11 @@ def ready_groups(
         log.warning(
             "%d of %d measured runs are at temperature %s, not %s: they say little of the runs of training, and are "
             "not used. Measure at the temperature of train()",
-            len(other), len(runs), other[0].temperature, temperature,
-        )  # fmt: skip
+            len(other),
+            len(runs),
+            other[0].temperature,
+            temperature,
+        )
     known = {scenario.id for scenario in scenarios}
 
     def fits(run: Trajectory) -> bool:

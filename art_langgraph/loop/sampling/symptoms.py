@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from langchain_core.messages import ToolMessage
 
@@ -14,9 +14,7 @@ from art_langgraph.trajectory import Trajectory
 
 Kind = Literal["raised", "unscored", "missing tool", "tool error", "no tool", "silent", "same answer", "judge", "part"]
 """Kinds of symptoms, the most telling first."""
-_ORDER: tuple[Kind, ...] = (
-    "raised", "unscored", "missing tool", "tool error", "no tool", "silent", "same answer", "judge", "part",
-)  # fmt: skip
+_ORDER: tuple[Kind, ...] = get_args(Kind)
 _LONGEST = 160
 """Characters of a text in a symptom."""
 

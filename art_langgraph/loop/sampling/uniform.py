@@ -24,7 +24,14 @@ class UniformSampler:
     def choose(
         self, scenarios: Sequence[Scenario], count: int, *, step: int, taken: Collection[str] = ()
     ) -> list[Scenario]:
-        """The next scenarios of the pass; in place of others, any that the step has not taken. See `Sampler.choose`."""
+        """The next scenarios of the pass; in place of others, any that the step has not taken. See `Sampler.choose`.
+
+        Args:
+            scenarios: All scenarios of the training.
+            count: How many to choose.
+            step: Number of the step, from 1 on. It seeds the choice, together with `seed`.
+            taken: Ids of scenarios that the step has already. Not empty: others are wanted in their place.
+        """
         if taken:
             order = random.Random(f"{self.seed}-spare-{step}").sample(scenarios, len(scenarios))
             return [scenario for scenario in order if scenario.id not in taken][:count]

@@ -74,15 +74,18 @@ class AlarmRules:
         return [finding for check in checks for finding in check(signals)]
 
     def _held_out(self, signals: Sequence[Signals]) -> Iterator[_Finding]:
-        measured = [one for one in signals if one.evaluation is not None and one.evaluation.success_rate is not None]
+        measured = [
+            signal for signal in signals if signal.evaluation is not None and signal.evaluation.success_rate is not None
+        ]
         if len(measured) < 2:
             return
         last, best = measured[-1], max(measured[:-1], key=_rate)
         gain = _gain(best, last)
-        before = [one for one in signals if one.step <= best.step and one.reward is not None][-self.window :]
-        later = [one for one in signals if one.step > best.step and one.reward is not None]
+        rewarded = [signal for signal in signals if signal.reward is not None]
+        before = [signal for signal in rewarded if signal.step <= best.step][-self.window :]
+        later = [signal for signal in rewarded if signal.step > best.step]
         before = before or later[: self.window]
-        now = [one for one in later if one not in before][-self.window :]
+        now = [signal for signal in later if signal not in before][-self.window :]
         if gain is None or gain.interval[1] >= 0 or not before or not now:
             return
         rise = _mean_reward(now) - _mean_reward(before)
@@ -99,10 +102,10 @@ class AlarmRules:
             )
 
     def _entropy(self, signals: Sequence[Signals]) -> Iterator[_Finding]:
-        known = [one for one in signals if one.entropy is not None]
+        known = [signal for signal in signals if signal.entropy is not None]
         if (ends := self._ends(known)) is None or self._is_solved(signals):
             return
-        first, last = (statistics.fmean(one.entropy or 0.0 for one in part) for part in ends)
+        first, last = (statistics.fmean(signal.entropy or 0.0 for signal in part) for part in ends)
         if last < self.entropy_share * first and not self._reward_rises(signals):
             yield (
                 "entropy_collapse",
@@ -113,16 +116,16 @@ class AlarmRules:
 
     def _reward_rises(self, signals: Sequence[Signals]) -> bool:
         """Whether the mean reward of the last steps is above that of as many steps before them."""
-        rewarded = [one for one in signals if one.reward is not None]
+        rewarded = [signal for signal in signals if signal.reward is not None]
         now, before = rewarded[-self.window :], rewarded[-2 * self.window : -self.window]
         return bool(before) and _mean_reward(now) > _mean_reward(before)
 
     def _length(self, signals: Sequence[Signals]) -> Iterator[_Finding]:
-        known = [one for one in signals if one.length is not None]
+        known = [signal for signal in signals if signal.length is not None]
         if (ends := self._ends(known)) is None:
             return
-        first, last = (statistics.fmean(one.length or 0.0 for one in part) for part in ends)
-        cut_first, cut = (statistics.fmean(one.truncated or 0.0 for one in part) for part in ends)
+        first, last = (statistics.fmean(signal.length or 0.0 for signal in part) for part in ends)
+        cut_first, cut = (statistics.fmean(signal.truncated or 0.0 for signal in part) for part in ends)
         grew = last > self.length_ratio * first and not self._has_gained(signals)
         if grew or (cut > self.truncated_share and cut > cut_first):
             yield (
@@ -135,23 +138,23 @@ class AlarmRules:
             )
 
     def _dead(self, signals: Sequence[Signals]) -> Iterator[_Finding]:
-        last = [one for one in signals if one.groups][-self.dead_steps :]
-        if len(last) < self.dead_steps or any(one.dead < one.groups for one in last):
+        last = [signal for signal in signals if signal.groups][-self.dead_steps :]
+        if len(last) < self.dead_steps or any(signal.dead < signal.groups for signal in last):
             return
-        rewards = [one.reward for one in last if one.reward is not None]
+        rewards = [signal.reward for signal in last if signal.reward is not None]
         yield (
             "dead_groups",
             f"in {_steps(last)} the runs of each scenario all got the same reward "
-            f"({sum(one.groups for one in last)} groups, mean reward {statistics.fmean(rewards):.3f})",
+            f"({sum(signal.groups for signal in last)} groups, mean reward {statistics.fmean(rewards):.3f})",
             "Where all fail: easier scenarios, hints, a warm start (`art-langgraph sft`), more runs (n) or a higher "
             "temperature. Where all succeed: harder scenarios, or stop. Some of each: sampler and dynamic_sampling "
             "choose scenarios that can teach",
         )
 
     def _judge(self, signals: Sequence[Signals]) -> Iterator[_Finding]:
-        votes = [one for one in signals if one.votes_apart is not None][-self.window :]
+        votes = [signal for signal in signals if signal.votes_apart is not None][-self.window :]
         if len(votes) == self.window:
-            apart = statistics.fmean(one.votes_apart or 0.0 for one in votes)
+            apart = statistics.fmean(signal.votes_apart or 0.0 for signal in votes)
             if apart > self.votes_apart:
                 yield (
                     "judge_disagreement",
@@ -159,9 +162,9 @@ class AlarmRules:
                     "The judge is unsure: write a more precise rubric, take more votes or a stronger judge",
                 )
                 return
-        ranked = [one for one in signals if one.judge_agreement is not None][-self.window :]
+        ranked = [signal for signal in signals if signal.judge_agreement is not None][-self.window :]
         if len(ranked) == self.window:
-            agreement = statistics.fmean(one.judge_agreement or 0.0 for one in ranked)
+            agreement = statistics.fmean(signal.judge_agreement or 0.0 for signal in ranked)
             if agreement < self.judge_agreement:
                 yield (
                     "judge_disagreement",
@@ -186,12 +189,12 @@ class AlarmRules:
         return None if len(known) < 2 * self.window else (known[: self.window], known[-self.window :])
 
     def _is_solved(self, signals: Sequence[Signals]) -> bool:
-        measured = [one for one in signals if one.evaluation is not None]
+        measured = [signal for signal in signals if signal.evaluation is not None]
         return bool(measured) and _rate(measured[-1]) >= self.solved
 
     def _has_gained(self, signals: Sequence[Signals]) -> bool:
         """Whether held-out success rose beyond its interval since the first evaluation."""
-        measured = [one for one in signals if one.evaluation is not None]
+        measured = [signal for signal in signals if signal.evaluation is not None]
         gain = _gain(measured[0], measured[-1]) if len(measured) > 1 else None
         return gain is not None and gain.interval[0] > 0
 
@@ -224,8 +227,8 @@ class AlarmLog:
         return list(self.active.values())
 
 
-def _rate(one: Signals) -> float:
-    rate = one.evaluation.success_rate if one.evaluation else None
+def _rate(signal: Signals) -> float:
+    rate = signal.evaluation.success_rate if signal.evaluation else None
     return 0.0 if rate is None else rate
 
 
@@ -236,12 +239,12 @@ def _gain(before: Signals, after: Signals) -> Gain | None:
 
 
 def _mean_reward(signals: Sequence[Signals]) -> float:
-    return statistics.fmean(one.reward or 0.0 for one in signals)
+    return statistics.fmean(signal.reward or 0.0 for signal in signals)
 
 
 def _reward_error(signals: Sequence[Signals]) -> float:
     """Standard error of the mean over steps."""
-    return math.hypot(*(one.reward_error or 0.0 for one in signals)) / len(signals)
+    return math.hypot(*(signal.reward_error or 0.0 for signal in signals)) / len(signals)
 
 
 def _steps(signals: Sequence[Signals]) -> str:

@@ -74,12 +74,12 @@ class Evaluations:
             return self.made[version]
         if self._store is None or (ids := self._kept.get(version)) is None:
             return None
-        runs = await asyncio.to_thread(lambda: [self._store.get(one) for one in ids])  # type: ignore[union-attr]
-        found = [run for run in runs if run is not None]
-        if len(found) < len(ids):
+        runs = await asyncio.to_thread(lambda: [self._store.get(trajectory_id) for trajectory_id in ids])  # type: ignore[union-attr]
+        stored = [run for run in runs if run is not None]
+        if len(stored) < len(ids):
             return None
         log.info("%s@%d was measured before; its runs are in %s", self._policy, version, self._store.path)
-        self.made[version] = Evaluation(found, {self._policy: version}, self._held_out.success)
+        self.made[version] = Evaluation(stored, {self._policy: version}, self._held_out.success)
         return self.made[version]
 
     async def of(self, version: int) -> Evaluation:

@@ -90,4 +90,4 @@ def _ambiguous(scenarios: Iterable[Scenario]) -> set[str]:
     tasks: defaultdict[str, set[str]] = defaultdict(set)
     for scenario in scenarios:
         tasks[scenario_id(scenario.input)].add(scenario_id(scenario.input, scenario.metadata))
-    return {task for task, found in tasks.items() if len(found) > 1}
+    return {task for task, meanings in tasks.items() if len(meanings) > 1}

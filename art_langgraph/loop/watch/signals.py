@@ -79,7 +79,7 @@ class Signals:
 def _agreement(group: TrajectoryGroup) -> float | None:
     """Rank correlation of a judge's scores and the rewards that the runs of a group had before; None: it has none."""
     both = [run.metrics for run in group.trajectories if {"ruler_score", "independent_reward"} <= run.metrics.keys()]
-    scores, rewards = ([one[name] for one in both] for name in ("ruler_score", "independent_reward"))
+    scores, rewards = ([metrics[name] for metrics in both] for name in ("ruler_score", "independent_reward"))
     if len(set(scores)) < 2 or len(set(rewards)) < 2:
         return None
     return statistics.correlation(_ranks(scores), _ranks(rewards))
@@ -93,5 +93,5 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return statistics.fmean(found) if found else None
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None

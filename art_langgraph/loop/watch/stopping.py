@@ -17,10 +17,10 @@ why the run should end, or True; None or False: it goes on."""
 
 def reason_of(rule: StopRule, history: Sequence[StepRecord]) -> str | None:
     """Why a rule ends the run; None: it does not."""
-    found = rule(history)
-    if found is True:
+    reason = rule(history)
+    if reason is True:
         return f"{getattr(rule, '__name__', None) or repr(rule)} said so"
-    return found or None
+    return reason or None
 
 
 def check_rules(rules: Sequence[StopRule], *, held_out: bool) -> None:
@@ -85,8 +85,8 @@ class Plateau:
         if len(measured) <= self.patience:
             return None
         earlier, last = measured[: -self.patience], measured[-self.patience :]
-        best = max(earlier, key=lambda one: one.success_rate or 0.0)
-        gains = [gain for one in last if (gain := one.gain_over(best)) is not None]
+        best = max(earlier, key=lambda evaluation: evaluation.success_rate or 0.0)
+        gains = [gain for evaluation in last if (gain := evaluation.gain_over(best)) is not None]
         if any(gain.interval[0] > 0 for gain in gains):
             return None
         return (
@@ -145,5 +145,9 @@ class TokenBudget:
 def _evaluations(history: Sequence[StepRecord]) -> list[Evaluation]:
     """The baseline and all evaluations of steps, of one version each, in their order."""
     made = [history[0].baseline, *(record.evaluation for record in history)]
-    distinct = {id(one): one for one in made if one is not None and one.success_rate is not None}
+    distinct = {
+        id(evaluation): evaluation
+        for evaluation in made
+        if evaluation is not None and evaluation.success_rate is not None
+    }
     return list(distinct.values())

@@ -76,6 +76,17 @@ class Watch:
     ) -> Self:
         """The watch that the arguments of `train` describe.
 
+        Args:
+            policy: Name of the policy.
+            client: The trainer server.
+            first_step: Number of the first step.
+            last_step: Number of the last step.
+            held_out: As that of `train`.
+            evaluate_every: As that of `train`.
+            stop_when: As that of `train`.
+            keep_best: As that of `train`.
+            alarms: As those of `train`.
+
         Raises:
             ConfigError: They cannot be met together.
         """
@@ -180,7 +191,7 @@ class Watch:
         self._concluded = True
         if not self.keep_best or self._evaluations is None:
             return None
-        there = {one.version for one in await self.client.versions(self.policy)}
+        there = {known.version for known in await self.client.versions(self.policy)}
         if (version := self._best(there)) is None:
             return None
         await self.client.promote(self.policy, version)
@@ -252,11 +263,11 @@ class Watch:
     async def _rivals(self, newest: int) -> list[int]:
         """Versions that the run's best must be better than: the promoted one, and the best of earlier runs."""
         policy, versions = await self.client.policy(self.policy), await self.client.versions(self.policy)
-        scored = [one for one in versions if one.scored_by == "evaluation" and one.score is not None]
-        found = [policy.promoted] if policy.promoted is not None else []
+        scored = [version for version in versions if version.scored_by == "evaluation" and version.score is not None]
+        rivals = [policy.promoted] if policy.promoted is not None else []
         if scored:
-            found.append(max(scored, key=lambda one: (one.score or 0.0, -one.version)).version)
-        return [version for version in dict.fromkeys(found) if version != newest]
+            rivals.append(max(scored, key=lambda version: (version.score or 0.0, -version.version)).version)
+        return [version for version in dict.fromkeys(rivals) if version != newest]
 
     def _best(self, among: Container[int] | None = None) -> int | None:
         """The version with the highest success, of equal ones the earliest; None: none has a scored run.
@@ -267,7 +278,7 @@ class Watch:
         made = self._evaluations.made if self._evaluations is not None else {}
         rates = {
             version: rate
-            for version, one in made.items()
-            if (rate := one.success_rate) is not None and (among is None or version in among)
+            for version, evaluation in made.items()
+            if (rate := evaluation.success_rate) is not None and (among is None or version in among)
         }
         return max(rates, key=lambda version: (rates[version], -version), default=None)

@@ -60,7 +60,7 @@ def prepared(store: TrajectoryStore, server: Any, train_every: int) -> Preparati
         store=store,
         journal=Journal(StateStore(store.path, "p")),
         recorded=StoredRuns(store),
-        gate=Gate(None, None, None, full_reward, store),
+        gate=Gate(None, graph=None, reward=None, success=full_reward, store=store),
         train_every=train_every,
         max_age=7.0,
         rules=CanaryRules(),

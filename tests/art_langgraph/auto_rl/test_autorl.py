@@ -54,8 +54,8 @@ async def test_a_policy_is_trained_from_a_description() -> None:
                 on_stage=stages.append,
             )  # fmt: skip
         assert [one.version for one in await client.versions("auto")] == [0, 1, 2]
-    assert (len(report.training), len(report.validation)) == (9, 3)
-    assert not {one.id for one in report.training} & {one.id for one in report.validation}
+    assert (len(report.training), len(report.held_out)) == (9, 3)
+    assert not {one.id for one in report.training} & {one.id for one in report.held_out}
     assert (report.comparison.versions, report.model) == ((0, 2), "auto@2")
     said = [[int(run.final_text.split()[-1]) for run in group.trajectories] for group in report.comparison.groups]
     wins, losses = sum(after > before for before, after in said), sum(after < before for before, after in said)
@@ -175,4 +175,4 @@ async def test_the_command_leaves_a_report(
     assert done.exit_code == 0, done.output
     assert "use auto-cli@1" in done.output
     assert "# auto-cli@1" in (tmp_path / "out" / "report.md").read_text()
-    assert len((tmp_path / "out" / "validation.jsonl").read_text().splitlines()) == 2
+    assert len((tmp_path / "out" / "held_out.jsonl").read_text().splitlines()) == 2

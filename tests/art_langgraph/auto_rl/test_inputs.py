@@ -11,7 +11,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import BaseModel
 
 from art_langgraph import LLM, LLMError, Scenario
-from art_langgraph.auto_rl.duplicates import Seen
+from art_langgraph.auto_rl.duplicates import DistinctTexts
 from art_langgraph.auto_rl.inputs import input_schema, invent
 from tests.support.servers.judge_app import Endpoint, Fault, endpoint
 
@@ -27,7 +27,7 @@ def numbered(per_answer: int = 8) -> Any:
 
 
 def test_texts_alike_are_seen_and_other_numbers_are_not_alike() -> None:
-    seen = Seen(["What is the weather in Rome today?"])
+    seen = DistinctTexts(["What is the weather in Rome today?"])
     assert not seen.add("what is the weather in rome, today")
     assert seen.add("Book a taxi to the airport.")
     assert seen.add("What is 17 + 5?")

@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, Trajectory, TrajectoryStore, rollout
-from art_langgraph.client.reports import flush
+from art_langgraph.background.reports import flush
 from tests.support.cli import art
 from tests.support.homes.files import files_with
 from tests.support.runs.groups import run

@@ -15,7 +15,7 @@ import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, Trajectory, TrajectoryStore, train
-from art_langgraph.client.reports import flush, unsent
+from art_langgraph.background.reports import flush, unsent
 from benchmarks.stress.books import rows_of
 from testbed.server_process import KEY
 from tests.support.patience import PATIENCE

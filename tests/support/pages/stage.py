@@ -211,7 +211,7 @@ async def stage(
                 "exact": agent["reward"],
                 "scenarios": questions[:8],
                 "training": questions[:8],
-                "validation": questions[8:],
+                "held_out": questions[8:],
                 "tools": ["multiply"],
                 "store": store,
                 "server": server.url,

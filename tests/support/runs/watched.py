@@ -13,7 +13,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import RetryPolicy, Send
 
 from art_langgraph import ChatART, GRPOConfig, Scenario, TrainerClient, evaluate, gather
-from art_langgraph.client.reports import flush, report_again
+from art_langgraph.background.reports import flush, report_again
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
 from art_mcp import connect
 from tests.support.mcp.commands import NOTES

@@ -72,8 +72,3 @@ def _model(made: Scaffold) -> str:
     return "\n".join(
         [f"Let the graph ask the policy. Replace what should be trained of these by {model}:", *where, *more]
     )
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command to `art-langgraph`."""
-    app.command("init")(init_command)

@@ -13,9 +13,9 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from art_langgraph import ChatART, TrajectoryGroup, gather, rollout, session
-from art_langgraph.capture.background import Background
-from art_langgraph.client import reports
-from art_langgraph.client.reports import report, trace_of, unsent
+from art_langgraph.background import reports
+from art_langgraph.background.background import Background
+from art_langgraph.background.reports import report, trace_of, unsent
 from art_langgraph.trajectory import CompletionCall, NodeRun, Scenario, ToolCall, Trajectory
 from tests.support.runs.graphs import counting
 from tests.support.servers.serving import serving

@@ -30,7 +30,7 @@ def connect_command(
 
     Example: art-langgraph connect https://art.example.com:8400
     """
-    from art_langgraph.connection.check import check_address, check_token
+    from art_langgraph.cli.setup.check import check_address, check_token
 
     url = check_address(url, insecure=insecure)
     connection = Connection(url, _token(url))
@@ -66,9 +66,3 @@ def _token(url: str) -> str:
             "the server's machine"
         )
     return token
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands to `art-langgraph`."""
-    app.command("connect")(connect_command)
-    app.command("disconnect")(disconnect_command)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import httpx
 
-from art_langgraph.capture.background import Background, at_exit
+from art_langgraph.background.background import Background, at_exit
 from art_langgraph.client.transport import certificates
 
 log = logging.getLogger("art_langgraph")

@@ -13,7 +13,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from art_langgraph import LLM, ARTCallbackHandler, ChatART, Ruler, Scenario, Trajectory, TrajectoryGroup, rollout
-from art_langgraph.capture.release import flush
+from art_langgraph.background.release import flush
 from art_langgraph.trajectory import CompletionCall
 from tests.support.runs.graphs import counting
 from tests.support.servers.trainer_server import TOKEN, TrainerServer

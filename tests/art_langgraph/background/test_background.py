@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from art_langgraph.capture import background as module
-from art_langgraph.capture.background import Background
+from art_langgraph.background import background as module
+from art_langgraph.background.background import Background
 from tests.support.patience import PATIENCE
 
 

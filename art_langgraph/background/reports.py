@@ -20,8 +20,8 @@ from typing import Any
 
 import httpx
 
-from art_langgraph.capture.background import Background, at_exit
-from art_langgraph.capture.release import Server, token_of
+from art_langgraph.background.background import Background, at_exit
+from art_langgraph.background.release import Server, token_of
 from art_langgraph.client.transport import certificates
 from art_langgraph.notices import warn_once
 from art_langgraph.redaction import redacted
@@ -82,11 +82,11 @@ def report(run: Trajectory, asked: Collection[Server], otherwise: Connection | N
                 _reports[server[0]] = Background("art-reports", _opened, pause=0.05)
     as_it_is = run.model_copy()
     for server in servers:
-        reports, one = _reports[server[0]], _Report(as_it_is, server)
+        reports, item = _reports[server[0]], _Report(as_it_is, server)
         if reports.waiting() >= _MOST:
-            _not_sent([one], "too many wait", f"{_MOST:,} to be sent to {server[0]}")
+            _not_sent([item], "too many wait", f"{_MOST:,} to be sent to {server[0]}")
         else:
-            reports.put(one)
+            reports.put(item)
 
 
 def report_again(run: Trajectory) -> None:
@@ -160,17 +160,17 @@ def _opened() -> Iterator[Callable[[list[_Report]], int]]:
 
 def _send(http: httpx.Client, waiting: list[_Report]) -> int:
     """Sends runs to their server, many in a request. Returns how many need not be sent again, from the first."""
-    newest = {one.run.id: one for one in waiting}
+    newest = {report.run.id: report for report in waiting}
     batch, begin = _Batch(), 0
-    for at, one in enumerate(waiting):
-        if newest[one.run.id] is not one:
+    for at, report in enumerate(waiting):
+        if newest[report.run.id] is not report:
             continue
-        part, fault = _written(one.run)
-        if not batch.takes(one, part):
+        part, fault = _written(report.run)
+        if not batch.takes(report, part):
             if not _sent(http, batch):
                 return begin
             batch, begin = _Batch(), at
-        batch.add(one, part, fault)
+        batch.add(report, part, fault)
     return len(waiting) if _sent(http, batch) else begin
 
 
@@ -185,16 +185,16 @@ class _Batch:
     faulty: list[tuple[_Report, str]] = field(default_factory=list)
     """Runs that cannot be written as JSON, and why."""
 
-    def takes(self, one: _Report, part: str) -> bool:
+    def takes(self, report: _Report, part: str) -> bool:
         """Whether a run may be sent with these."""
         fits = self.size + len(part) <= _MOST_BYTES and len(self.runs) < _MOST_IN_BATCH
-        return not self.runs or (fits and self.runs[0].server == one.server)
+        return not self.runs or (fits and self.runs[0].server == report.server)
 
-    def add(self, one: _Report, part: str, fault: str | None) -> None:
+    def add(self, report: _Report, part: str, fault: str | None) -> None:
         if fault is not None:
-            self.faulty.append((one, fault))
+            self.faulty.append((report, fault))
             return
-        self.runs.append(one)
+        self.runs.append(report)
         self.parts.append(part)
         self.size += len(part)
 
@@ -211,8 +211,8 @@ def _sent(http: httpx.Client, batch: _Batch) -> bool:
     """Whether the server has the runs, or never will: then the log says why."""
     if batch.runs and not _posted(http, batch):
         return False
-    for one, fault in batch.faulty:
-        _not_sent([one], "cannot be written as JSON", fault)
+    for report, fault in batch.faulty:
+        _not_sent([report], "cannot be written as JSON", fault)
     return True
 
 
@@ -241,9 +241,9 @@ def _note(runs: list[_Report], url: str, taken: TracesTaken) -> None:
     """Says which of the runs the server has not kept."""
     for rollout in taken.deleted:
         log.info("%s was deleted at %s, and is not told of again", rollout, url)
-    for one in runs:
-        if why := taken.refused.get(one.run.rollout_id or ""):
-            _not_sent([one], "refused", f"{url}: {beginning(why, 200)}")
+    for report in runs:
+        if why := taken.refused.get(report.run.rollout_id or ""):
+            _not_sent([report], "refused", f"{url}: {beginning(why, 200)}")
 
 
 def _not_sent(runs: list[_Report], reason: str, why: str) -> None:

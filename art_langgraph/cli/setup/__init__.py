@@ -1,0 +1,1 @@
+"""Before the first step: training beside a `langgraph.json` (`init`), and the server to use (`connect`)."""

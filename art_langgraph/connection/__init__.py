@@ -1,1 +1,0 @@
-"""`art-langgraph connect`: a server elsewhere, for all programs of this user."""
