@@ -21,8 +21,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("art_langgraph", "art_mcp", "trainer_server")
+BESIDE_THEM = ("benchmarks", "examples", "testbed", "tests")
 MOST_FILES = 12
-"""Python files of a folder, its __init__ not counted."""
+"""Python files of a folder, its __init__ and its conftest not counted."""
 CLIENT_ROOM, SERVER_ROOM = "art_langgraph/client/planted.py", "trainer_server/jobs/planted.py"
 
 
@@ -30,10 +31,10 @@ def settings() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
 
 
-def folders() -> Iterator[Path]:
-    """Every folder of the packages that holds Python files."""
-    for package in PACKAGES:
-        yield from sorted({path.parent for path in (ROOT / package).rglob("*.py")})
+def folders(*names: str) -> Iterator[Path]:
+    """Every folder below these that holds Python files."""
+    for name in names:
+        yield from sorted({path.parent for path in (ROOT / name).rglob("*.py")})
 
 
 def module_name(path: Path) -> str:
@@ -81,14 +82,20 @@ def test_imports_name_their_module_in_full() -> None:
         assert not relative, f"{path}: lines {relative}"
 
 
-@pytest.mark.parametrize("folder", list(folders()), ids=lambda folder: str(folder.relative_to(ROOT)))
-def test_a_folder_can_be_taken_in_at_a_glance(folder: Path) -> None:
-    files = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
-    assert len(files) <= MOST_FILES, f"{folder} lists {len(files)} files: divide it"
+@pytest.mark.parametrize("name", [*PACKAGES, *BESIDE_THEM])
+def test_a_folder_can_be_taken_in_at_a_glance(name: str) -> None:
+    counts = {
+        folder.relative_to(ROOT).as_posix(): sum(
+            path.name not in {"__init__.py", "conftest.py"} for path in folder.glob("*.py")
+        )
+        for folder in folders(name)
+    }
+    crowded = {folder: count for folder, count in counts.items() if count > MOST_FILES}
+    assert crowded == {}, f"these folders list more than {MOST_FILES} Python files: divide them, {crowded}"
 
 
 def test_every_package_says_what_it_is() -> None:
-    for folder in folders():
+    for folder in folders(*PACKAGES):
         if folder.name == "plugins":
             continue
         assert (folder / "__init__.py").exists(), f"{folder} holds Python files and is no package"
