@@ -22,6 +22,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("art_langgraph", "art_mcp", "trainer_server")
 BESIDE_THEM = ("benchmarks", "examples", "testbed", "tests")
+WHERE = ROOT / "docs" / "contributing" / "folders.md"
 MOST_FILES = 12
 """Python files of a folder, its __init__ and its conftest not counted."""
 CLIENT_ROOM, SERVER_ROOM = "art_langgraph/client/planted.py", "trainer_server/jobs/planted.py"
@@ -92,6 +93,26 @@ def test_a_folder_can_be_taken_in_at_a_glance(name: str) -> None:
     }
     crowded = {folder: count for folder, count in counts.items() if count > MOST_FILES}
     assert crowded == {}, f"these folders list more than {MOST_FILES} Python files: divide them, {crowded}"
+
+
+def named_folders() -> set[str]:
+    """The folders that docs/contributing/folders.md names. A line is a folder, indented by two spaces for each folder
+    around it, and what is in it."""
+    named, around = set(), [""] * 8
+    for line in WHERE.read_text().splitlines():
+        if match := re.match(r"( *)(\w+/) +\S", line):
+            depth = len(match[1]) // 2
+            around[depth] = match[2]
+            named.add("".join(around[: depth + 1]))
+    return named
+
+
+def test_what_is_where_names_every_folder_of_the_packages() -> None:
+    there = {f"{folder.relative_to(ROOT).as_posix()}/" for folder in folders(*PACKAGES)}
+    named = {folder for folder in named_folders() if folder.startswith(PACKAGES)}
+    page = WHERE.relative_to(ROOT)
+    assert there - named == set(), f"{page}: add a line for each of these, below its folder, with what is in it"
+    assert named - there == set(), f"{page}: take out the lines of these, which are not there"
 
 
 def test_every_package_says_what_it_is() -> None:
