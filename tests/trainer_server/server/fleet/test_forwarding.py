@@ -59,7 +59,7 @@ def leader() -> Iterator[tuple[Told, str]]:
 
 
 def follower(leader: Leader, leads: Callable[[], bool] = lambda: False, **settings: Any) -> ToLeader:
-    return ToLeader(Told("follower"), leads, leader, **settings)
+    return ToLeader(Told("follower"), leads=leads, leader=leader, **settings)
 
 
 def test_a_request_is_passed_on_as_it_is(leader: tuple[Told, str]) -> None:
