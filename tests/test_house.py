@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -22,6 +23,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("art_langgraph", "art_mcp", "trainer_server")
 BESIDE_THEM = ("benchmarks", "examples", "testbed", "tests")
+CEILINGS = {
+    "art_langgraph": {"one": 120, "found": 66, "# fmt: skip": 5},
+    "art_mcp": {"one": 61, "found": 48, "# fmt: skip": 1},
+    "trainer_server": {"one": 60, "found": 34, "# fmt: skip": 6},
+}
+"""How often a package may name something `one` or `found`, and take lines from the formatter."""
 WHERE = ROOT / "docs" / "contributing" / "folders.md"
 MOST_FILES = 12
 """Python files of a folder, its __init__ and its conftest not counted."""
@@ -93,6 +100,52 @@ def test_a_folder_can_be_taken_in_at_a_glance(name: str) -> None:
     }
     crowded = {folder: count for folder, count in counts.items() if count > MOST_FILES}
     assert crowded == {}, f"these folders list more than {MOST_FILES} Python files: divide them, {crowded}"
+
+
+def bound_names(source: str) -> Iterator[str]:
+    """The names that a file gives to variables, attributes and parameters, each as often as it does so."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case (
+                ast.Name(id=name, ctx=ast.Store())
+                | ast.Attribute(attr=name, ctx=ast.Store())
+                | ast.arg(arg=name)
+                | ast.ExceptHandler(name=str(name))
+            ):
+                yield name
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_names_say_what_they_are_and_the_formatter_formats(package: str) -> None:
+    sources = [path.read_text() for path in (ROOT / package).rglob("*.py")]
+    names = Counter(name for source in sources for name in bound_names(source))
+    ceilings = CEILINGS[package]
+    counts = {what: names[what] for what in ("one", "found")}
+    counts["# fmt: skip"] = sum(source.count("# fmt: skip") for source in sources)
+    assert all(counts[what] <= ceiling for what, ceiling in ceilings.items()), (
+        f"{package} has {counts}, and may have {ceilings}: name a thing by what it is (row, completion, version), and "
+        "write lines that read well as ruff formats them. Lower the ceiling when you lower the count"
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "one = 1",
+        "one: int = 1",
+        "self.one = 1",
+        "first, (one, *rest) = values",
+        "if one := values: pass",
+        "for one in values: pass",
+        "total = sum(one.size for one in values)",
+        "def add(one, /): pass",
+        "lambda *one: one",
+        "with opened() as one: pass",
+        "try: pass\nexcept OSError as one: pass",
+    ],
+)
+def test_each_way_to_give_a_name_is_counted(source: str) -> None:
+    assert list(bound_names(source)).count("one") == 1
 
 
 def named_folders() -> set[str]:
