@@ -60,17 +60,19 @@ def test_examples_import_no_benchmarks() -> None:
 
 
 def test_a_test_file_mirrors_a_module_or_a_folder() -> None:
-    """tests/PACKAGE/FOLDER/test_*.py is about PACKAGE/FOLDER, and tests/PACKAGE/test_NAME_*.py about PACKAGE/NAME."""
+    """tests/PACKAGE/FOLDER/test_*.py is about PACKAGE/FOLDER, and tests/PACKAGE/test_NAME_*.py about PACKAGE/NAME. A
+    module with many tests has a folder of them: tests/PACKAGE/NAME/test_*.py is about PACKAGE/NAME.py."""
     wrong = []
     for path in TESTS:
         if relative(path).startswith(OF_THEIR_OWN):
             continue
         package, *folders = path.parent.relative_to(ROOT / "tests").parts
         mirrored = ROOT.joinpath(package, *folders)
-        names = {one.stem for one in mirrored.glob("*") if one.suffix == ".py" or one.is_dir()}
+        names = {entry.stem for entry in mirrored.glob("*") if entry.suffix == ".py" or entry.is_dir()}
         words = path.stem.split("_")[1:]
         about = {"_".join(words[:count]) for count in range(1, len(words) + 1)}
-        if package not in PACKAGES or not mirrored.is_dir() or not (folders or about & (names | OF_A_PACKAGE)):
+        there = mirrored.is_dir() or mirrored.with_suffix(".py").is_file()
+        if package not in PACKAGES or not there or not (folders or about & (names | OF_A_PACKAGE)):
             wrong.append(relative(path))
     assert wrong == []
 

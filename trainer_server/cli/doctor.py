@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -58,7 +59,8 @@ def doctor_command(
     )
     state = worst(findings)
     if as_json:
-        print(json.dumps({"model": model, "state": state, "checks": [one.as_json() for one in findings]}, indent=2))
+        checks = [finding.as_json() for finding in findings]
+        print(json.dumps({"model": model, "state": state, "checks": checks}, indent=2))
     else:
         _print(findings, state)
     if state == State.failed:
@@ -75,7 +77,7 @@ def _print(findings: list[Finding], state: State) -> None:
         console.print(f"  {_MARKS[finding.state]} {finding.check}: {escape(finding.text)}")
         if finding.remedy:
             console.print(f"          → {escape(finding.remedy)}")
-    counts = {one: sum(finding.state == one for finding in findings) for one in State}
+    counts = Counter(finding.state for finding in findings)
     verdict = {
         State.ok: "All is well.",
         State.warning: f"It will work, with {counts[State.warning]} warnings.",

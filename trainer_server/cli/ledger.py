@@ -122,8 +122,9 @@ def move_command(
         finally:
             election.resign()
     if as_json:
-        print(json.dumps({"database": election.shown, "tables": {name: asdict(one) for name, one in moved.items()}}))
+        tables = {name: asdict(table) for name, table in moved.items()}
+        print(json.dumps({"database": election.shown, "tables": tables}))
         return
-    for name, one in moved.items():
-        print(f"{name}: {one.rows:,} rows, {one.digest[:12]}… on both sides")
+    for name, table in moved.items():
+        print(f"{name}: {table.rows:,} rows, {table.digest[:12]}… on both sides")
     print(f"moved to {election.shown}: serve with ART_LEDGER or --ledger from now on. The files *.moved can be deleted")

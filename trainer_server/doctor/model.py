@@ -59,12 +59,12 @@ def locate(model: str, revision: str | None, cache: Path) -> Location:
     if model == "embedded":
         check_revision(model, revision)
         return Location(ModelFiles(ensure_embedded(cache)), EMBEDDED, whole=True, hub=False)
-    if found := local_directory(model):
+    if directory := local_directory(model):
         check_revision(model, revision)
-        return Location(ModelFiles(found), found.name, _has_weights(found), hub=False)
+        return Location(ModelFiles(directory), directory.name, _has_weights(directory), hub=False)
     name, revision = hub_name(model, revision)
-    found = snapshot(name, revision, weights=False)
-    return Location(ModelFiles(found), name, _has_weights(found), hub=True)
+    directory = snapshot(name, revision, weights=False)
+    return Location(ModelFiles(directory), name, _has_weights(directory), hub=True)
 
 
 def _has_weights(directory: Path) -> bool:

@@ -31,15 +31,15 @@ def check_training(directory: Path, parsers: Parsers, *, rank: int, trust_remote
     env = {**inherited(), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     try:
         done = subprocess.run(line, capture_output=True, text=True, check=False, env=env, timeout=_TIMEOUT)
-        found = json.loads(done.stdout.splitlines()[-1])
+        examined = json.loads(done.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
         words = str(error) if isinstance(error, OSError | subprocess.TimeoutExpired) else done.stderr[-500:]
         return [Finding(_TRAIN, "model", State.failed, f"the model could not be examined: {words}")]
-    return [*_model(found, rank), *_template(found["template"], parsers)]
+    return [*_model(examined, rank), *_template(examined["template"], parsers)]
 
 
-def _model(found: dict[str, Any], rank: int) -> list[Finding]:
-    if why := found["untrainable"]:
+def _model(examined: dict[str, Any], rank: int) -> list[Finding]:
+    if why := examined["untrainable"]:
         remedy = (
             "read the code in its directory; if you trust it, serve with --trust-remote-code"
             if "trust_remote_code" in why  # what `examine` says of such models
@@ -47,14 +47,14 @@ def _model(found: dict[str, Any], rank: int) -> list[Finding]:
         )
         return [Finding(_TRAIN, "model", State.failed, why, remedy)]
     text = (
-        f"{found['architecture']}: a LoRA of rank {rank} adapts {found['adapted']} layers, with "
-        f"{found['parameters'] / 1e6:.1f} M parameters"
+        f"{examined['architecture']}: a LoRA of rank {rank} adapts {examined['adapted']} layers, with "
+        f"{examined['parameters'] / 1e6:.1f} M parameters"
     )
     findings = [Finding(_TRAIN, "model", State.ok, text)]
-    if found["experts"]:
-        text = f"experts and MLPs get no adapter; only attention does: {', '.join(found['targets'])}"
+    if examined["experts"]:
+        text = f"experts and MLPs get no adapter; only attention does: {', '.join(examined['targets'])}"
         findings.append(Finding(_TRAIN, "experts", State.warning, text))
-    if why := found["separate"]:
+    if why := examined["separate"]:
         text = f"completions do not share rows, which costs time and changes no result: {why}"
         findings.append(Finding(_TRAIN, "shared rows", State.warning, text))
     else:

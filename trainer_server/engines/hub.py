@@ -80,23 +80,23 @@ def snapshot(
     progress(f"looking for {model} on the hub; what is missing here is downloaded")
     wanted = _WEIGHTS if weights else ()
     try:
-        found = download(*wanted)
-        if weights and not any(found.glob("*.safetensors")):
-            found = download(*_OTHER_WEIGHTS)
+        directory = download(*wanted)
+        if weights and not any(directory.glob("*.safetensors")):
+            directory = download(*_OTHER_WEIGHTS)
     except (OSError, ValueError, httpx.HTTPError) as error:
         failure = _failure(error, model, revision)
         if isinstance(failure, ConfigError) or _is_disk_full(error):
             raise failure from error
         try:
-            found = download(*wanted, local=True)
+            directory = download(*wanted, local=True)
         except OSError:
             raise failure from error
         progress(f"{model}: taken from this machine, since the hub cannot be reached")
-    if not (found / "config.json").exists():
+    if not (directory / "config.json").exists():
         raise ConfigError(f"--model {model}: no config.json in {page(model)}; it is no model of transformers")
-    if weights and not [*found.glob("*.safetensors"), *found.glob("*.bin")]:
+    if weights and not [*directory.glob("*.safetensors"), *directory.glob("*.bin")]:
         raise ConfigError(f"--model {model}: no weights as safetensors or .bin in {page(model)}")
-    return found
+    return directory
 
 
 def page(model: str) -> str:
@@ -167,5 +167,5 @@ def _cause(error: BaseException) -> str:
     causes = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
-    first = next((one for one in causes if isinstance(one, httpx.HTTPError)), error)
+    first = next((cause for cause in causes if isinstance(cause, httpx.HTTPError)), error)
     return next(iter(str(first).strip().splitlines()), "") or type(first).__name__

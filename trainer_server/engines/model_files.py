@@ -74,8 +74,8 @@ class ModelFiles:
             if path.is_file():
                 return path.read_text()
         for name in ("chat_template.json", "tokenizer_config.json"):
-            if found := self._json(name).get("chat_template"):
-                return _chosen(found)
+            if template := self._json(name).get("chat_template"):
+                return _chosen(template)
         return ""
 
     @property
@@ -103,10 +103,10 @@ class ModelFiles:
         named = [self._json(name).get("eos_token_id") for name in ("generation_config.json", "config.json")]
         named.append(self.text_config.get("eos_token_id"))
         return frozenset(
-            int(one)
+            int(token)
             for value in named
-            for one in (value if isinstance(value, list) else [value])
-            if isinstance(one, int)
+            for token in (value if isinstance(value, list) else [value])
+            if isinstance(token, int)
         )
 
     @property

@@ -121,8 +121,8 @@ def as_text(choice: dict[str, Any], sampled: str | None) -> None:
 
 def _without_thought(sampled: str, thought: str | None) -> str:
     """A text without the thought that a parser found at its beginning, and without the mark that ends the thought."""
-    _, found, rest = sampled.partition(thought.strip()) if thought and thought.strip() else ("", "", "")
-    return _END_OF_THOUGHT.sub("", rest) if found else sampled
+    _, removed, rest = sampled.partition(thought.strip()) if thought and thought.strip() else ("", "", "")
+    return _END_OF_THOUGHT.sub("", rest) if removed else sampled
 
 
 _END_OF_THOUGHT = re.compile(r"^\s*(</[^<>]*>|\[/[^\[\]]*\]|<channel\|>)?\s*")

@@ -59,7 +59,7 @@ def _problem(value: object, halves: bool, infinite: bool) -> str | None:
             if depth > MAX_DEPTH:
                 return f"is nested deeper than {MAX_DEPTH} levels: send it flatter"
             inner = chain(item, item.values()) if isinstance(item, dict) else item
-            rest.extend((one, depth + 1) for one in inner)
+            rest.extend((part, depth + 1) for part in inner)
     return None
 
 

@@ -161,7 +161,9 @@ class Recorder:
 
     async def _write(self, completions: Sequence[Completion]) -> None:
         if self._redaction.on:
-            redacted = await asyncio.to_thread(lambda: [self._redaction.completion(one) for one in completions])
+            redacted = await asyncio.to_thread(
+                lambda: [self._redaction.completion(completion) for completion in completions]
+            )
             await self._ledger.add(*redacted)
         else:
             await self._ledger.add(*completions)

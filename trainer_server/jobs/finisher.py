@@ -250,7 +250,7 @@ class Finisher:
         """Returns once all servers know what names mean: a client that is told of a version may ask any of them."""
         while True:
             try:
-                await self._names.share()
+                await self._names.announce()
                 return
             except LedgerError as error:
                 log.error("the other servers are told again what policies' names mean: %s", error)

@@ -123,14 +123,19 @@ class Teachers:
     ) -> dict[str, list[float | None]]:
         await teacher.check(engine, completions)
         results = await _each(teacher.scores(completion) for completion in completions)
-        scores = {one.id: found for one, found in zip(completions, results, strict=True) if found is not None}
+        scores = {
+            completion.id: score for completion, score in zip(completions, results, strict=True) if score is not None
+        }
         if completions and not scores:
             raise TrainingError(f"the teacher at {teacher.url} scored no completion: {teacher.refusal}")
         if refused := len(completions) - len(scores):
             log.warning(
                 "the teacher at %s scored %d of %d completions, the others are not trained: %s",
-                teacher.url, len(scores), refused + len(scores), teacher.refusal,
-            )  # fmt: skip
+                teacher.url,
+                len(scores),
+                refused + len(scores),
+                teacher.refusal,
+            )
         return scores
 
 

@@ -145,12 +145,12 @@ class Exports:
         return out
 
     def _card(self, policy: str, version: int, format: ExportFormat) -> str:
-        found, record = self._store.policy(policy), self._store.version(policy, version)
-        if found is None or record is None:
+        spec, record = self._store.policy(policy), self._store.version(policy, version)
+        if spec is None or record is None:
             raise NotFound(f"{policy}@{version} was deleted meanwhile", code="not_found")
         numbers = [number for number in self._store.versions(policy) if number <= version]
-        history = [one for number in numbers if (one := self._store.version(policy, number))]
-        return model_card(found, record, history, self._base.hub_id, format)
+        history = [earlier for number in numbers if (earlier := self._store.version(policy, number))]
+        return model_card(spec, record, history, self._base.hub_id, format)
 
 
 def _head(path: Path) -> bytes:

@@ -20,7 +20,7 @@ Known = tuple[int | None, int | None, Candidate | None, str | None]
 class PolicyNames:
     """Name → version, for the life of a server. Questions change nothing; all other methods do.
 
-    In a fleet, the elected server decides what names mean, and tells the others by `share`. They ask by `refresh`.
+    In a fleet, the elected server decides what names mean, and tells the others by `announce`. They ask by `refresh`.
 
     Args:
         store: The policies on disk.
@@ -35,7 +35,7 @@ class PolicyNames:
         self.leads = True
         self._changed: set[str] = set()
         """Policies of which the others do not know yet what this server decided."""
-        self._sharing = asyncio.Lock()
+        self._announcing = asyncio.Lock()
         self.newest: dict[str, int] = {}
         """By policy: the newest version, which `name@latest` means. Engines hold it, or held it."""
         self.promoted: dict[str, int] = {}
@@ -91,11 +91,11 @@ class PolicyNames:
         else:
             self.unserved[policy] = why
 
-    async def share(self) -> None:
+    async def announce(self) -> None:
         """Returns once the other servers can know what was decided until now. Raises LedgerError."""
         if self._shared is None or not self.leads:
             return
-        async with self._sharing:
+        async with self._announcing:
             changed = set(self._changed)
             self._changed -= changed
             try:
@@ -105,11 +105,11 @@ class PolicyNames:
                 self._changed |= changed
                 raise
 
-    async def share_all(self) -> None:
+    async def announce_all(self) -> None:
         """Tells the other servers all that this one knows, as it decides now. Raises LedgerError."""
         if self._shared is not None:
             self._changed |= {*self.newest, *self.unserved, *(await self._shared.meanings())}
-            await self.share()
+            await self.announce()
 
     async def refresh(self, policy: str | None = None) -> None:
         """Asks what the elected server decided of a policy; None: of all. Raises LedgerError."""

@@ -220,10 +220,10 @@ class AdapterStore:
 
     def candidate(self, policy: str) -> Candidate | None:
         """The version that is tried beside the promoted one; None: there is none, or there was a promotion since."""
-        found = self._read(self.root / policy / "candidate.json", Candidate.model_validate_json)
-        if found is None or found.promotions != self.promotions(policy) or self.promoted(policy) is None:
+        candidate = self._read(self.root / policy / "candidate.json", Candidate.model_validate_json)
+        if candidate is None or candidate.promotions != self.promotions(policy) or self.promoted(policy) is None:
             return None
-        return found if self._usable(policy, found.version) else None
+        return candidate if self._usable(policy, candidate.version) else None
 
     def try_candidate(self, policy: str, candidate: Candidate | None) -> None:
         """Records which version is tried beside the promoted one; None: none.

@@ -73,7 +73,7 @@ class Secrets:
         """The text without keys."""
         for secret in sorted(self._known, key=len, reverse=True):
             text = text.replace(secret, _HIDDEN)
-        return _SECRETS.sub(lambda found: f"{found[1] or ''}{_HIDDEN}", text)
+        return _SECRETS.sub(lambda match: f"{match[1] or ''}{_HIDDEN}", text)
 
 
 secrets = Secrets()

@@ -68,11 +68,11 @@ def resident_memory(process: int) -> int:
 
 def resident_memory_of_sessions() -> Counter[int]:
     """Bytes of memory of all processes by their session. Pages that processes share are counted for each."""
-    found: Counter[int] = Counter()
+    sizes: Counter[int] = Counter()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         session, size = _resident(stat)
-        found[session] += size
-    return found
+        sizes[session] += size
+    return sizes
 
 
 def _resident(stat: Path) -> tuple[int, int]:

@@ -143,9 +143,9 @@ def _copy_database(source: Path, copy: Path, progress: Progress) -> None:
 
 
 def _check_database(db: sqlite3.Connection, path: Path) -> None:
-    (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        raise sqlite3.DatabaseError(f"{path.name} is damaged: {found}")
+    (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise sqlite3.DatabaseError(f"{path.name} is damaged: {verdict}")
 
 
 def _copy_tree(source: Path, copy: Path) -> None:
@@ -205,11 +205,11 @@ def _check(source: Path, progress: Progress) -> dict[str, int]:
         wanted = {str(path): int(size) for path, size in manifest["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{source} is no backup: its {MANIFEST} cannot be read ({error!r})") from None
-    found = _sizes(source)
-    if wrong := sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path)):
+    sizes = _sizes(source)
+    if wrong := sorted(path for path in wanted.keys() | sizes.keys() if wanted.get(path) != sizes.get(path)):
         path = wrong[0]
         raise ConfigError(
-            f"{source} is not as `backup` left it: {path} has {found.get(path, 'no')} bytes and should have "
+            f"{source} is not as `backup` left it: {path} has {sizes.get(path, 'no')} bytes and should have "
             f"{wanted.get(path, 'none')}, and {len(wrong) - 1} more files differ. Take another backup"
         )
     for path in wanted:

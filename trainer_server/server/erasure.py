@@ -87,11 +87,11 @@ class Erasure:
             archived = self._archive.matching(rollouts=wanted.rollouts, completions=wanted.completions)
             return archived | ledger.matching(rollouts=wanted.rollouts, completions=wanted.completions)
 
-        found = await asyncio.to_thread(matching)
-        self._refuse_needed(found)
+        completions = await asyncio.to_thread(matching)
+        self._refuse_needed(completions)
         await self._leases.release(set(wanted.rollouts))
         self._records.drop(set(wanted.rollouts))
-        return await asyncio.to_thread(self._erase, ledger, wanted.rollouts, list(found), None)
+        return await asyncio.to_thread(self._erase, ledger, wanted.rollouts, list(completions), None)
 
     async def policy(self, name: str) -> Erased:
         """Deletes a policy: its versions, its jobs, its completions, and the runs in which it answered.
@@ -117,7 +117,7 @@ class Erasure:
             self._names.withhold(name, _BEING_DELETED.format(name))  # so that no job and no request begins to use it
             forgotten: list[Key] = []
             try:
-                await self._names.share()
+                await self._names.announce()
                 for key in versions:
                     await self._slots.forget(key)
                     forgotten.append(key)
@@ -137,7 +137,7 @@ class Erasure:
                     self._names.withhold(name, None)
                 for key in forgotten:
                     await self._slots.reopen(key)
-                await self._names.share()
+                await self._names.announce()
 
     def _erase_policy(self, ledger: ErasesCompletions, name: str, versions: int) -> Erased:
         completions = self._archive.matching(policy=name) | ledger.matching(policy=name)

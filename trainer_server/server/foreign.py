@@ -83,7 +83,11 @@ class ForeignCompletions:
                         param="server_id",
                     )
             arrived = time.time()
-            new = [one.model_copy(update={"created": arrived}) for one in by_id.values() if one.id not in known]
+            new = [
+                completion.model_copy(update={"created": arrived})
+                for completion in by_id.values()
+                if completion.id not in known
+            ]
             await self._ledger.add(*new)
         return Added(added=len(new), known=len(known))
 

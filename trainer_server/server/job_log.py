@@ -52,7 +52,7 @@ class JobLog:
 
     async def close(self) -> None:
         """Waits until the trackers have sent what they have, for ten seconds at most."""
-        finishing = (asyncio.to_thread(one.finish, None, _FLUSH) for one in self._by_policy.values())
+        finishing = (asyncio.to_thread(tracking.finish, None, _FLUSH) for tracking in self._by_policy.values())
         await asyncio.gather(*finishing)
 
     def _tracking(self, policy: str) -> Tracking:

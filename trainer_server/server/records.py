@@ -97,7 +97,9 @@ class Records:
             except TimeoutError:
                 break
         known = self._calls.get((rollout, call))
-        return None if known is None else ([one for one in known.runs.values() if one is not None], known.ended)
+        if known is None:
+            return None
+        return [record for record in known.runs.values() if record is not None], known.ended
 
     def drop(self, rollouts: Collection[str]) -> None:
         """Forgets the records of rollouts that have ended."""

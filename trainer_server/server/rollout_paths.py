@@ -23,8 +23,8 @@ class RolloutPaths(Layer):
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if found := _PATH.fullmatch(scope["path"]):
-            rollout, path = found.groups()
+        if match := _PATH.fullmatch(scope["path"]):
+            rollout, path = match.groups()
             if re.fullmatch(ROLLOUT_PATTERN, rollout) is None:
                 raise APIError(
                     400,

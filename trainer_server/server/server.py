@@ -265,7 +265,7 @@ class Server:
         """Starts the trainer process and, in the background, the engines; `/health` tells when they are ready."""
         await self.slots.start()
         if self.leads:
-            await self.names.share_all()
+            await self.names.announce_all()
             await self.jobs.start()
             self._purging.start()
         if self.fleet:
@@ -283,7 +283,7 @@ class Server:
         names = await asyncio.to_thread(self._looked_up)
         self.leads = self.names.leads = True
         self.names.become(names)
-        await self.names.share_all()
+        await self.names.announce_all()
         await self.jobs.start()
         self._purging.start()
 
@@ -308,7 +308,7 @@ class Server:
                 log.error("an engine could not be started", exc_info=error)
 
     async def _tell(self) -> None:
-        await (self.names.share() if self.leads else self.names.refresh())
+        await (self.names.announce() if self.leads else self.names.refresh())
         await asyncio.sleep(_TELL)
 
     async def _purge(self) -> None:

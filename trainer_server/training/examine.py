@@ -43,21 +43,21 @@ def examine(directory: Path, rank: int, *, trust_remote_code: bool = False) -> d
         `experts`: whether the model is a mixture of experts. `parameters`: of the adapter. `template`: what the chat
         template shows, see `_rendered`.
     """
-    found: dict[str, Any] = {"architecture": None, "untrainable": None, "separate": None}
+    examined: dict[str, Any] = {"architecture": None, "untrainable": None, "separate": None}
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-        found["architecture"] = type(model).__name__
+        examined["architecture"] = type(model).__name__
         check_trainable(model)
-        found |= _adapter(model, rank)
-        found["separate"] = unpackable(model.config.get_text_config())
+        examined |= _adapter(model, rank)
+        examined["separate"] = unpackable(model.config.get_text_config())
     except TrainingError as error:
-        found["untrainable"] = str(error)
+        examined["untrainable"] = str(error)
     # Of any kind: code of transformers and of the model fails in ways of its own.
     except Exception as error:
-        found["untrainable"] = _first_line(error)
-    return {**found, "template": _rendered(directory, trust_remote_code)}
+        examined["untrainable"] = _first_line(error)
+    return {**examined, "template": _rendered(directory, trust_remote_code)}
 
 
 def _adapter(model: Any, rank: int) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _rendered(directory: Path, trust_remote_code: bool) -> dict[str, Any]:
     as_text = {**call, "function": {"name": "look_up_word", "arguments": '{"word": "heron"}'}}
     result = {"role": "tool", "tool_call_id": "call-00001", "name": "look_up_word", "content": "a long-legged bird"}
     asked: list[list[dict[str, Any]]] = [
-        [_QUESTION, {"role": "assistant", "content": None, "tool_calls": [one]}] for one in (call, as_text)
+        [_QUESTION, {"role": "assistant", "content": None, "tool_calls": [tool_call]}] for tool_call in (call, as_text)
     ]
     thought = {"role": "assistant", "content": "A bird.", "reasoning_content": _THOUGHT, "thinking": _THOUGHT}
     return {

@@ -152,8 +152,8 @@ class Ranks:
             raise
         except Exception as error:  # of any kind: the other ranks wait for this one
             own = error
-        found = [why.decode() for why in self._exchange((_said(own) if own else "").encode())]
-        errors = {index: why for index, why in enumerate(found) if why}
+        reasons = [why.decode() for why in self._exchange((_said(own) if own else "").encode())]
+        errors = {index: why for index, why in enumerate(reasons) if why}
         if len(errors) == self.count:
             raise TrainingError(errors[0]) from own
         if errors:

@@ -242,4 +242,4 @@ def ledger_id(given: object) -> str | None:
         return None
     if given.startswith(CHAT):
         return given
-    return CHAT + found[1] if (found := _OTHER.fullmatch(given)) else None
+    return CHAT + match[1] if (match := _OTHER.fullmatch(given)) else None

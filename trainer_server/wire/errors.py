@@ -41,13 +41,13 @@ class NewerSchema(ConfigError):
 
     Args:
         path: The file, or what names the database.
-        found: Number of its schema.
+        schema: Number of its schema.
         known: The highest number that this release knows.
     """
 
-    def __init__(self, path: Path | str, found: int, known: int) -> None:
+    def __init__(self, path: Path | str, schema: int, known: int) -> None:
         super().__init__(
-            f"{path} has schema {found}, and this release knows schemas up to {known}: a newer release wrote it. "
+            f"{path} has schema {schema}, and this release knows schemas up to {known}: a newer release wrote it. "
             "Upgrade this one (pip install -U art-langgraph), or name another home (--home, ART_HOME)"
         )
 

@@ -81,8 +81,8 @@ class Home:
     def connected(self) -> Connection | None:
         """The server of `connect`; None: there is none. Raises ConfigError for a file that cannot be read."""
         try:
-            found = json.loads(self.connection.read_text())
-            return Connection(str(found["url"]), str(found["api_key"]))
+            stored = json.loads(self.connection.read_text())
+            return Connection(str(stored["url"]), str(stored["api_key"]))
         except FileNotFoundError:
             return None
         except (OSError, KeyError, TypeError, ValueError) as error:

@@ -101,7 +101,7 @@ class Redactor:
         """A record, as JSON has it, with its texts redacted: those below the names of `TEXTS`, at any depth of lists
         and of the parts of a record."""
         if isinstance(record, list):
-            return [self.record(one) for one in record]
+            return [self.record(part) for part in record]
         if not isinstance(record, dict):
             return record
         return {
@@ -114,7 +114,7 @@ class Redactor:
         if isinstance(value, str):
             return self._redacted(value)
         if isinstance(value, list):
-            return [self.text(one) for one in value]
+            return [self.text(item) for item in value]
         if not isinstance(value, dict):
             return value
         kept = _KEPT | {"name"} if "arguments" in value or value.get("role") == "tool" else _KEPT

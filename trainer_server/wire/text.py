@@ -47,8 +47,8 @@ def duration(text: str, option: str) -> float:
     Raises:
         ConfigError: The text is no duration.
     """
-    if found := _DURATION.fullmatch(text):
-        return float(found[1]) * _SECONDS[found[2]]
+    if match := _DURATION.fullmatch(text):
+        return float(match[1]) * _SECONDS[match[2]]
     raise ConfigError(f"{option} {text}: expected a duration such as 30m, 12h, 30d or 2w")
 
 

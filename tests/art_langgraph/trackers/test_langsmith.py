@@ -12,7 +12,7 @@ from art_langgraph.trackers.langsmith import LangSmithTracker
 from art_langgraph.trackers.spans import spans
 from tests.support.patience import PATIENCE
 from tests.support.runs.trackers import a_run, tracked
-from tests.support.servers.recording_server import Recorded, recording
+from tests.support.tracing.recording_server import Recorded, recording
 from trainer_server.wire import ConfigError
 from trainer_server.wire.trackers import Tracking
 

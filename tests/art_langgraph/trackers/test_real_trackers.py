@@ -18,7 +18,7 @@ from art_langgraph.trackers.spans import spans
 from testbed.environments import environment
 from tests.support.client_environments import ROOT
 from tests.support.runs.trackers import a_run
-from tests.support.servers.recording_server import recording
+from tests.support.tracing.recording_server import recording
 
 PACKAGES = ("wandb==0.31.0", "tensorboard==2.21.0", "mlflow==3.17.2", "trackio==0.43.0", "langfuse==5.0.4")
 pytestmark = pytest.mark.servers

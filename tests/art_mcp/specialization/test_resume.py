@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from art_langgraph import TrainerClient
-from tests.support.killed_specialization import POLICY
+from tests.support.killed.specialization import POLICY
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ def killed_at(line: str | None, output: Path, server: TrainerServer) -> list[str
     environment = {**os.environ, "ART_BASE_URL": server.url, "ART_API_KEY": TOKEN}
     said = []
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.support.killed_specialization", str(output)],
+        [sys.executable, "-m", "tests.support.killed.specialization", str(output)],
         stdout=subprocess.PIPE,
         text=True,
         env=environment,

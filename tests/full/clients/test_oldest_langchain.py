@@ -21,7 +21,7 @@ OLDEST = (
 @pytest.mark.servers
 def test_completions_are_found_with_the_oldest_versions() -> None:
     python = environment("oldest-langchain", *OLDEST, overlay=True) / "python"
-    tests = ["tests/art_langgraph/test_chat_model.py", "tests/art_langgraph/capture/test_shapes.py"]
+    tests = ["tests/art_langgraph/chat_model/test_chat_model.py", "tests/art_langgraph/capture/handler/test_shapes.py"]
     # LangChain 1.0 imports transformers where it can, and its ChatOpenAI refuses a function as key; LangGraph 1.0 forks
     # and resumes elsewhere in another way.
     newer = "not imports_no_torch and not key_that_is_a_function and not time_travel and not resume_elsewhere"

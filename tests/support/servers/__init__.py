@@ -1,1 +1,1 @@
-"""Servers of tests: ours on small engines and on vLLM, `langgraph dev`, PostgreSQL, and what others answer."""
+"""Servers of tests: ours on small engines and on vLLM, `langgraph dev`, PostgreSQL, a hub of models, a judge."""

@@ -10,8 +10,8 @@ import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, rollout
+from tests.support.engines import letters
 from tests.support.homes.jobs import finish
-from tests.support.servers import letters_engine
 from tests.support.servers.trainer_server import TOKEN, trainer_server_over
 from trainer_server.engines.base import EngineLost, EngineSettings, RequestRefused
 from trainer_server.engines.pool import Engines
@@ -19,11 +19,11 @@ from trainer_server.engines.registry import ENGINES, engine_factory
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.wire import ConfigError, EngineError, Home
 
-ENGINE = "tests.support.servers.letters_engine:make"
+ENGINE = "tests.support.engines.letters:make"
 
 
 def test_an_engine_has_a_name_or_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINES, "letters", letters_engine.make)
+    monkeypatch.setitem(ENGINES, "letters", letters.make)
     settings = EngineSettings(base=ServedModel("base", str(tmp_path)), home=Home(tmp_path), cpu=True)
     for name in ("letters", ENGINE):
         assert [engine.url for engine in engine_factory(name)(settings)] == ["letters"]
@@ -36,7 +36,7 @@ def test_an_engine_has_a_name_or_a_place(tmp_path: Path, monkeypatch: pytest.Mon
     [
         ("sglang", "there is vllm; name another"),
         ("no_such_module:make", "no_such_module cannot be imported"),
-        ("tests.support.servers.letters_engine:nothing", "has no function 'nothing'"),
+        ("tests.support.engines.letters:nothing", "has no function 'nothing'"),
     ],
 )
 def test_an_engine_that_does_not_exist_is_refused_with_what_helps(name: str, words: str) -> None:
@@ -62,7 +62,7 @@ def test_a_class_that_lacks_a_part_of_the_protocol_is_refused_at_start(
 async def test_what_an_engine_says_of_a_load_is_not_said_of_the_request_that_waits_for_it(
     tmp_path: Path, error: EngineError
 ) -> None:
-    class Foreign(letters_engine.LettersEngine):
+    class Foreign(letters.LettersEngine):
         async def load(self, name: str, path: Path) -> None:
             raise error
 

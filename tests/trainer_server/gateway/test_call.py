@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tests.support.engines.letters import LettersEngine
 from tests.support.patience import PATIENCE
-from tests.support.servers.letters_engine import LettersEngine
 from trainer_server.engines.pool import Engines
 from trainer_server.gateway.admission import Admission
 from trainer_server.gateway.call import Call

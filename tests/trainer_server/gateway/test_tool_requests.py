@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tests.support.servers.letters_engine import LettersEngine
+from tests.support.engines.letters import LettersEngine
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Home
@@ -20,7 +20,7 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "
 def http(tmp_path: Path, base_model: Path) -> TestClient:
     """A server whose engine makes no tool calls."""
     app = create_app(
-        ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.servers.letters_engine:make"), "t"
+        ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.engines.letters:make"), "t"
     )
     (engine,) = app.state.server.engines
     assert isinstance(engine, LettersEngine)

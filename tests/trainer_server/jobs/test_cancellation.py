@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.engines.letters import LettersEngine
 from tests.support.homes.job_service import STEP, WARM_START, service_of, sleeping_trainer
 from tests.support.homes.versions import publish
 from tests.support.patience import PATIENCE
-from tests.support.servers.letters_engine import LettersEngine
 from trainer_server.jobs import supervisor
 from trainer_server.jobs.board import JobBoard, Trained
 from trainer_server.jobs.service import JobService

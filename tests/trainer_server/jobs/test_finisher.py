@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.engines.letters import LettersEngine
 from tests.support.homes.job_service import STEP, service_of
 from tests.support.homes.versions import publish
-from tests.support.servers.letters_engine import LettersEngine
 from trainer_server.jobs.board import JobBoard, Trained
 from trainer_server.jobs.service import JobService
 from trainer_server.policies.retention import Retention

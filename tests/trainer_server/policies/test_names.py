@@ -108,7 +108,7 @@ async def test_other_servers_learn_what_the_one_that_leads_decides(store: Adapte
     leads.promote("agent", 1)
     leads.try_candidate("agent", Candidate(version=3, share=0.5, since=1.0, beside=1, promotions=1))
     leads.withhold("old", "it was trained on another model")
-    await leads.share()
+    await leads.announce()
     await other.refresh("agent")
     assert other.known("agent") == leads.known("agent")
     assert other.unserved == {}
@@ -116,14 +116,14 @@ async def test_other_servers_learn_what_the_one_that_leads_decides(store: Adapte
     assert other.unserved == leads.unserved
     leads.withhold("old", None)
     leads.promote("agent", None)
-    await leads.share()
+    await leads.announce()
     await other.refresh()
     assert (other.meant("agent"), other.unserved, other.tried) == (3, {}, {"agent"})
     other.serve(("agent", 9))
-    await other.share()  # it does not lead: nobody is told
+    await other.announce()  # it does not lead: nobody is told
     assert '"newest": 3' in str(await fleets[0].pins.meaning("agent"))
     other.leads = True
-    await other.share_all()
+    await other.announce_all()
     leads.leads = False
     await leads.refresh("agent")
     assert leads.meant("agent") == 9

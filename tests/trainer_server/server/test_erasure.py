@@ -157,7 +157,7 @@ def test_a_deleted_policy_is_gone_and_its_name_stays_taken(server: TrainerServer
 
 def test_an_open_job_keeps_what_it_needs(tmp_path: Path, base_model: Path) -> None:
     app = create_app(
-        ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.servers.letters_engine:make"), "key"
+        ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.engines.letters:make"), "key"
     )
     server = app.state.server
     server.store.register(PolicySpec(name="p"), server.identity.base.name, server.fingerprint)
@@ -181,7 +181,7 @@ def test_a_ledger_that_cannot_delete_says_so(tmp_path: Path, base_model: Path) -
     config = ServerConfig(
         Home(tmp_path),
         model=str(base_model),
-        engine="tests.support.servers.letters_engine:make",
+        engine="tests.support.engines.letters:make",
         ledger="tests.support.homes.other_ledger:open_lines",
     )
     http = TestClient(create_app(config, "key"), base_url="http://127.0.0.1", headers={"x-api-key": "key"})

@@ -25,7 +25,7 @@ HOLDER = {"Authorization": "Bearer token", "Content-Type": "application/json"}
 def http(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator[TestClient]:
     """A server with the policy `p`. Its trainer is not started: jobs stay queued."""
     home = Home(tmp_path_factory.mktemp("home"))
-    config = ServerConfig(home, model=str(base_model), engine="tests.support.servers.letters_engine:make")
+    config = ServerConfig(home, model=str(base_model), engine="tests.support.engines.letters:make")
     app = create_app(config, "token")
     server = app.state.server
     server.store.register(PolicySpec(name="p"), server.identity.base.name, server.fingerprint)

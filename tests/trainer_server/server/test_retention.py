@@ -13,7 +13,7 @@ from trainer_server.wire import Home
 
 
 def test_completions_go_by_age_and_by_the_size_of_the_ledger(tmp_path: Path, base_model: Path) -> None:
-    engine = "tests.support.servers.letters_engine:make"
+    engine = "tests.support.engines.letters:make"
     for name, settings, left in (
         ("age", {"keep_days": 10.0}, ["new", "9 days"]),
         ("size", {"keep_days": 100.0, "keep_gib": 0.0}, []),

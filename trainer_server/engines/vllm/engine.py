@@ -477,7 +477,7 @@ class VLLMEngine:
     def _why_ended(self, child: Child) -> str:
         """What is known of a vLLM that ended before it was ready."""
         said = child.tail(_LOG_LINES)
-        why = f": {found}" if (found := cause(said)) else ""
+        why = f": {reason}" if (reason := cause(said)) else ""
         return f"vLLM ended while starting{why}{self._base.code_hint(said)}. The end of {child.log}:\n{child.tail()}"
 
     async def _put_to_sleep(self) -> None:
@@ -542,8 +542,10 @@ class VLLMEngine:
             wait = self._next_wait()
             log.warning(
                 "vLLM died (restart %d), and is started again in %g s; its log is %s",
-                self.restarts + 1, wait, self._child.log,
-            )  # fmt: skip
+                self.restarts + 1,
+                wait,
+                self._child.log,
+            )
             await self._child.stop()
             await asyncio.sleep(wait)
             self.restarts += 1

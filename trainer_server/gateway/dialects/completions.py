@@ -33,8 +33,18 @@ COMPLETIONS: dict[str, Handling] = {
 }
 """All parameters of `completions.create` in OpenAI's Python SDK. A test fails when the SDK has others."""
 
-_VLLM = ("ignore_eos", "include_stop_str_in_output", "min_p", "min_tokens", "repetition_penalty", "return_token_ids",
-         "skip_special_tokens", "stop_token_ids", "structured_outputs", "top_k")  # fmt: skip
+_VLLM = (
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "min_p",
+    "min_tokens",
+    "repetition_penalty",
+    "return_token_ids",
+    "skip_special_tokens",
+    "stop_token_ids",
+    "structured_outputs",
+    "top_k",
+)
 _REMEDIES = {"suffix": "a suffix is not offered: put what comes after into the prompt, as the model was trained for it"}
 _PARAMETERS = COMPLETIONS | dict.fromkeys(_VLLM, Handling.forwarded)
 _MOST_LOGPROBS = 20
@@ -154,7 +164,7 @@ def _prompt(given: object) -> str | list[int]:
         return given
     if isinstance(given, list) and given and all(type(token) is int and 0 <= token < 2**31 for token in given):
         return given
-    if isinstance(given, list) and all(isinstance(one, str | list) for one in given) and len(given) > 1:
+    if isinstance(given, list) and all(isinstance(prompt, str | list) for prompt in given) and len(given) > 1:
         refuse("prompt", f"{len(given)} prompts: send one request for each", unsupported=True)
     refuse("prompt", f"must be a text, or a list of token ids, and not empty: not {given!r:.100}")
 

@@ -25,12 +25,12 @@ def digests(messages: Sequence[Mapping[str, Any]], scope: str) -> list[bytes]:
         messages: Of a checked request.
         scope: Conversations of different scopes have different digests.
     """
-    found: list[bytes] = []
+    beginnings: list[bytes] = []
     digest = hashlib.sha256(scope.encode()).digest()
     for message in messages:
         digest = extended(digest, message)
-        found.append(digest)
-    return found
+        beginnings.append(digest)
+    return beginnings
 
 
 def extended(digest: bytes, message: Mapping[str, Any]) -> bytes:

@@ -158,8 +158,8 @@ def _in_order(texts: Iterable[str], whole: str) -> bool:
     at = 0
     for text in texts:
         forms = (text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1])
-        found = next(((where, form) for form in forms if (where := whole.find(form, at)) >= 0), None)
-        if found is None:
+        occurrence = next(((where, form) for form in forms if (where := whole.find(form, at)) >= 0), None)
+        if occurrence is None:
             return False
-        at = found[0] + len(found[1])
+        at = occurrence[0] + len(occurrence[1])
     return True

@@ -111,12 +111,12 @@ class Turns:
 
     def matches(self, conversation: Conversation) -> list[Match]:
         """The turns that a conversation begins with, the longest first."""
-        found: list[Match] = []
+        matches: list[Match] = []
         for length, key in conversation.beginnings():
             if known := self._turns.get(key):
                 self._turns.move_to_end(key)
-                found.append(Match(known[0], length))
-        return found
+                matches.append(Match(known[0], length))
+        return matches
 
     def _drop(self, key: bytes) -> Turn | None:
         """Forgets a turn, and returns it if it was known."""

@@ -82,7 +82,7 @@ class Quotas:
         token = _asking.get()
         if token is None or not completions:
             return
-        used = len(completions[0].prompt_token_ids) + sum(len(one.token_ids) for one in completions)
+        used = len(completions[0].prompt_token_ids) + sum(len(completion.token_ids) for completion in completions)
         who = _counted(token)
         limits = {*self._left[who], *([token.tokens_per_minute] if token.tokens_per_minute else [])}
         for most in limits:

@@ -73,6 +73,6 @@ class RequestIds:
 
 def _rollout(path: str, headers: Headers) -> str | None:
     """The rollout of a request, by its path or its header; None: it has none, or one that is no id."""
-    found = _PATH.match(path)
-    name = unquote(found[1]) if found else headers.get(ROLLOUT, "")
+    match = _PATH.match(path)
+    name = unquote(match[1]) if match else headers.get(ROLLOUT, "")
     return name if re.fullmatch(ROLLOUT_PATTERN, name) else None

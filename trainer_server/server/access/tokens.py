@@ -160,7 +160,7 @@ class TokenBook:
             tokens_per_minute=tokens_per_minute,
         )
         with self._changing() as tokens:
-            if any(one.name == name for one in tokens):
+            if any(known.name == name for known in tokens):
                 raise ConfigError(f"there is a token {name!r}: revoke it first (`art-langgraph tokens revoke {name}`)")
             tokens.append(token)
         return secret
@@ -175,12 +175,12 @@ class TokenBook:
             ConfigError: There is none with this name.
         """
         with self._changing() as tokens:
-            found = next((one for one in tokens if one.name == name), None)
-            if found is None:
-                known = ", ".join(one.name for one in tokens)
+            revoked = next((token for token in tokens if token.name == name), None)
+            if revoked is None:
+                known = ", ".join(token.name for token in tokens)
                 raise ConfigError(f"there is no token {name!r}; there are: {known or 'none'}")
-            tokens.remove(found)
-        return found
+            tokens.remove(revoked)
+        return revoked
 
     def last_used(self) -> dict[str, float]:
         """When tokens were used last, as far as the server has written it down: Unix time by digest."""
@@ -254,10 +254,10 @@ class Keyring:
         digest = digest_of(secret).encode()
         if (fixed := _match(digest, self._fixed)) is not None:
             return fixed
-        found = _match(digest, self._book.all()) if self._book is not None else None
-        if found is not None:
-            self._used[found.digest] = self._clock()
-        return found
+        token = _match(digest, self._book.all()) if self._book is not None else None
+        if token is not None:
+            self._used[token.digest] = self._clock()
+        return token
 
     def named(self, name: str) -> Token | None:
         """The token with a name, also an expired one; None: there is none, or it was revoked."""
@@ -275,8 +275,8 @@ class Keyring:
 
 def _match(digest: bytes, tokens: Iterable[Token]) -> Token | None:
     """The last token with a digest. All are compared, each in constant time."""
-    found = None
+    matching = None
     for token in tokens:
         if hmac.compare_digest(digest, token.digest.encode()):
-            found = token
-    return found
+            matching = token
+    return matching

@@ -28,9 +28,16 @@ _LOOK = 0.2
 _KEPT = 2**20
 """Bytes of a body up to which a request is sent again when the elected server dies. The client repeats larger ones."""
 _HOPS = {
-    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
-    "upgrade", "host",
-}  # fmt: skip
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "host",
+}
 """Headers of one connection, which are not passed on."""
 
 
@@ -52,6 +59,7 @@ class ToLeader(Layer):
     def __init__(
         self,
         app: ASGIApp,
+        *,
         leads: Callable[[], bool],
         leader: Callable[[], str | None],
         certificate: Path | None = None,
@@ -117,9 +125,11 @@ class ToLeader(Layer):
             # The name that the fleet has. An address is that of one server.
             headers.append((b"host", named.encode("latin-1")))
         request = httpx.Request(
-            scope["method"], httpx.URL(url).copy_with(raw_path=path), headers=headers,
+            scope["method"],
+            httpx.URL(url).copy_with(raw_path=path),
+            headers=headers,
             content=body if body is not None else _parts(receive),
-        )  # fmt: skip
+        )
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
             timeout = httpx.Timeout(None, connect=5.0)

@@ -93,11 +93,11 @@ class State(Collector):
 
 def _last(jobs: Iterable[Job]) -> list[Job]:
     """Of jobs, newest first, the last of each policy and kind that has a result."""
-    found: dict[tuple[str, str], Job] = {}
+    last: dict[tuple[str, str], Job] = {}
     for job in jobs:
         if job.status is JobStatus.succeeded and job.result is not None:
-            found.setdefault((job.policy, job.kind), job)
-    return list(found.values())
+            last.setdefault((job.policy, job.kind), job)
+    return list(last.values())
 
 
 def _gauge(name: str, help: str, value: float) -> Metric:

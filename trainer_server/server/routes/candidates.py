@@ -75,7 +75,7 @@ async def _try(server: Server, name: str, candidate: Candidate | None) -> None:
     except OSError as error:
         raise NotStored(f"the candidate could not be written down: {error}", code="disk") from None
     server.names.try_candidate(name, candidate)
-    await server.names.share()
+    await server.names.announce()
 
 
 async def _counted(server: Server, name: str) -> CanaryCounts:

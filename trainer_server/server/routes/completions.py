@@ -34,7 +34,9 @@ async def find_completions(
 ) -> Completions:
     """The same for many completions. Ids that the ledger does not know are left out."""
     completions = await asyncio.to_thread(server.ledger.read, ids)
-    return Completions(completions=[completions[one] for one in dict.fromkeys(ids) if one in completions])
+    return Completions(
+        completions=[completions[completion_id] for completion_id in dict.fromkeys(ids) if completion_id in completions]
+    )
 
 
 @router.post("")

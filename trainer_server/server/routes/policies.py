@@ -133,7 +133,7 @@ def _shown(name: str, version: int | None) -> str:
 async def _promote(server: Server, name: str, version: int | None) -> None:
     await asyncio.to_thread(server.store.promote, name, version)
     server.names.promote(name, version)
-    await server.names.share()
+    await server.names.announce()
 
 
 async def _make(server: Server, spec: PolicySpec) -> None:

@@ -34,10 +34,10 @@ async def get_records(
 
     Waits until all runs of the call have ended, for `wait` seconds at most. 404: no run has begun.
     """
-    found = await server.records.get(rollout, call, wait)
-    if found is None:
+    recorded = await server.records.get(rollout, call, wait)
+    if recorded is None:
         raise NotFound(f"no process has recorded a run for call {call!r} of rollout {rollout!r}", code="not_found")
-    records, ended = found
+    records, ended = recorded
     body = b'{"ended": %s, "records": [%s]}' % (b"true" if ended else b"false", b", ".join(records))
     return Response(body, media_type="application/json")
 

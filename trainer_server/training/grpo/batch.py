@@ -78,7 +78,7 @@ class Batch:
     def keeping(self, samples: list[Sample], skipped: Counter[str]) -> Batch:
         """The same batch with these samples only. skipped: the completions that this leaves out, by reason."""
         kept = {(sample.trajectory_id, sample.completion.id) for sample in samples}
-        lost = [(one.trajectory_id, one.completion.id) for one in self.samples]
+        lost = [(sample.trajectory_id, sample.completion.id) for sample in self.samples]
         reason = " or ".join(skipped)
         left_out = [LeftOut(trajectory=a, completion=b, reason=reason) for a, b in lost if (a, b) not in kept]
         return dataclasses.replace(
@@ -170,12 +170,14 @@ def gather_batch(
     """
     teaching = teaching or Teaching()
     teacher = config.distill.teacher if config.distill else None
-    own = [one for one in completions.values() if one.policy == policy]
+    own = [completion for completion in completions.values() if completion.policy == policy]
     batch = Batch(
         version,
-        lengths=[len(one.token_ids) for one in own],
-        truncated=sum(one.truncated for one in own),
-        continuations=Counter(one.continuation for one in completions.values() if one.continuation),
+        lengths=[len(completion.token_ids) for completion in own],
+        truncated=sum(completion.truncated for completion in own),
+        continuations=Counter(
+            completion.continuation for completion in completions.values() if completion.continuation
+        ),
         prefix_drift=prefix_drift(completions.values()).share,
     )
     scored_by_group, rewards_by_group = [], []
@@ -186,7 +188,7 @@ def gather_batch(
         if config.rewards_count and (missing := len(group.trajectories) - len(scored)):
             batch.trajectories_skipped["no_reward"] += missing
             unscored = [trajectory.id for trajectory in group.trajectories if trajectory.reward is None]
-            batch.left_out += [LeftOut(trajectory=one, reason="no_reward") for one in unscored]
+            batch.left_out += [LeftOut(trajectory=trajectory_id, reason="no_reward") for trajectory_id in unscored]
         rewards = [trajectory.reward for trajectory in scored if trajectory.reward is not None]
         batch.rewards += rewards
         for trajectory in scored:

@@ -54,7 +54,7 @@ def teacher_logprobs(
         TrainingError: A teacher on this base model gives no finite log-prob.
     """
     teacher_logp_F = torch.full(tokens.trained_F.shape, torch.nan)
-    spans = [slice(start, start + len(one.completion.token_ids)) for start, one in _starts(tokens, samples)]
+    spans = [slice(start, start + len(sample.completion.token_ids)) for start, sample in _starts(tokens, samples)]
     name: str | None = None
     if config.distill is not None and config.distill.teacher is not None:
         if (name := config.distill.url) is None:

@@ -48,8 +48,8 @@ def adapted(base: Any, targets: Sequence[str]) -> list[str]:
     """
     names = {name.rpartition(".")[2] for name, _ in base.get_decoder().named_modules()}
     left_out = MLP_TARGETS if has_experts(base) else ()
-    if found := [target for target in targets if target in names and target not in left_out]:
-        return found
+    if present := [target for target in targets if target in names and target not in left_out]:
+        return present
     said = f"targets={', '.join(targets)}: {type(base).__name__}"
     if left_out:
         raise TrainingError(

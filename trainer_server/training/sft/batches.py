@@ -55,8 +55,8 @@ def batches(family_of: Sequence[int], size: int, rng: random.Random) -> list[lis
         full += indices[:whole]
         rest += indices[whole:]
     ordered = full + rest
-    found = [ordered[at : at + size] for at in range(0, len(ordered), size)]
-    return rng.sample(found, len(found))
+    slices = [ordered[at : at + size] for at in range(0, len(ordered), size)]
+    return rng.sample(slices, len(slices))
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,10 +59,10 @@ class DatabaseSchema:
             db.execute(f"PRAGMA user_version = {self.number}")
 
     def _missing(self, db: sqlite3.Connection, path: Path) -> Sequence[Migration]:
-        (found,) = db.execute("PRAGMA user_version").fetchone()
-        if found > self.number:
-            raise NewerSchema(path, found, self.number)
-        return self._migrations[found:]
+        (schema,) = db.execute("PRAGMA user_version").fetchone()
+        if schema > self.number:
+            raise NewerSchema(path, schema, self.number)
+        return self._migrations[schema:]
 
 
 def script(text: str) -> Migration:

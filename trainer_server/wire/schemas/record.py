@@ -54,11 +54,11 @@ class RecordSchema:
         if not isinstance(given, dict):
             raise ValueError("it is no JSON object")
         record: dict[str, Any] = given
-        found = record.pop(_FIELD, 0)
-        if not isinstance(found, int) or found < 0:
-            raise ValueError(f"its schema is {found!r}, which is no number")
-        if found > self.number:
-            raise NewerSchema(path, found, self.number)
-        for migration in self._migrations[found:]:
+        schema = record.pop(_FIELD, 0)
+        if not isinstance(schema, int) or schema < 0:
+            raise ValueError(f"its schema is {schema!r}, which is no number")
+        if schema > self.number:
+            raise NewerSchema(path, schema, self.number)
+        for migration in self._migrations[schema:]:
             record = migration(record)
         return record

@@ -79,13 +79,13 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     Args:
         metrics: What `Tracker.log` gets.
     """
-    found: dict[str, float] = {}
+    flat: dict[str, float] = {}
     for name, value in metrics.items():
         if isinstance(value, Mapping):
-            found |= {f"{name}/{inner}": number for inner, number in numbers(value).items()}
+            flat |= {f"{name}/{inner}": number for inner, number in numbers(value).items()}
         elif isinstance(value, int | float) and math.isfinite(value):
-            found[str(name)] = float(value)
-    return found
+            flat[str(name)] = float(value)
+    return flat
 
 
 def run_id(policy: str, name: str, *facts: object) -> str:

@@ -69,14 +69,14 @@ class MLflowTracker:
 
 def _params(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Settings as texts, by their path."""
-    found: dict[str, str] = {}
+    params: dict[str, str] = {}
     for name, value in config.items():
         key = _NOT_ALLOWED.sub("_", f"{prefix}{name}")[:250]
         if isinstance(value, Mapping):
-            found |= _params(value, f"{key}/")
+            params |= _params(value, f"{key}/")
         else:
-            found[key] = value if isinstance(value, str) else to_json(value)
-    return found
+            params[key] = value if isinstance(value, str) else to_json(value)
+    return params
 
 
 def _parts(items: list[Any], size: int) -> Iterator[list[Any]]:

@@ -59,12 +59,12 @@ def make_trackers(
         ConfigError: There is no such tracker, its library is missing, or an object is none.
     """
     made: dict[str, Tracker] = {}
-    for one in wanted:
-        name = one if isinstance(one, str) else _free(type(one).__name__, made)
+    for choice in wanted:
+        name = choice if isinstance(choice, str) else _free(type(choice).__name__, made)
         if name in made:
             continue
         try:
-            tracker = _made(option, one, known) if isinstance(one, str) else one
+            tracker = _made(option, choice, known) if isinstance(choice, str) else choice
             check_members(option, name, tracker, Tracker)
         except ConfigError as error:
             if skip is None:

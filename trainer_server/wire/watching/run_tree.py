@@ -108,18 +108,18 @@ def _nodes(trace: RunTrace | None) -> dict[str | None, NodeItem]:
     ordered = sorted(trace.nodes, key=lambda node: node.started)
     total = Counter(node.namespace for node in ordered)
     seen: defaultdict[str, int] = defaultdict(int)
-    found: dict[str | None, NodeItem] = {}
+    items: dict[str | None, NodeItem] = {}
     for place, node in enumerate(ordered):
         seen[node.namespace] += 1
-        key = node.attempt if node.attempt is not None and node.attempt not in found else f"\0{place}"
-        found[key] = NodeItem(node, seen[node.namespace], total[node.namespace])
-    for item in found.values():  # what is its own ancestor, or too deep, stands at the root
+        key = node.attempt if node.attempt is not None and node.attempt not in items else f"\0{place}"
+        items[key] = NodeItem(node, seen[node.namespace], total[node.namespace])
+    for item in items.values():  # what is its own ancestor, or too deep, stands at the root
         above, depth = item.node.parent, 0
-        while above in found and depth <= _DEEPEST:
-            above, depth = found[above].node.parent, depth + 1
+        while above in items and depth <= _DEEPEST:
+            above, depth = items[above].node.parent, depth + 1
         if depth > _DEEPEST:
             item.node = item.node.model_copy(update={"parent": None})
-    return found
+    return items
 
 
 def _children(root: list[Item], nodes: dict[str | None, NodeItem], parent: str | None) -> list[Item]:

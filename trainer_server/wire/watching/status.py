@@ -170,7 +170,7 @@ class ServerStatus(BaseModel):
     @property
     def tokens(self) -> float:
         """Sampled tokens per second, in the last minute."""
-        return sum(one.tokens for one in self.traffic)
+        return sum(policy.tokens for policy in self.traffic)
 
 
 class Curve(BaseModel):

@@ -164,7 +164,7 @@ def begin(
         return NOTHING
     from opentelemetry import trace
 
-    linked = [trace.Link(found) for link in links if (found := _span_context(link)) is not None]
+    linked = [trace.Link(context) for link in links if (context := _span_context(link)) is not None]
     span = _tracer.start_span(
         name,
         context=None if parent is None else _extracted(parent),
@@ -326,5 +326,5 @@ def _span_context(link: str | None) -> Any:
 
     if link is None:
         return None
-    found = trace.get_current_span(_extracted(link)).get_span_context()
-    return found if found.is_valid else None
+    context = trace.get_current_span(_extracted(link)).get_span_context()
+    return context if context.is_valid else None

@@ -30,7 +30,7 @@ from art_langgraph import (
 from art_langgraph.loop.sampling.curriculum import Curriculum
 from art_langgraph.loop.sampling.dead_groups import groups_by_version
 from art_langgraph.loop.watch.record import StepRecord
-from tests.support import killed_training
+from tests.support.killed import training as killed_training
 from tests.support.runs.groups import group
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
@@ -106,7 +106,7 @@ async def test_a_killed_training_continues_with_what_it_knew(connected: TrainerS
     async with TrainerClient() as client:
         await client.create_policy("killed")
         training = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.support.killed_training", "killed", str(store.path),
+            sys.executable, "-m", "tests.support.killed.training", "killed", str(store.path),
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert training.stdout is not None

@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from testbed.engine_app import make_app
-from tests.support.engine_plugin import engine_plugin
+from tests.support.engines.plugins import engine_plugin
 from tests.support.fuzzing import json_values, spoiled, thorough
 from tests.support.homes.versions import publish
 from tests.support.servers.serving import serving

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.engine_plugin import engine_plugin
+from tests.support.engines.plugins import engine_plugin
 
 plugin = engine_plugin("art_cpu_lora")
 slots = st.lists(st.integers(-1, 4), min_size=1, max_size=40)

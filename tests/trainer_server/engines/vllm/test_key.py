@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tests.support.engine_plugin import engine_plugin
+from tests.support.engines.plugins import engine_plugin
 from tests.support.servers.serving import serving
 
 

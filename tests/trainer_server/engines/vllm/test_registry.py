@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.engine_plugin import engine_plugin
+from tests.support.engines.plugins import engine_plugin
 from tests.support.homes.model_directories import installed_vllm
 from trainer_server.engines.vllm.registry import registry
 from trainer_server.wire import EngineError

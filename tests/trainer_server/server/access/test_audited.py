@@ -27,7 +27,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 @pytest.fixture(scope="module")
 def http(home: Home, base_model: Path) -> Iterator[TestClient]:
     """A server with the policy `p`. Its trainer is not started: jobs stay queued."""
-    config = ServerConfig(home, model=str(base_model), engine="tests.support.servers.letters_engine:make")
+    config = ServerConfig(home, model=str(base_model), engine="tests.support.engines.letters:make")
     app = create_app(config, "key")
     server = app.state.server
     server.store.register(PolicySpec(name="p"), server.identity.base.name, server.fingerprint)

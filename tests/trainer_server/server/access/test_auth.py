@@ -18,7 +18,7 @@ def http(tmp_path: Path, base_model: Path) -> TestClient:
     config = ServerConfig(
         Home(tmp_path),
         model=str(base_model),
-        engine="tests.support.servers.letters_engine:make",
+        engine="tests.support.engines.letters:make",
         host="10.1.2.3",
         allowed_hosts=("Trainer.example",),
     )

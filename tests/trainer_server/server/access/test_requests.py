@@ -18,7 +18,7 @@ HOLDER = {"Authorization": "Bearer token"}
 
 @pytest.fixture
 def http(tmp_path: Path, base_model: Path) -> TestClient:
-    engine = "tests.support.servers.letters_engine:make"
+    engine = "tests.support.engines.letters:make"
     config = ServerConfig(Home(tmp_path), model=str(base_model), engine=engine, logs=LogSettings(requests=True))
     return TestClient(create_app(config, "token"), base_url="http://127.0.0.1", raise_server_exceptions=False)
 

@@ -26,7 +26,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture(scope="module")
 def app(home: Home, base_model: Path) -> Any:
-    config = ServerConfig(home, model=str(base_model), engine="tests.support.servers.letters_engine:make")
+    config = ServerConfig(home, model=str(base_model), engine="tests.support.engines.letters:make")
     return create_app(config, "key")
 
 
@@ -108,7 +108,7 @@ def test_a_route_that_was_forgotten_answers_nobody(home: Home, base_model: Path)
 
     router = APIRouter()
     router.add_api_route("/api/new", lambda: "secret")
-    config = ServerConfig(home, model=str(base_model), engine="tests.support.servers.letters_engine:make")
+    config = ServerConfig(home, model=str(base_model), engine="tests.support.engines.letters:make")
     app = create_app(config, "key")
     app.include_router(router, dependencies=[Depends(check_scope)])
     answer = TestClient(app, base_url="http://127.0.0.1").get("/api/new", headers={"Authorization": "Bearer key"})

@@ -23,7 +23,7 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture
 def http(home: Home, base_model: Path) -> TestClient:
-    config = ServerConfig(home, model=str(base_model), engine="tests.support.servers.letters_engine:make")
+    config = ServerConfig(home, model=str(base_model), engine="tests.support.engines.letters:make")
     return TestClient(create_app(config, "key"), base_url="http://127.0.0.1", follow_redirects=False)
 
 

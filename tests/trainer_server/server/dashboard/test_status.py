@@ -60,7 +60,7 @@ def test_a_trace_is_read_back_by_the_rollout_and_by_the_trajectory(server: Train
 
 
 def test_each_problem_has_a_remedy(tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.servers.letters_engine:make")
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.engines.letters:make")
     app = create_app(config, "token")
     server = app.state.server
     server.failure = "EngineError: no disk"

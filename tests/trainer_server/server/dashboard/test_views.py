@@ -226,7 +226,7 @@ def test_changes_are_sent_while_a_page_is_open(server: TrainerServer, browser: h
 
 
 async def test_an_open_page_does_not_hold_up_the_end_of_the_server(tmp_path: Path, base_model: Path) -> None:
-    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.servers.letters_engine:make")
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.engines.letters:make")
     app = create_app(config, TOKEN)
     stream = _changes(Request({"type": "http"}), Sources(app.state.server))
     assert await anext(stream) == "retry: 3000\n\n"

@@ -59,7 +59,7 @@ def leader() -> Iterator[tuple[Told, str]]:
 
 
 def follower(leader: Leader, leads: Callable[[], bool] = lambda: False, **settings: Any) -> ToLeader:
-    return ToLeader(Told("follower"), leads, leader, **settings)
+    return ToLeader(Told("follower"), leads=leads, leader=leader, **settings)
 
 
 def test_a_request_is_passed_on_as_it_is(leader: tuple[Told, str]) -> None:
@@ -105,7 +105,7 @@ def test_without_a_token_nothing_is_passed_on(tmp_path: Path, base_model: Path) 
         def address(self) -> str:
             raise AssertionError("the elected server was looked for")
 
-    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.servers.letters_engine:make")
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.engines.letters:make")
     app = create_app(config, "token", election=Nobody())  # type: ignore[arg-type]
     answer = TestClient(app, base_url="http://127.0.0.1").post("/api/policies", json={"name": "p"})
     assert answer.status_code == 401

@@ -21,7 +21,7 @@ DASHBOARD = Path(__file__).parents[4] / "docs" / "grafana.json"
 
 @pytest.fixture
 def http(tmp_path: Path, base_model: Path) -> TestClient:
-    engine = "tests.support.servers.letters_engine:make"
+    engine = "tests.support.engines.letters:make"
     app = create_app(ServerConfig(Home(tmp_path), model=str(base_model), engine=engine), "token")
     return TestClient(app, base_url="http://127.0.0.1")
 

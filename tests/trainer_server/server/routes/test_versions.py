@@ -91,7 +91,7 @@ async def test_an_export_is_deleted_when_its_request_is_cancelled(export: Export
 def test_what_happens_to_a_version_meanwhile_is_said(
     tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = "tests.support.servers.letters_engine:make"
+    engine = "tests.support.engines.letters:make"
     app = create_app(ServerConfig(Home(tmp_path), model=str(base_model), engine=engine), "token")
     server = app.state.server
     server.store.register(PolicySpec(name="p"), server.identity.base.name)

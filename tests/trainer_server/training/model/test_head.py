@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.engine_plugin import engine_plugin
+from tests.support.engines.plugins import engine_plugin
 from trainer_server.training.model import head
 from trainer_server.training.model.head import HeadLogprobs, projection
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Olmo2Config
 
-from tests.support.engine_plugin import engine_plugin
+from tests.support.engines.plugins import engine_plugin
 from trainer_server.training.model.residual import keep_fp32
 
 SIZES: dict[str, Any] = {

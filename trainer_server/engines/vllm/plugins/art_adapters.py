@@ -114,8 +114,10 @@ class Adapters:
 
     def _delete_idle(self) -> None:
         """Deletes what no vLLM holds, but for the newest ones."""
-        found = [path for path in self._root.iterdir() if _DIGEST.fullmatch(path.name.removesuffix(_PART))]
-        idle = [path for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True) if _is_idle(path)]
+        adapters = [path for path in self._root.iterdir() if _DIGEST.fullmatch(path.name.removesuffix(_PART))]
+        idle = [
+            path for path in sorted(adapters, key=lambda path: path.stat().st_mtime, reverse=True) if _is_idle(path)
+        ]
         for path in idle[_IDLE:]:
             shutil.rmtree(path, ignore_errors=True)
 
@@ -153,10 +155,10 @@ def _fetch(http: httpx.Client, url: str, path: Path, size: int, sha256: str) -> 
             raise broken
         if vain:
             time.sleep(_PAUSE * 2 ** (vain - 1))
-    if (found := _sha256(path)) != sha256:
+    if (digest := _sha256(path)) != sha256:
         path.unlink(missing_ok=True)
         raise NotFetched(
-            f"{path.name} has the SHA-256 {found} here, and the server says {sha256}: something between the two, or "
+            f"{path.name} has the SHA-256 {digest} here, and the server says {sha256}: something between the two, or "
             "this disk, changed it. It is deleted, and fetched anew at the next try"
         )
 

@@ -84,12 +84,12 @@ class Packed:
         self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What the kernel reads: (S, C·R, I), (S, R, O), and where each of the C slices of O ends."""
-        if (found := self._stacked.get(a[0].data_ptr())) is None:
+        if (stacked := self._stacked.get(a[0].data_ptr())) is None:
             down = torch.cat([part[:, 0] for part in a], dim=1).to(torch.bfloat16).contiguous()
             up = torch.cat([part[:, 0].transpose(1, 2) for part in b], dim=2).to(torch.bfloat16).contiguous()
             ends = torch.tensor([part.shape[-2] for part in b]).cumsum(0)
-            found = self._stacked[a[0].data_ptr()] = (down, up, ends)
-        return found
+            stacked = self._stacked[a[0].data_ptr()] = (down, up, ends)
+        return stacked
 
     def of(
         self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], slot: int, dtype: torch.dtype
@@ -99,12 +99,12 @@ class Packed:
         a, b: per slice, (S, 1, R, I) and (S, 1, O of the slice, R).
         """
         key = (a[0].data_ptr(), slot)
-        if (found := self._made.get(key)) is None:
+        if (weights := self._made.get(key)) is None:
             chosen = range(a[0].shape[0]) if slot < 0 else [slot]
-            down = torch.cat([part[one].flatten(0, -2) for one in chosen for part in a])
-            up = torch.cat([torch.block_diag(*(part[one].flatten(0, -2).T for part in b)) for one in chosen])
-            found = self._made[key] = (down.to(dtype).T.contiguous(), up.to(dtype).contiguous())
-        return found
+            down = torch.cat([part[index].flatten(0, -2) for index in chosen for part in a])
+            up = torch.cat([torch.block_diag(*(part[index].flatten(0, -2).T for part in b)) for index in chosen])
+            weights = self._made[key] = (down.to(dtype).T.contiguous(), up.to(dtype).contiguous())
+        return weights
 
 
 _batches: dict[int, Batch] = {}

@@ -22,10 +22,10 @@ def register() -> None:
     """Puts this into vLLM's layers. Called by vLLM in every engine process."""
     from vllm.platforms import current_platform
 
-    found = load() if current_platform.is_cpu() else None
-    if found is None:
+    loaded = load() if current_platform.is_cpu() else None
+    if loaded is None:
         return
-    kernels: Kernels = found
+    kernels: Kernels = loaded
     from vllm.model_executor.layers.activation import SiluAndMul
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 

@@ -125,9 +125,7 @@ class Kernels:
         """Logits in fp32 of a head that `pack_head` has packed. x is bf16 and contiguous."""
         blocks, pairs, columns, _ = packed.shape
         logits_NV = torch.empty(len(x_NE), blocks * columns)
-        self._head(
-            logits_NV.data_ptr(), x_NE.data_ptr(), packed.data_ptr(), len(x_NE), 2 * pairs, blocks * columns
-        )  # fmt: skip
+        self._head(logits_NV.data_ptr(), x_NE.data_ptr(), packed.data_ptr(), len(x_NE), 2 * pairs, blocks * columns)
         return logits_NV
 
 

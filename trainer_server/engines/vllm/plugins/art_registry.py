@@ -47,8 +47,8 @@ class Tokenizer:
         return self.vocab
 
     def convert_tokens_to_ids(self, token: str) -> int | None:
-        found: int | None = self.vocab.get(token)
-        return found
+        token_id: int | None = self.vocab.get(token)
+        return token_id
 
     def encode(self, text: str, **_options: Any) -> list[int]:
         return [0]

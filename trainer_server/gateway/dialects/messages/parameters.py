@@ -79,9 +79,10 @@ def tools(given: object) -> tuple[list[dict[str, Any]], set[str]]:
             )
         if tool.get("defer_loading"):
             refuse(
-                f"{where}.defer_loading", "no tools are searched here; send the tools that the model may call",
+                f"{where}.defer_loading",
+                "no tools are searched here; send the tools that the model may call",
                 unsupported=True,
-            )  # fmt: skip
+            )
         function = {
             "name": tool.get("name"),
             "parameters": object_at(tool.get("input_schema"), f"{where}.input_schema"),

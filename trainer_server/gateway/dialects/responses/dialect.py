@@ -15,8 +15,14 @@ from trainer_server.gateway.parameters import check_names
 from trainer_server.wire import Completion
 from trainer_server.wire.completions import CHAT, ledger_id
 
-_SAME = {"model": "model", "stream": "stream", "temperature": "temperature", "top_p": "top_p",
-         "parallel_tool_calls": "parallel_tool_calls", "max_output_tokens": "max_tokens"}  # fmt: skip
+_SAME = {
+    "model": "model",
+    "stream": "stream",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "parallel_tool_calls": "parallel_tool_calls",
+    "max_output_tokens": "max_tokens",
+}
 """Parameters that have the same values in a chat request: their names here and there."""
 
 

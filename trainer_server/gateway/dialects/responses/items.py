@@ -89,7 +89,7 @@ class Items:
 
     def _add_item(self, item: Mapping[str, Any], where: str) -> None:
         kind = item.get("type") or ("message" if "role" in item else None)
-        source = found[1] if (found := _ITEM_ID.fullmatch(str(item.get("id")))) else None
+        source = match[1] if (match := _ITEM_ID.fullmatch(str(item.get("id")))) else None
         if kind == "message":
             self._add_message(item, source, where)
         elif kind == "reasoning":

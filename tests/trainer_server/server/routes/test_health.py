@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from tests.support.servers.letters_engine import LettersEngine
+from tests.support.engines.letters import LettersEngine
 from trainer_server.jobs.supervisor import TrainerProcess
 from trainer_server.process.hardware import gpu_count
 from trainer_server.server.access.tokens import Scope, TokenBook
@@ -19,7 +19,7 @@ from trainer_server.wire import Home
 
 @pytest.fixture
 def http(tmp_path: Path, base_model: Path) -> TestClient:
-    engine = "tests.support.servers.letters_engine:make"
+    engine = "tests.support.engines.letters:make"
     app = create_app(ServerConfig(Home(tmp_path), model=str(base_model), engine=engine), "token")
     return TestClient(app, base_url="http://127.0.0.1")  # no `with`: nothing is started
 

@@ -1,4 +1,4 @@
-"""A specialization in a process of its own, to be killed: `python -m tests.support.killed_specialization OUTPUT`.
+"""A specialization in a process of its own, to be killed: `python -m tests.support.killed.specialization OUTPUT`.
 
 It prints what `specialize` tells of its stages, and `done` in the end. Run again, it continues.
 """

@@ -1,7 +1,7 @@
 """An engine that is no vLLM and no server: it lives in this process and answers with random letters.
 
 What docs/contributing/engine.md says of a new engine, in its smallest form:
-`serve --engine tests.support.servers.letters_engine:make`.
+`serve --engine tests.support.engines.letters:make`.
 A token is a character code, as in the tiny base model of the tests.
 """
 

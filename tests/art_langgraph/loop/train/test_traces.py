@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from art_langgraph import ChatART, Scenario, TrainerClient, gather, train
-from tests.support.servers.otlp import Collector, collecting
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
+from tests.support.tracing.otlp import Collector, collecting
 from trainer_server.server.access.tokens import Scope, TokenBook
 from trainer_server.wire.watching import tracing
 

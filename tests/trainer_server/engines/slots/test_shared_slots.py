@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from testbed.engine_app import make_app
+from tests.support.engines.slot_requests import SlotRequests
 from tests.support.patience import until
 from tests.support.servers.serving import serving
-from tests.support.slot_requests import SlotRequests
 from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.served_model import ServedModel

@@ -23,7 +23,7 @@ from tests.support.mcp.commands import ODD
 from tests.support.runs.chat_models import MakeModel
 from tests.support.servers.trainer_server import TrainerServer
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PACKAGES = ("langgraph-supervisor", "langgraph-swarm", "langchain[mcp]")
 # These packages cause warnings. A filter that ignores them is lost where another thread leaves
 # `warnings.catch_warnings` while pytest sets its filters, so there warnings are no errors.

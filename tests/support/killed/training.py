@@ -1,4 +1,4 @@
-"""A training in a process of its own, to be killed: `python -m tests.support.killed_training POLICY STORE`.
+"""A training in a process of its own, to be killed: `python -m tests.support.killed.training POLICY STORE`.
 
 It prints `step N` after each step, and makes the rollouts of its third step for as long as it lives.
 """

@@ -121,7 +121,7 @@ def program(code: str, store: Path) -> subprocess.CompletedProcess[str]:
     """A program that captures a graph, to its end."""
     return subprocess.run(
         [sys.executable, "-c", _GRAPH + code, str(store)], capture_output=True, text=True, timeout=120,
-        cwd=Path(__file__).parents[3],
+        cwd=Path(__file__).parents[4],
     )  # fmt: skip
 
 

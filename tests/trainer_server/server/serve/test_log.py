@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import PATIENCE
-from tests.support.servers.otlp import collecting
 from tests.support.servers.processes import processes
+from tests.support.tracing.otlp import collecting
 
 
 @pytest.mark.slow

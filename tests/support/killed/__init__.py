@@ -1,0 +1,1 @@
+"""Programs that tests kill, each a process of its own."""

@@ -1,0 +1,1 @@
+"""What tests send traces to."""
