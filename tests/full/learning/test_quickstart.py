@@ -23,7 +23,7 @@ COMMAND = str(Path(sys.executable).with_name("art-langgraph"))
 def quickstart(where: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "COLUMNS": "200"}
     return subprocess.Popen(
-        [COMMAND, "quickstart", "--steps", "2", "--validation", "12", *arguments],
+        [COMMAND, "quickstart", "--steps", "2", "--held-out", "12", *arguments],
         cwd=where, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 
@@ -56,7 +56,11 @@ def test_ctrl_c_leaves_no_process_and_resume_goes_on(tmp_path: Path) -> None:
     assert summary["before"]["n"] == summary["after"]["n"] == 12
     assert set(summary["seconds"]) == {"ready", "rollout", "train", "swap_median", "total"}
     spent = json.loads((latest / "budget.json").read_text())
-    assert spent["start of vLLM and trainer"] == summary["seconds"]["ready"]
+    assert spent["seconds"]["start of vLLM and trainer"] == pytest.approx(summary["seconds"]["ready"], abs=0.001)
+    assert spent["seconds"]["trainer: forward"] > 0
+    assert spent["rollouts"]["requests"]["decode"] > 0
+    assert set(spent["rollouts"]["processors"]) >= {"engine", "gateway", "client", "MCP server"}
+    assert spent["peak_memory"]["trainer"] > 0
     assert 0 <= summary["after"]["success"] <= 1
     rows = [json.loads(line) for line in (latest / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2]
