@@ -6,9 +6,9 @@ The student and its teacher are LoRAs on a tiny base model of random weights: th
 The task: eight prompts, each with an answer of six tokens that no prompt gives away. A rollout's reward is the share of
 its tokens that are right, so that rewards alone can teach it too. The teacher was trained on the answers beforehand
 (those updates count for nobody). Every side takes steps of 64 rollouts, sampled from its newest weights, until the mean
-reward of a step is at least 0.95 of the teacher's, or for 200 steps. Each side runs at each learning rate; its figure is
-the median over seeds at its best rate. `ratio`: rollouts of `grpo` over those of `teacher`;
-a side that never reaches its goal counts with the rollouts that it made, so that the ratio is then a lower bound.
+reward of a step is at least 0.95 of the teacher's, or for 200 steps. Each side runs at each learning rate; its figure
+is the median over seeds at its best rate. `ratio`: rollouts of `grpo` over those of `teacher`. A side that never
+reaches its goal counts with the rollouts that it made; the ratio is then a lower bound.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from art_examples.learning.task import Recipe, Task
 from art_examples.quickstart import city_server
 from art_examples.quickstart.agent import PROMPT, build_agent
 from art_examples.quickstart.reward import reward, success
-from art_examples.quickstart.scenarios import KINDS, training_scenarios, held_out_scenarios
+from art_examples.quickstart.scenarios import KINDS, held_out_scenarios, training_scenarios
 from langchain_core.messages import convert_to_openai_messages
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool

@@ -21,12 +21,21 @@ from art_examples.quickstart.agent import build_agent
 from art_examples.quickstart.budget import Meter
 from art_examples.quickstart.reward import reward, success
 from art_examples.quickstart.run_directory import Options, RunDirectory
-from art_examples.quickstart.scenarios import KINDS, training_scenarios, held_out_scenarios
+from art_examples.quickstart.scenarios import KINDS, held_out_scenarios, training_scenarios
 from art_examples.quickstart.server_process import trainer_server
 from langchain_core.runnables import Runnable
 from rich.console import Console
 
-from art_langgraph import AlarmRules, ChatART, Evaluation, GRPOConfig, TrainerClient, evaluate, train
+from art_langgraph import (
+    AlarmRules,
+    ChatART,
+    Evaluation,
+    GRPOConfig,
+    TrainerClient,
+    TrajectoryGroup,
+    evaluate,
+    train,
+)
 from art_mcp import connect
 from trainer_server.wire import Connection
 
@@ -101,6 +110,7 @@ async def _measure_and_train(
         done = directory.steps()
         report.show_steps(console, done)
         await asyncio.to_thread(meter.lap, connection)
+        groups = list[TrajectoryGroup]()
         async for record in train(
             agent,
             training_scenarios(options.seed),
@@ -121,6 +131,8 @@ async def _measure_and_train(
         ):
             spent = await asyncio.to_thread(meter.lap, connection)
             report.show_step(console, directory.add_step(record, spent))
+            groups += record.groups
+        report.show_dead_groups(console, groups)
 
         began = time.monotonic()
         newest = (await trainer.policy(POLICY)).latest

@@ -9,12 +9,12 @@ from typing import Any
 
 from art_examples.quickstart.agent import PROMPT
 from art_examples.quickstart.budget import budget, show_budget
-from art_examples.quickstart.reward import parts
+from art_examples.quickstart.reward import parts, success
 from art_examples.quickstart.run_directory import RunDirectory
 from rich.console import Console
 from rich.table import Table
 
-from art_langgraph import Evaluation, Trajectory
+from art_langgraph import Evaluation, Trajectory, TrajectoryGroup, dead_groups
 from art_langgraph.costs import Cost, RunCost
 
 
@@ -133,6 +133,17 @@ def show_step(console: Console, row: Mapping[str, Any]) -> None:
         f"{seconds['train']:>8.1f} {seconds['swap']:>7.2f}{skipped}",
         highlight=False,
     )
+
+
+def show_dead_groups(console: Console, groups: Sequence[TrajectoryGroup]) -> None:
+    """Shows which scenarios never taught anything, why, and what to do; nothing where each group taught something.
+
+    Args:
+        console: Where to show it.
+        groups: The groups of all steps.
+    """
+    if (dead := dead_groups(groups, success=success)).dead:
+        console.print(str(dead), markup=False, highlight=False)
 
 
 def show_comparison(console: Console, evaluations: Sequence[Evaluation]) -> None:

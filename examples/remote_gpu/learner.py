@@ -13,7 +13,7 @@ from art_examples.learning.task import Recipe, Task
 from art_examples.quickstart import city_server
 from art_examples.quickstart.agent import build_agent
 from art_examples.quickstart.reward import reward, success
-from art_examples.quickstart.scenarios import training_scenarios, held_out_scenarios
+from art_examples.quickstart.scenarios import held_out_scenarios, training_scenarios
 
 from art_langgraph import GRPOConfig
 from art_mcp import connect
