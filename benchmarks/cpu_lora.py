@@ -3,13 +3,14 @@
     python -m benchmarks.cpu_lora [--json] [--requests 32] [--tokens 48] [--repeats 2]
 
 Each side gets a vLLM of its own, one after the other, with the same adapters (rank 8, random weights on all layers).
-Workloads, all requests at once, temperature 0, no end-of-text:
-    common prompt    one adapter, requests that share all but the last words of ~300 tokens
-    own prompts      one adapter, requests that share nothing
-    four adapters    as the first, over four adapters
-    base             as the first, without an adapter
-A workload's figure is its best repeat, after one that is not counted. The last line under --json is one JSON object;
-`ratio` is stock over plugin for the common prompt. Where there is a GPU the plugin is not used: nothing is measured.
+Cases, each with an adapter and without one (`base`), all requests at once, temperature 0, no end-of-text:
+    common prompt    requests that share all but the last words of ~300 tokens; one adapter
+    own prompts      requests that share nothing; one adapter
+    four adapters    as the first, with four common prompts; each has an adapter of its own, and so its prefix cache
+A figure is the best repeat, after one that is not counted. `over_base` is seconds with adapters over seconds without.
+`decode_ms` is a decoding step of all sequences: requests of a common prompt with TOKENS and with a third of them, and
+the difference of the two divided by that of the tokens. The last line under --json is one JSON object; `ratio` is stock
+over plugin for the common prompt. Where there is a GPU the plugin is not used: nothing is measured.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +40,28 @@ from trainer_server.wire import Home, PolicySpec
 
 RANK: Literal[8] = 8
 ADAPTERS = 4
-WORKLOADS = ("common prompt", "own prompts", "four adapters", "base")
+CASES = ("common prompt", "own prompts", "four adapters")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests that are sent at once.
+
+    Args:
+        case: The case, of CASES.
+        adapted: Whether they name adapters, or the base model.
+        brief: Whether they ask for a third of the tokens.
+    """
+
+    case: str
+    adapted: bool
+    brief: bool = False
+
+
+WORKLOADS = [
+    *(Workload(case, adapted) for case in CASES for adapted in (True, False)),
+    *(Workload(CASES[0], adapted, brief=True) for adapted in (True, False)),
+]
 
 
 def make_adapters(base: ServedModel, where: Path) -> list[Path]:
@@ -61,33 +85,48 @@ def make_adapters(base: ServedModel, where: Path) -> list[Path]:
     return found
 
 
-def requests(workload: str, base: str, count: int, repeat: int) -> list[tuple[str, str]]:
-    """(model, prompt) of every request; no repeat finds the prompts of another in vLLM's prefix cache."""
-    sentence = f"The harbour of town {repeat}-{{}} was busy that morning, and nobody knew what the day would bring. "
-    common = "".join(sentence.format(number) for number in range(13))
-    own = ["".join(sentence.format(f"{index} {number}") for number in range(12)) for index in range(count)]
-    prompts = own if workload == "own prompts" else [f"{common}What did visitor {index} see?" for index in range(count)]
-    models = {"base": [base], "four adapters": [f"bench{index}" for index in range(ADAPTERS)]}.get(workload, ["bench0"])
-    return [(models[index % len(models)], prompt) for index, prompt in enumerate(prompts)]
+def requests(workload: Workload, base: str, number: int, batch: int) -> list[tuple[str, str]]:
+    """Model and prompt of each request.
+
+    Args:
+        workload: The requests.
+        base: Name of the base model.
+        number: How many.
+        batch: No batch finds the prompts of another in vLLM's prefix cache.
+    """
+    sentence = f"The harbour of town {batch}-{{}} was busy that morning, and nobody knew what the day would bring. "
+
+    def text(name: object, sentences: int = 12) -> str:
+        return "".join(sentence.format(f"{name} {at}") for at in range(sentences))
+
+    groups = {"common prompt": 1, "own prompts": number, "four adapters": ADAPTERS}[workload.case]
+    adapters = ADAPTERS if workload.case == "four adapters" else 1
+    return [
+        (
+            f"bench{at % adapters}" if workload.adapted else base,
+            f"{text(at % groups)}What did visitor {at} see?",
+        )
+        for at in range(number)
+    ]
 
 
 async def measure(
     base: ServedModel, home: Home, adapters: Sequence[Path], plugin: bool, options: argparse.Namespace
-) -> dict[str, Any]:
-    """Seconds by workload on one side."""
+) -> tuple[dict[Workload, float], dict[str, float]]:
+    """A side: seconds by workload, and tokens of a prompt by case."""
     os.environ["ART_CPU_LORA"] = "1" if plugin else "0"
     settings = EngineSettings(base=base, home=home, cpu=True, adapter_slots=ADAPTERS, max_rank=RANK)
     engine = VLLMEngine.launched(settings)
-    seconds: dict[str, float] = {}
+    seconds: dict[Workload, float] = {}
     prompt_tokens: dict[str, float] = {}
+    batches = count()
 
-    async def one(model: str, prompt: str) -> int:
-        body = {
-            "model": model, "prompt": prompt, "max_tokens": options.tokens, "temperature": 0.0, "ignore_eos": True,
-        }  # fmt: skip
-        answer = (await engine.client.http.post("/v1/completions", json=body)).raise_for_status().json()
-        assert answer["usage"]["completion_tokens"] == options.tokens
-        return int(answer["usage"]["prompt_tokens"])
+    async def ask(model: str, prompt: str, tokens: int) -> int:
+        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "ignore_eos": True}
+        async with engine.complete(body) as reply:
+            usage = (await reply.whole())["usage"]
+        assert usage["completion_tokens"] == tokens, usage
+        return int(usage["prompt_tokens"])
 
     try:
         await engine.start(lambda line: print(f"  {line}", file=sys.stderr, flush=True))
@@ -95,17 +134,45 @@ async def measure(
             await engine.load(path.name, path)
         for workload in WORKLOADS:
             times = []
-            for repeat in range(options.repeats + 1):
-                batch = requests(workload, base.name, options.requests, repeat)
+            tokens = brief(options.tokens) if workload.brief else options.tokens
+            for _ in range(options.repeats + 1):
+                batch = requests(workload, base.name, options.requests, next(batches))
                 started = time.perf_counter()
-                counts = await asyncio.gather(*(one(*request) for request in batch))
+                counts = await asyncio.gather(*(ask(*request, tokens) for request in batch))
                 times.append(time.perf_counter() - started)
             seconds[workload] = min(times[1:])
-            prompt_tokens[workload] = sum(counts) / len(counts)
+            prompt_tokens[workload.case] = sum(counts) / len(counts)
             print(f"  {workload}: {seconds[workload]:.2f} s", file=sys.stderr, flush=True)
     finally:
         await engine.stop()
-    return {"seconds": seconds, "prompt_tokens": prompt_tokens}
+    return seconds, prompt_tokens
+
+
+def brief(tokens: int) -> int:
+    """The smaller number of tokens of `decode_ms`."""
+    return max(1, tokens // 3)
+
+
+def side(seconds: Mapping[Workload, float], tokens: int) -> dict[str, Any]:
+    """The figures of a side.
+
+    Args:
+        seconds: By workload.
+        tokens: Tokens of each answer.
+    """
+    by_case = {case: seconds[Workload(case, True)] for case in CASES}
+    base = {case: seconds[Workload(case, False)] for case in CASES}
+
+    def decode_ms(adapted: bool) -> float:
+        whole, part = (seconds[Workload(CASES[0], adapted, brief)] for brief in (False, True))
+        return 1000 * (whole - part) / (tokens - brief(tokens))
+
+    return {
+        "seconds": by_case,
+        "base_seconds": base,
+        "over_base": {case: by_case[case] / base[case] for case in CASES},
+        "decode_ms": {"adapter": decode_ms(True), "base": decode_ms(False)},
+    }
 
 
 def main() -> None:
@@ -127,23 +194,28 @@ def main() -> None:
         sides = {}
         for name, plugin in (("stock", False), ("plugin", True)):
             print(name, file=sys.stderr, flush=True)
-            sides[name] = asyncio.run(measure(base, Home(Path(scratch) / name), adapters, plugin, options))
-    stock, plugin_side = sides["stock"]["seconds"], sides["plugin"]["seconds"]
-    ratios = {workload: stock[workload] / plugin_side[workload] for workload in WORKLOADS}
-    result = {
-        "benchmark": "cpu_lora", "requests": options.requests, "tokens": options.tokens,
-        "prompt_tokens": sides["plugin"]["prompt_tokens"], "stock_s": stock, "plugin_s": plugin_side,
-        "ratios": ratios, "ratio": ratios["common prompt"],
-        "over_base": {side: sides[side]["seconds"]["common prompt"] / sides[side]["seconds"]["base"] for side in sides},
-    }  # fmt: skip
-    table = Table("workload", "prompt tokens", "stock s", "plugin s", "ratio")
-    for workload in WORKLOADS:
+            home = Home(Path(scratch) / name)
+            seconds, prompt_tokens = asyncio.run(measure(base, home, adapters, plugin, options))
+            sides[name] = side(seconds, options.tokens)
+    ratios = {case: sides["stock"]["seconds"][case] / sides["plugin"]["seconds"][case] for case in CASES}
+    console = Console(stderr=options.json)
+    table = Table("case", "prompt tokens", "stock s", "plugin s", "ratio", "stock over base", "plugin over base")
+    for case in CASES:
         table.add_row(
-            workload, f"{result['prompt_tokens'][workload]:.0f}", f"{stock[workload]:.2f}",
-            f"{plugin_side[workload]:.2f}", f"{ratios[workload]:.2f}",
-        )  # fmt: skip
-    Console(stderr=options.json).print(table)
+            case,
+            f"{prompt_tokens[case]:.0f}",
+            *(f"{sides[name]['seconds'][case]:.2f}" for name in sides),
+            f"{ratios[case]:.2f}",
+            *(f"{sides[name]['over_base'][case]:.2f}" for name in sides),
+        )
+    console.print(table)
+    table = Table(f"a decoding step of {options.requests} sequences, ms", "with an adapter", "base model")
+    for name, figures in sides.items():
+        table.add_row(name, *(f"{figures['decode_ms'][which]:.0f}" for which in ("adapter", "base")))
+    console.print(table)
     if options.json:
+        shape = {"requests": options.requests, "tokens": options.tokens, "prompt_tokens": prompt_tokens}
+        result = {"benchmark": "cpu_lora", **shape, **sides, "ratios": ratios, "ratio": ratios[CASES[0]]}
         print(json.dumps(result))
 
 

@@ -6,8 +6,9 @@ The student and its teacher are LoRAs on a tiny base model of random weights: th
 The task: eight prompts, each with an answer of six tokens that no prompt gives away. A rollout's reward is the share of
 its tokens that are right, so that rewards alone can teach it too. The teacher was trained on the answers beforehand
 (those updates count for nobody). Every side takes steps of 64 rollouts, sampled from its newest weights, until the mean
-reward of a step is at least 0.95 of the teacher's, or for 60 steps. Each side runs at each learning rate; its figure is
-the median over seeds at its best rate. `ratio`: rollouts of `grpo` over those of `teacher`.
+reward of a step is at least 0.95 of the teacher's, or for 200 steps. Each side runs at each learning rate; its figure
+is the median over seeds at its best rate. `ratio`: rollouts of `grpo` over those of `teacher`. A side that never
+reaches its goal counts with the rollouts that it made; the ratio is then a lower bound.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ from trainer_server.wire import (
 )
 
 PROMPTS, RUNS, LENGTH, ALPHABET = 8, 8, 6, 16
-STEPS, REACHED = 60, 0.95
-RATES = (3e-3, 1e-2, 3e-2)
+STEPS, REACHED = 200, 0.95
+RATES = (3e-3, 1e-2)
 SIDES: dict[str, Distillation | None] = {
     "grpo": None,
     "teacher": Distillation(teacher="base", rewards=False),

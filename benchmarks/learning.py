@@ -6,7 +6,8 @@
 
 Each seed of the quickstart is the command `art-langgraph quickstart --seed S` in a directory of its own, one after
 another. The last line under --json is one JSON object: `seeds` has success before and after on held-out scenarios with
-95 % intervals, the seconds of the whole command, those of its phases, and the training steps; `worst_after` is the
+95 % intervals, the seconds of the whole command, those of its phases, the training steps, and `peak_memory`, the
+largest sum of all processes' memory in bytes; `worst_after` is the
 lowest success after training, `median_seconds` the median of the seconds. A command that fails ends the program.
 
 The sweep changes one setting at a time (`--list` shows them). It can be resumed: every finished cell is a line of
@@ -66,6 +67,7 @@ def run_quickstart(
         raise RuntimeError(f"the quickstart ended with {done.returncode}. The end of {output}:\n{_tail(output)}")
     latest = directory / "runs" / "latest"
     summary = json.loads((latest / "summary.json").read_text())
+    spent = json.loads((latest / "budget.json").read_text())
     rows = list(read_jsonl(latest / "metrics.jsonl", dict, what="row of a step"))
     return {
         "seed": seed,
@@ -76,6 +78,8 @@ def run_quickstart(
         "before_interval": _interval(summary["before"]),
         "after_interval": _interval(summary["after"]),
         "phases": summary["seconds"],
+        "budget": {name: spent[name] for name in ("seconds", "rollouts")},
+        "peak_memory": spent["peak_memory"]["total"],
         "steps": [{name: row.get(name) for name in ("step", "reward", "success", "seconds")} for row in rows],
     }
 

@@ -115,7 +115,7 @@ class Side:
         for metrics in self.metrics:
             for name in ("tokens_total", "tokens_unique", "tokens_trained"):
                 total[name] += metrics[name]
-            total["compute"] += metrics["seconds"]["compute"]
+            total["compute"] += metrics["seconds"]["forward"] + metrics["seconds"]["backward"]
             continuations.update(metrics["continuations"])
         drifts = [metrics["prefix_drift"] for metrics in self.metrics]
         return {

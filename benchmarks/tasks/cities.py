@@ -12,7 +12,7 @@ from art_examples.learning.task import Recipe, Task
 from art_examples.quickstart import city_server
 from art_examples.quickstart.agent import PROMPT, build_agent
 from art_examples.quickstart.reward import reward, success
-from art_examples.quickstart.scenarios import KINDS, training_scenarios, validation_scenarios
+from art_examples.quickstart.scenarios import KINDS, held_out_scenarios, training_scenarios
 from langchain_core.messages import convert_to_openai_messages
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -40,7 +40,7 @@ async def cities(seed: int = 0) -> AsyncIterator[Task]:
             name="cities",
             graph=lambda model: build_agent(model, tools),
             training=scenarios[SHOWN:],
-            held_out=validation_scenarios(96),
+            held_out=held_out_scenarios(96),
             demonstrations=[demonstration(scenario, tools) for scenario in scenarios[:SHOWN]],
             reward=reward,
             success=success,

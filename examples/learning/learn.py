@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from art_examples.learning.baselines import LiteLLMChat, PromptedChatART
+from art_examples.learning.groups import GroupCounts, counted
 from art_examples.learning.spent import run_costs
 from art_examples.learning.task import Recipe, Task
 
-from art_langgraph import ChatART, Evaluation, Scenario, TrainerClient, TrajectoryGroup, evaluate, gather, train
+from art_langgraph import (
+    ChatART,
+    DeadGroups,
+    Evaluation,
+    Scenario,
+    TrainerClient,
+    TrajectoryGroup,
+    dead_groups,
+    evaluate,
+    gather,
+    train,
+)
 from art_langgraph.costs import GPUPrice
 from art_langgraph.loop.rollout import Graph
 from art_langgraph.loop.watch.record import StepRecord
@@ -39,6 +51,8 @@ class Learned:
         tokens: Numbers of trained tokens: `warm_start` of the demonstrations, `training` of the policy's own.
         rewards: Mean reward of each training step. None: no run of the step has a reward.
         skipped: How many training steps made no version.
+        groups: What became of the groups of each training step.
+        dead_groups: Which scenarios never taught anything, and why. None: there was no training.
         costs: What a run took, by stage, where the task asks for it: `run_costs`.
         judged: What a copy of the policy learned by a judge, as JSON (`Judged`). None: there is no copy.
     """
@@ -54,6 +68,8 @@ class Learned:
     tokens: dict[str, int] = field(default_factory=dict)
     rewards: list[float | None] = field(default_factory=list)
     skipped: int = 0
+    groups: list[GroupCounts] = field(default_factory=list)
+    dead_groups: DeadGroups | None = None
     costs: dict[str, dict[str, float | None]] = field(default_factory=dict)
     judged: dict[str, Any] | None = None
 
@@ -75,6 +91,7 @@ class Learned:
             "tokens": self.tokens,
             "rewards": [None if reward is None else round(reward, 4) for reward in self.rewards],
             "skipped": self.skipped,
+            "groups": [asdict(counts) for counts in self.groups],
             **({"costs": self.costs} if self.costs else {}),
             **({"judged": self.judged} if self.judged else {}),
         }
@@ -209,17 +226,21 @@ class Learning:
         Returns:
             The groups that were made for the steps.
         """
-        started = time.monotonic()
+        started, recipe = time.monotonic(), recipe or self._task.recipe
         trained, groups = 0, list[TrajectoryGroup]()
-        async for record in self._steps(recipe or self._task.recipe, group_reward):
+        async for record in self._steps(recipe, group_reward):
             trained += record.result.metrics.get("tokens_trained", 0)
             self.learned.rewards.append(record.reward)
             self.learned.skipped += record.skipped is not None
+            self.learned.groups.append(counted(record, recipe.n, recipe.hints.success if recipe.hints else 1.0))
             groups += record.groups
             phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in record.seconds.items())
             self._tell(f"{record} ({phases})")
         self.learned.seconds["training"] = time.monotonic() - started
         self.learned.tokens["training"] = trained
+        self.learned.dead_groups = dead_groups(groups, success=self._task.success)
+        if self.learned.dead_groups.dead:
+            self._tell(str(self.learned.dead_groups))
         return groups
 
     async def _steps(self, recipe: Recipe, group_reward: GroupReward | None) -> AsyncIterator[StepRecord]:
@@ -239,6 +260,10 @@ class Learning:
                 groups_per_step=recipe.groups_per_step,
                 n=recipe.n,
                 config=recipe.config,
+                dynamic_sampling=recipe.dynamic_sampling,
+                sampler=recipe.sampler,
+                explore=recipe.explore,
+                hints=recipe.hints,
                 nodes=self._task.nodes,
                 max_concurrency=CONCURRENCY,
                 seed=self._seed,

@@ -177,7 +177,7 @@ def table(rows: Sequence[Row]) -> Table:
     """A line for each run."""
     models = list(dict.fromkeys(name for row in rows for name in row["models"]))
     headings = ("task", "seed", "before", "prompted", *models, "after warm start", "after RL")
-    made = Table(*headings, "mean reward", "seconds", "tokens", "n")
+    made = Table(*headings, "mean reward", "parts of the reward", "seconds", "tokens", "n")
     for row in rows:
         measured = [row["before"], row["warm"], row["after"]]
         means = " → ".join(f"{each['mean']:.3f}" for each in measured if each is not None)
@@ -185,9 +185,24 @@ def table(rows: Sequence[Row]) -> Table:
         compared = [row["before"], row["prompted"], *(row["models"].get(name) for name in models)]
         rates = map(success, [*compared, row["warm"], row["after"]])
         made.add_row(
-            row["task"], str(row["seed"]), *rates, means, f"{row['seconds']:.0f}", tokens, str(row["after"]["n"])
+            row["task"],
+            str(row["seed"]),
+            *rates,
+            means,
+            parts(measured),
+            f"{row['seconds']:.0f}",
+            tokens,
+            str(row["after"]["n"]),
         )
     return made
+
+
+def parts(measured: Sequence[Mapping[str, Any] | None]) -> str:
+    """How the parts of the reward change from stage to stage, a line each, without the part that is the success: what
+    improves where success does not. measured: the stages; None: not measured."""
+    known = [stage["parts"] for stage in measured if stage is not None]
+    names = dict.fromkeys(name for stage in known for name in stage if name != "success")
+    return "\n".join(f"{name} {' → '.join(f'{stage.get(name, 0.0):.3f}' for stage in known)}" for name in names)
 
 
 def success(measured: Mapping[str, Any] | None) -> str:

@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
 
-from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig, Trajectory
+from art_langgraph import Conversation, Exploration, GRPOConfig, Hints, Scenario, SFTConfig, Trajectory
 from art_langgraph.loop.evaluate import Success
 from art_langgraph.loop.rollout import Graph
 from art_langgraph.rewards import RewardFunction
@@ -32,7 +32,11 @@ class Recipe:
         steps: Number of training steps.
         groups_per_step: Scenarios of a step.
         n: Runs of each scenario.
+        dynamic_sampling: As that of `train`.
         steps_per_opponent: In self-play, the number of steps after which the newest version becomes the opponent.
+        sampler: As that of `train`.
+        explore: As that of `train`.
+        hints: As those of `train`.
     """
 
     warm_start: SFTConfig | None
@@ -40,7 +44,11 @@ class Recipe:
     steps: int
     groups_per_step: int = 6
     n: int = 8
+    dynamic_sampling: int = 0
     steps_per_opponent: int = 4
+    sampler: Literal["uniform", "learnable"] = "uniform"
+    explore: Exploration | None = None
+    hints: Hints | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

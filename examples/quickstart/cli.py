@@ -14,7 +14,9 @@ def quickstart_command(
     seed: Annotated[
         int | None, typer.Option(help="Seeds the LoRA and the choice of scenarios. Default: 0, or the resumed run's.")
     ] = None,
-    validation: Annotated[int, typer.Option(help="Held-out scenarios to measure on.", min=1, max=360)] = 120,
+    held_out: Annotated[
+        int, typer.Option("--held-out", "--validation", help="Held-out scenarios to measure on.", min=1, max=360)
+    ] = 120,
     train: Annotated[
         bool, typer.Option("--train/--no-train", help="--no-train only measures the untrained policy.")
     ] = True,
@@ -40,7 +42,7 @@ def quickstart_command(
     if told := engine_install.unused(cache):
         print(told)
     engine_install.install(cache, print)
-    options = Options.of(name, seed, resume, steps=steps, validation=validation, train=train)
+    options = Options.of(name, seed, resume, steps=steps, held_out=held_out, train=train)
     try:
         run(options)
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
 """Trains an agent that uses an MCP server with GRPO, and measures it before and after on held-out scenarios.
 
-runs/<name>/summary.json    seed, steps, success before and after on held-out (validation) scenarios, seconds
-runs/<name>/budget.json     where the seconds went
+runs/<name>/summary.json    seed, steps, success before and after on held-out scenarios, seconds
+runs/<name>/budget.json     where the seconds and the memory went
 runs/<name>/metrics.jsonl   a line per step
 runs/<name>/curve.png, curve.svg, adapter/, home/ (state of the trainer server), server.log
 """
@@ -12,19 +12,30 @@ import asyncio
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from art_examples.quickstart import report
 from art_examples.quickstart.agent import build_agent
+from art_examples.quickstart.budget import Meter
 from art_examples.quickstart.reward import reward, success
 from art_examples.quickstart.run_directory import Options, RunDirectory
-from art_examples.quickstart.scenarios import KINDS, training_scenarios, validation_scenarios
+from art_examples.quickstart.scenarios import KINDS, held_out_scenarios, training_scenarios
 from art_examples.quickstart.server_process import trainer_server
 from langchain_core.runnables import Runnable
 from rich.console import Console
 
-from art_langgraph import AlarmRules, ChatART, Evaluation, GRPOConfig, TrainerClient, evaluate, train
+from art_langgraph import (
+    AlarmRules,
+    ChatART,
+    Evaluation,
+    GRPOConfig,
+    TrainerClient,
+    TrajectoryGroup,
+    evaluate,
+    train,
+)
 from art_mcp import connect
 from trainer_server.wire import Connection
 
@@ -55,28 +66,26 @@ def run(options: Options) -> Path:
     console, directory, started = Console(), RunDirectory(options), time.monotonic()
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have started this process with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
-    with console.status("starting the trainer server") as status:
+    with Meter() as meter, ExitStack() as stack:
+        with console.status("starting the trainer server") as status:
 
-        def tell(line: str) -> None:
-            status.update(line[:100])
-            if not console.is_terminal:
-                print(f"  {line[:160]}", flush=True)
+            def tell(line: str) -> None:
+                status.update(line[:100])
+                if not console.is_terminal:
+                    print(f"  {line[:160]}", flush=True)
 
-        context = trainer_server(directory.path / "home", directory.path / "server.log", tell, "--max-rank", "8")
-        connection = context.__enter__()
-    try:
+            home, log = directory.path / "home", directory.path / "server.log"
+            connection = stack.enter_context(trainer_server(home, log, tell, "--max-rank", "8"))
         ready = time.monotonic() - started
         console.print(f"server ready in {ready:.0f} s: {connection.url}")
-        before, after, measuring = asyncio.run(_measure_and_train(options, directory, connection, console))
+        before, after, measuring = asyncio.run(_measure_and_train(options, directory, connection, console, meter))
         seconds = {"ready": ready, "measuring": measuring, "total": time.monotonic() - started}
-        report.write(console, directory, options.seed, before, after, seconds)
-    finally:
-        context.__exit__(None, None, None)
+        report.write(console, directory, options.seed, before, after, seconds, meter.peak_memory)
     return directory.path
 
 
 async def _measure_and_train(
-    options: Options, directory: RunDirectory, connection: Connection, console: Console
+    options: Options, directory: RunDirectory, connection: Connection, console: Console, meter: Meter
 ) -> tuple[Evaluation, Evaluation | None, float]:
     """Measures the untrained policy, trains it, and measures it again.
 
@@ -100,6 +109,8 @@ async def _measure_and_train(
 
         done = directory.steps()
         report.show_steps(console, done)
+        await asyncio.to_thread(meter.lap, connection)
+        groups = list[TrajectoryGroup]()
         async for record in train(
             agent,
             training_scenarios(options.seed),
@@ -118,7 +129,10 @@ async def _measure_and_train(
             alarms=ALARMS,
             progress=console.is_terminal,
         ):
-            report.show_step(console, directory.add_step(record))
+            spent = await asyncio.to_thread(meter.lap, connection)
+            report.show_step(console, directory.add_step(record, spent))
+            groups += record.groups
+        report.show_dead_groups(console, groups)
 
         began = time.monotonic()
         newest = (await trainer.policy(POLICY)).latest
@@ -148,7 +162,7 @@ async def _evaluate(
         return kept
     evaluation = await evaluate(
         agent,
-        validation_scenarios(options.validation),
+        held_out_scenarios(options.held_out),
         reward,
         version=version,
         success=success,

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from art_examples.quickstart.agent import PROMPT
-from art_examples.quickstart.reward import parts
+from art_examples.quickstart.budget import budget, show_budget
+from art_examples.quickstart.reward import parts, success
 from art_examples.quickstart.run_directory import RunDirectory
 from rich.console import Console
 from rich.table import Table
 
-from art_langgraph import Evaluation, Trajectory
+from art_langgraph import Evaluation, Trajectory, TrajectoryGroup, dead_groups
 from art_langgraph.costs import Cost, RunCost
 
 
@@ -24,6 +25,7 @@ def write(
     before: Evaluation,
     after: Evaluation | None,
     seconds: Mapping[str, float],
+    peak_memory: Mapping[str, int],
 ) -> None:
     """Writes summary.json, budget.json, curve.png and curve.svg, and shows two runs, the comparison and the budget.
 
@@ -35,6 +37,7 @@ def write(
         after: Evaluation of the trained policy. None: it was not trained.
         seconds: Seconds until the server was ready (`ready`), of both evaluations (`measuring`), and of the whole run
             (`total`).
+        peak_memory: Bytes by process, as `Meter` gives them.
     """
     steps = directory.steps()
     evaluations = [before] if after is None else [before, after]
@@ -43,7 +46,7 @@ def write(
     if after is not None:
         show_trajectories(console, before, after)
     show_comparison(console, evaluations)
-    spent = budget(steps, seconds)
+    spent = budget(steps, seconds, peak_memory)
     directory.write_budget(spent)
     show_budget(console, spent, seconds["total"])
     console.print(f"training: {cost(steps, before, after)}", highlight=False)
@@ -132,6 +135,17 @@ def show_step(console: Console, row: Mapping[str, Any]) -> None:
     )
 
 
+def show_dead_groups(console: Console, groups: Sequence[TrajectoryGroup]) -> None:
+    """Shows which scenarios never taught anything, why, and what to do; nothing where each group taught something.
+
+    Args:
+        console: Where to show it.
+        groups: The groups of all steps.
+    """
+    if (dead := dead_groups(groups, success=success)).dead:
+        console.print(str(dead), markup=False, highlight=False)
+
+
 def show_comparison(console: Console, evaluations: Sequence[Evaluation]) -> None:
     """Shows a table with the success, its 95 % interval, and the parts of the reward.
 
@@ -150,48 +164,6 @@ def show_comparison(console: Console, evaluations: Sequence[Evaluation]) -> None
             str(evaluation.n),
         )
     console.print(table)
-
-
-def show_budget(console: Console, spent: Mapping[str, float], total: float) -> None:
-    """Shows where the seconds of the run went.
-
-    Args:
-        console: Where to show it.
-        spent: Seconds by what they were spent on, as `budget` gives them.
-        total: Seconds of the whole run.
-    """
-    table = Table("", "seconds", "share")
-    for name, value in [*spent.items(), ("whole run", total)]:
-        table.add_row(name, f"{value:.1f}", f"{100 * value / total:.0f} %")
-    console.print(table)
-
-
-def budget(steps: Sequence[Mapping[str, Any]], seconds: Mapping[str, float]) -> dict[str, float]:
-    """The seconds of a run by what they were spent on. They sum to the whole, unless the run was resumed: then the
-    steps that were taken before are in it as well, and the rest is 0.
-
-    Args:
-        steps: Rows of metrics.jsonl.
-        seconds: As those of `write`.
-    """
-
-    def of_steps(phase: str) -> float:
-        return sum(row["seconds"][phase] for row in steps)
-
-    def of_trainer(phase: str) -> float:
-        return sum(row["metrics"].get("seconds", {}).get(phase, 0.0) for row in steps)
-
-    train, swap = of_steps("train"), of_steps("swap")
-    known = {
-        "start of vLLM and trainer": seconds["ready"],
-        "measuring, before and after": seconds["measuring"],
-        "rollouts": of_steps("rollout"),
-        "trainer: packing, look-ups": of_trainer("pack") + of_trainer("old_logprobs"),
-        "trainer: forward, backward, update": of_trainer("compute"),
-        "swap to the new version": swap,
-    }
-    known["trainer: start, queue, files"] = max(0.0, train - sum(map(of_trainer, ("pack", "old_logprobs", "compute"))))
-    return {**known, "rest: report, export, between steps": max(0.0, seconds["total"] - sum(known.values()))}
 
 
 def show_trajectories(console: Console, before: Evaluation, after: Evaluation) -> None:

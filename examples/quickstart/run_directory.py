@@ -30,7 +30,7 @@ class Options:
         name: Name of the run and of its directory.
         seed: Seed of the LoRA and of the choice of scenarios.
         steps: Total number of training steps. Steps before a resumption count.
-        validation: Number of held-out scenarios to measure on.
+        held_out: Number of held-out scenarios to measure on.
         train: False measures the untrained policy and stops.
         resume: Whether to continue a stopped run.
     """
@@ -38,7 +38,7 @@ class Options:
     name: str
     seed: int
     steps: int
-    validation: int = 120
+    held_out: int = 120
     train: bool = True
     resume: bool = False
 
@@ -71,7 +71,7 @@ class Options:
 class RunDirectory:
     """The files of a run.
 
-    They are run.json, metrics.jsonl (a line per step), validation@VERSION.jsonl (the measured runs), summary.json and
+    They are run.json, metrics.jsonl (a line per step), held_out@VERSION.jsonl (the measured runs), summary.json and
     budget.json. The link `runs/latest` points to the run that was started or resumed last.
 
     Args:
@@ -96,11 +96,12 @@ class RunDirectory:
         """Reads the rows of the finished steps."""
         return list(read_jsonl(self._metrics, dict, what="row of a step")) if self._metrics.exists() else []
 
-    def add_step(self, record: StepRecord) -> dict[str, Any]:
+    def add_step(self, record: StepRecord, spent: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
         """Appends a step to metrics.jsonl.
 
         Args:
             record: The record of the step.
+            spent: What it took, as `Meter.lap` gives it.
 
         Returns:
             The row that was written.
@@ -112,6 +113,7 @@ class RunDirectory:
             "reward": record.reward,
             "success": sum(map(success, trajectories)) / len(trajectories) if trajectories else None,
             "seconds": record.seconds,
+            "spent": spent,
             "skipped": record.result.metrics.get("skipped"),
             "cost": record.cost and record.cost.summary(),
             "metrics": record.result.metrics,
@@ -132,10 +134,9 @@ class RunDirectory:
         """Writes summary.json."""
         write_atomic(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
 
-    def write_budget(self, spent: Mapping[str, float]) -> None:
-        """Writes budget.json: seconds by what they were spent on."""
-        rounded = {name: round(seconds, 3) for name, seconds in spent.items()}
-        write_atomic(self.path / "budget.json", json.dumps(rounded, indent=2) + "\n")
+    def write_budget(self, spent: Mapping[str, Any]) -> None:
+        """Writes budget.json: what `budget` gives."""
+        write_atomic(self.path / "budget.json", json.dumps(spent, indent=2) + "\n")
 
     def _evaluation_path(self, version: int) -> Path:
-        return self.path / f"validation@{version}.jsonl"
+        return self.path / f"held_out@{version}.jsonl"

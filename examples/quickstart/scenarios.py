@@ -1,4 +1,4 @@
-"""Questions about cities. Held-out (validation) questions use cities and wordings that training does not use."""
+"""Questions about cities. Held-out questions use cities and wordings that training does not use."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TRAINING_CITIES = (
     "Seattle",
     "Denver",
 )
-VALIDATION_CITIES = (
+HELD_OUT_CITIES = (
     "Stockholm",
     "Copenhagen",
     "Amsterdam",
@@ -102,13 +102,13 @@ class Kind:
         tool: The tool that answers the question.
         value: Gives the tool's result for a city.
         training: Wordings for training. `{city}` stands for the city.
-        validation: Wordings for held-out scenarios.
+        held_out: Wordings for held-out scenarios.
     """
 
     tool: str
     value: Callable[[str], str]
     training: tuple[str, ...]
-    validation: tuple[str, ...]
+    held_out: tuple[str, ...]
 
     def scenario(self, city: str, wording: str) -> Scenario:
         """The scenario that asks for a city with a wording. Its metadata has the expected call and value."""
@@ -202,7 +202,7 @@ def training_scenarios(seed: int) -> list[Scenario]:
     ]
 
 
-def validation_scenarios(n: int = 120) -> list[Scenario]:
+def held_out_scenarios(n: int = 120) -> list[Scenario]:
     """The first n held-out scenarios. Kinds alternate, so that they are spread evenly.
 
     Args:
@@ -210,10 +210,10 @@ def validation_scenarios(n: int = 120) -> list[Scenario]:
     """
     scenarios = [
         kind.scenario(
-            VALIDATION_CITIES[(at + 7 * index) % len(VALIDATION_CITIES)],
-            kind.validation[(at + at // len(VALIDATION_CITIES)) % 2],
+            HELD_OUT_CITIES[(at + 7 * index) % len(HELD_OUT_CITIES)],
+            kind.held_out[(at + at // len(HELD_OUT_CITIES)) % 2],
         )
-        for at in range(2 * len(VALIDATION_CITIES))
+        for at in range(2 * len(HELD_OUT_CITIES))
         for index, kind in enumerate(KINDS)
     ]
     return scenarios[:n]

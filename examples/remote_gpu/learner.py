@@ -13,7 +13,7 @@ from art_examples.learning.task import Recipe, Task
 from art_examples.quickstart import city_server
 from art_examples.quickstart.agent import build_agent
 from art_examples.quickstart.reward import reward, success
-from art_examples.quickstart.scenarios import training_scenarios, validation_scenarios
+from art_examples.quickstart.scenarios import held_out_scenarios, training_scenarios
 
 from art_langgraph import GRPOConfig
 from art_mcp import connect
@@ -30,7 +30,7 @@ async def cities(seed: int = 0) -> AsyncIterator[Task]:
             name="remote_gpu",
             graph=lambda model: build_agent(model, tools),
             training=training_scenarios(seed),
-            held_out=validation_scenarios(96),
+            held_out=held_out_scenarios(96),
             demonstrations=(),
             reward=reward,
             success=success,

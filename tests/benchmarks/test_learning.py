@@ -20,6 +20,8 @@ run = pathlib.Path("runs/latest")
 run.mkdir(parents=True)
 summary = {"seed": seed, "steps": 1, "before": {"success": 0.25, "n": 40}, "after": {"success": 0.75, "n": 40},
            "seconds": {"ready": 1.0, "rollout": 2.0, "train": 3.0, "swap_median": 0.1, "total": 7.0}}
+spent = {"seconds": {"rollouts": 2.0}, "rollouts": {"requests": {"decode": 9.0}}, "peak_memory": {"total": 2**30}}
+(run / "budget.json").write_text(json.dumps(spent))
 (run / "summary.json").write_text(json.dumps(summary))
 row = {"step": 1, "version": 1, "reward": 0.5, "success": 0.4, "seconds": {"rollout": 2.0}, "metrics": {}}
 (run / "metrics.jsonl").write_text(json.dumps(row) + "\\n")
@@ -33,6 +35,8 @@ def test_a_run_is_read_from_its_directory(tmp_path: Path) -> None:
     assert row["after_interval"] == pytest.approx([0.598, 0.858], abs=1e-3)  # Wilson's, 30 of 40
     assert row["steps"] == [{"step": 1, "reward": 0.5, "success": 0.4, "seconds": {"rollout": 2.0}}]
     assert row["phases"]["total"] == 7.0
+    assert row["budget"] == {"seconds": {"rollouts": 2.0}, "rollouts": {"requests": {"decode": 9.0}}}
+    assert row["peak_memory"] == 2**30
     assert 0 <= row["seconds"] < 20
     json.dumps(row)
 

@@ -275,6 +275,16 @@ class Engine(Protocol):
         """
         ...
 
+    async def request_seconds(self) -> dict[str, float] | None:
+        """Seconds that finished requests have spent in the engine, by phase: `queue` until they were computed,
+        `prefill` until the first token, `decode` until the last. They are sums over requests, which overlap. None: the
+        engine does not count them.
+
+        Raises:
+            EngineLost: The engine went away.
+        """
+        ...
+
     def describe(self) -> dict[str, Any]:
         """The engine's state, as `GET /api/engines` shows it: `url`, `ready`, `resting`, `error`, `requests`,
         `restarts`, `adapters`, `max_model_len`, `tool_parser`, `reasoning_parser`, and `pid` of one that was started

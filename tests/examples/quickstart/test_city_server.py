@@ -19,7 +19,7 @@ SERVER = [sys.executable, str(Path(package.__file__).with_name("city_server.py")
 async def test_the_server_says_what_the_scenarios_want() -> None:
     async with connect(SERVER) as server:
         tools = {tool.name: tool for tool in await server.tools()}
-        for scenario in scenarios.validation_scenarios(12):
+        for scenario in scenarios.held_out_scenarios(12):
             wanted = scenario.metadata
             call = Call(name=wanted["tool"], args=wanted["arguments"], id="one", type="tool_call")
             answer = await tools[wanted["tool"]].ainvoke(call)

@@ -51,7 +51,7 @@ def test_steps_and_measurements_are_kept_for_a_resumed_run() -> None:
     directory = RunDirectory(Options.of("first", 0, False, steps=2))
     assert directory.steps() == []
     assert directory.evaluation(0) is None
-    rows = [directory.add_step(record(step)) for step in (1, 2)]
+    rows = [directory.add_step(record(step), {}) for step in (1, 2)]
     directory.save_evaluation(Evaluation(record(1).groups[0].trajectories, version=0), 0)
     resumed = RunDirectory(Options.of(None, None, True, steps=4))
     assert resumed.steps() == rows
@@ -63,7 +63,7 @@ def test_steps_and_measurements_are_kept_for_a_resumed_run() -> None:
 
 def test_the_summary_has_the_promised_form() -> None:
     directory = RunDirectory(Options.of("first", 3, False, steps=2))
-    rows = [directory.add_step(record(step)) for step in (1, 2)]
+    rows = [directory.add_step(record(step), {}) for step in (1, 2)]
     measured = Evaluation([Trajectory(scenario=Scenario(input="x"), reward=1.0)], version=0)
     seconds = {"ready": 10.0, "measuring": 5.0, "total": 60.0}
     directory.write_summary(report.summary(3, rows, measured, measured, seconds))
@@ -79,14 +79,3 @@ def test_the_summary_has_the_promised_form() -> None:
         "seconds": {"ready": 10.0, "rollout": 4.0, "train": 2.0, "swap_median": 0.25, "total": 60.0},
     }
     assert report.summary(3, [], measured, None, seconds)["after"] is None
-
-
-def test_the_budget_sums_to_the_whole_run() -> None:
-    phases = {"rollout": 9.0, "train": 5.0, "swap": 0.5}
-    row = {"seconds": phases, "metrics": {"seconds": {"pack": 0.5, "old_logprobs": 0.0, "compute": 4.0}}}
-    skipped = {"seconds": phases | {"train": 0.5}, "metrics": {}}
-    spent = report.budget([row, skipped], {"ready": 20.0, "measuring": 30.0, "total": 80.0})
-    assert sum(spent.values()) == pytest.approx(80.0)
-    assert spent["trainer: forward, backward, update"] == 4.0
-    assert spent["trainer: start, queue, files"] == pytest.approx(1.0)
-    assert spent["rest: report, export, between steps"] == pytest.approx(5.5)

@@ -9,17 +9,17 @@ from art_langgraph import Scenario
 
 def test_held_out_scenarios_share_no_city_and_no_wording_with_training() -> None:
     training = [text(one) for seed in range(5) for one in scenarios.training_scenarios(seed)]
-    validation = [text(one) for one in scenarios.validation_scenarios(360)]
-    assert not set(scenarios.TRAINING_CITIES) & set(scenarios.VALIDATION_CITIES)
+    held_out = [text(one) for one in scenarios.held_out_scenarios(360)]
+    assert not set(scenarios.TRAINING_CITIES) & set(scenarios.HELD_OUT_CITIES)
     for kind in scenarios.KINDS:
-        assert not set(kind.training) & set(kind.validation)
-    assert not set(training) & set(validation)
-    assert len(set(validation)) == 360
+        assert not set(kind.training) & set(kind.held_out)
+    assert not set(training) & set(held_out)
+    assert len(set(held_out)) == 360
 
 
 def test_held_out_scenarios_are_even_over_the_kinds_and_the_same_each_time() -> None:
-    found = scenarios.validation_scenarios(120)
-    assert [one.id for one in found] == [one.id for one in scenarios.validation_scenarios(120)]
+    found = scenarios.held_out_scenarios(120)
+    assert [one.id for one in found] == [one.id for one in scenarios.held_out_scenarios(120)]
     kinds = [(one.metadata["tool"], *one.metadata["arguments"].values()) for one in found]
     names = [(tool, *rest[1:]) for tool, *rest in kinds]
     assert {names.count(name) for name in names} == {20}

@@ -42,6 +42,7 @@ _LOOK_TIMEOUT = 30.0
 _PROBE_TIMEOUT = 10.0
 """Seconds for a request that is refused at once, or need not be answered."""
 _COMMIT = re.compile("[0-9a-f]{40}")
+_REQUEST_SECONDS = re.compile(r"^vllm:request_(queue|prefill|decode)_time_seconds_sum\S* (\S+)", re.MULTILINE)
 TOOL_PROBE: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Look."}],
     "tools": [
@@ -221,6 +222,18 @@ class VLLMClient:
         answer = await self._post("/v1/unload_lora_adapter", {"lora_name": name}, _LOAD_TIMEOUT)
         if answer.status not in (200, 404):
             raise EngineError(f"vLLM at {self.url} did not unload {name}: {answer.text[:500]}")
+
+    async def request_seconds(self) -> dict[str, float] | None:
+        """What finished requests have spent in vLLM; see Engine.request_seconds. None: its metrics do not say.
+
+        Raises:
+            EngineLost: vLLM does not answer.
+        """
+        answer = await self._get("/metrics")
+        spent: dict[str, float] = {}
+        for phase, seconds in _REQUEST_SECONDS.findall(answer.text):  # a line for each rank
+            spent[phase] = spent.get(phase, 0.0) + float(seconds)
+        return spent or None
 
     async def sleep(self) -> None:
         """Moves the weights to main memory and drops the KV cache. Running generations are aborted.

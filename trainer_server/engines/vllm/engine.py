@@ -230,6 +230,9 @@ class VLLMEngine:
             **self._parser_names(),
         }
 
+    async def request_seconds(self) -> dict[str, float] | None:
+        return await self.client.request_seconds()
+
     def _parser_names(self) -> dict[str, str | None]:
         if self._parsers:
             return {"tool_parser": self._parsers.tools.name, "reasoning_parser": self._parsers.reasoning.name}

@@ -6,6 +6,7 @@ import asyncio
 
 from fastapi import APIRouter, Request, Response
 
+from trainer_server.engines.base import Engine
 from trainer_server.server.access.auth import authorized
 from trainer_server.server.access.scopes import token_of
 from trainer_server.server.access.tokens import Scope
@@ -13,6 +14,7 @@ from trainer_server.server.dashboard.sources import SourcesDep
 from trainer_server.server.dashboard.status import status_of
 from trainer_server.server.dependencies import ServerDep
 from trainer_server.server.server import Server
+from trainer_server.wire import EngineError
 from trainer_server.wire.watching.status import ServerStatus
 
 router = APIRouter(tags=["health"])
@@ -54,9 +56,22 @@ def _parsers(server: Server) -> dict[str, object]:
 
 
 @router.get("/api/engines")
-async def engines(server: ServerDep) -> dict[str, object]:
-    """Each engine: its address, state, requests under way, and the adapters that it holds."""
-    return {"engines": [engine.describe() for engine in server.engines]}
+async def engines(server: ServerDep, request_seconds: bool = False) -> dict[str, object]:
+    """Each engine: its address, state, requests under way, and the adapters that it holds. With `request_seconds`, also
+    the seconds that finished requests have spent in it, by phase; null where the engine is not ready or does not count
+    them."""
+    described = [engine.describe() for engine in server.engines]
+    if request_seconds:
+        for row, engine in zip(described, server.engines, strict=True):
+            row["request_seconds"] = await _request_seconds(engine)
+    return {"engines": described}
+
+
+async def _request_seconds(engine: Engine) -> dict[str, float] | None:
+    try:
+        return await engine.request_seconds() if engine.ready else None
+    except EngineError:
+        return None
 
 
 @router.get("/api/status")

@@ -92,12 +92,14 @@ def optimise(
         tokens, metrics = replace(tokens, teacher_logp_F=teacher_logp_F), {**metrics, **said}
     looked_up = time.monotonic()
 
-    losses, norms = [], []
+    losses, norms, forward = [], [], 0.0
     weights = [weight for _, weight in model.parameters()]
     update = first_update = _updates(optimizer)
     for minibatch in (part for _ in range(config.num_iterations) for part in rng.sample(parts, len(parts))):
         optimizer.zero_grad(set_to_none=True)
-        losses.append(_backward(model, minibatch, tokens, config, measured, traces, ranks))
+        loss, seconds = _backward(model, minibatch, tokens, config, measured, traces, ranks)
+        losses.append(loss)
+        forward += seconds
         ranks.all_reduce_gradients(weights)
         norms.append(float(torch.nn.utils.clip_grad_norm_(weights, config.max_grad_norm)))
         if not (math.isfinite(losses[-1]) and math.isfinite(norms[-1])):
@@ -109,7 +111,12 @@ def optimise(
         optimizer.step()
         update += 1
 
-    phases = {"pack": packed - started, "old_logprobs": looked_up - packed, "compute": time.monotonic() - looked_up}
+    phases = {
+        "pack": packed - started,
+        "old_logprobs": looked_up - packed,
+        "forward": forward,
+        "backward": time.monotonic() - looked_up - forward,
+    }
     return {
         **metrics,
         "loss": statistics.fmean(losses),
@@ -134,14 +141,17 @@ def _backward(
     measured: StepMetrics,
     traces: TokenTraces,
     ranks: Ranks,
-) -> float:
-    """Adds up this rank's gradients of an update, row by row, and notes what it measured; the loss of all ranks."""
-    loss = torch.zeros(1, dtype=torch.float64)
+) -> tuple[float, float]:
+    """Adds up this rank's gradients of an update, row by row, and notes what it measured; the loss of all ranks, and
+    the seconds of this rank's forward passes."""
+    loss, forward = torch.zeros(1, dtype=torch.float64), 0.0
     entropy_scale, entropy_gradient = minibatch.entropy_scale(tokens), bool(config.entropy_coef)
     with ranks.computing():
         for row, counts in ranks.shard_rows(minibatch.rows):
+            began = time.monotonic()
             outputs = model.logprobs(row, tokens.temperature_R(row), entropy_gradient=entropy_gradient)
             logp_R, entropy_R = (output.cpu() for output in outputs)
+            forward += time.monotonic() - began
             kept, given = tokens.readouts(row, minibatch.token_weight_S, entropy_scale)
             result = grpo_loss(logp_R[kept], given, config, entropy_R[kept])
             (result.loss if counts else result.loss * 0).backward()  # type: ignore[no-untyped-call]
@@ -150,7 +160,7 @@ def _backward(
                 traces.add(tokens.index_R(row), logp_R, entropy_R)
                 measured.add(result, logp_R.detach() - tokens.expected_logp_F[tokens.index_R(row)], entropy_R[kept])
     ranks.all_reduce(loss)
-    return loss.item()
+    return loss.item(), forward
 
 
 def _sizes(parts: Sequence[Minibatch]) -> dict[str, int]:

@@ -77,6 +77,22 @@ async def test_a_chunk_ends_at_a_line_feed_and_nowhere_else(engine: tuple[VLLMCl
     assert said == "a\u2028b\x85c\x1cd"
 
 
+async def test_seconds_of_requests_are_sums_over_all_ranks_of_an_engine() -> None:
+    text = """# TYPE vllm:request_prefill_time_seconds histogram
+vllm:request_prefill_time_seconds_bucket{engine="0",le="0.3",model_name="base"} 4.0
+vllm:request_prefill_time_seconds_sum{engine="0",model_name="base"} 1.5
+vllm:request_prefill_time_seconds_sum{engine="1",model_name="base"} 0.25
+vllm:request_decode_time_seconds_sum{engine="0",model_name="base"} 1e1
+vllm:request_queue_time_seconds_sum{engine="0",model_name="base"} 0.0
+"""
+    texts = [text, "art_chats 1.0"]
+    with serving(Starlette(routes=[Route("/metrics", lambda request: Response(texts.pop(0)))])) as url:
+        client = VLLMClient(url, None, base="base", cpu=True)
+        assert await client.request_seconds() == {"prefill": 1.75, "decode": 10.0, "queue": 0.0}
+        assert await client.request_seconds() is None
+        await client.close()
+
+
 async def test_no_seed_reaches_a_vllm_on_cpus(engine: tuple[VLLMClient, dict[str, Any]]) -> None:
     client, state = engine
     for cpu in (True, False):
