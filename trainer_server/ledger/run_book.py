@@ -21,7 +21,7 @@ from trainer_server.wire import CompletionStatus, Gone, RunTrace
 from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.text import writable
 
-_TABLES = ("run_versions", "run_traces", "run_steps")
+_TABLES = ("run_versions", "run_traces", "run_steps", "run_nodes")
 _LOOSE = "completions without a rollout"
 
 

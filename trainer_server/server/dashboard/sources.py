@@ -55,15 +55,22 @@ class Sources:
         store = self.server.store
         return [one for number in store.versions(policy) if (one := store.version(policy, number)) is not None]
 
-    def curves(self, policy: str) -> dict[str, dict[str, Any]]:
+    def curves(self, policy: str, scenario: str = "") -> dict[str, dict[str, Any]]:
         """The learning curves of a policy by name; see `curves`. Blocks.
+
+        Args:
+            policy: Its name.
+            scenario: Only what runs of this one came to; empty: of all, and the metrics of steps.
 
         Raises:
             NotFound: There is no such policy.
         """
         get_policy(self.server, policy)
-        training, held_out = (self.runs.by_version(policy, evaluation=kind) for kind in (False, True))
-        return curves(self.versions(policy), training, held_out)
+        training, held_out = (
+            self.runs.by_version(policy, evaluation=kind, scenario=scenario) for kind in (False, True)
+        )
+        versions = [] if scenario else self.versions(policy)
+        return curves(versions, training, held_out, self.runs.by_node(policy, scenario))
 
     async def look(self) -> None:
         """Brings the list of runs up to date, as far as that takes a moment only."""

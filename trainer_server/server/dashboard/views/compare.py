@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from trainer_server.ledger.run_list import MOST_OUTCOMES
 from trainer_server.server.dashboard.facts import RunFacts, facts_of
 from trainer_server.server.dashboard.render import PageRoute, as_json, page
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
@@ -45,11 +46,10 @@ async def show_group(
 
 
 @router.get("/scenarios")
-async def show_scenario(request: Request, sources: SourcesDep, id: str) -> Response:
-    """A scenario across the versions that ran it."""
+async def show_scenario(request: Request, sources: SourcesDep, id: str, policy: str = "") -> Response:
+    """A scenario across the versions that ran it, with the curves of one policy."""
     await sources.look()
-    outcomes = await asyncio.to_thread(sources.runs.by_scenario, id)
-    return page(request, "scenario.html", scenario=id, outcomes=outcomes)
+    return page(request, "scenario.html", **await asyncio.to_thread(_scenario, sources, id, policy))
 
 
 @router.get("/diff")
@@ -72,6 +72,23 @@ def _group(sources: Sources, scenario: str, policy: str, version: int | None) ->
     rewards = [row.reward for row in rows if row.reward is not None and not row.evaluation]
     dead = len(rewards) > 1 and max(rewards) == min(rewards)
     return {"scenario": scenario, "policy": policy, "version": version, "rows": rows, "facts": facts, "dead": dead}
+
+
+def _scenario(sources: Sources, scenario: str, policy: str) -> dict[str, Any]:
+    outcomes = sources.runs.by_scenario(scenario)
+    known = {one.name for one in sources.server.store.policies()}
+    policies = [name for name in dict.fromkeys(one.policy for one in outcomes) if name in known]
+    policy = policy if policy in policies else next(iter(policies), "")
+    curves = sorted(sources.curves(policy, scenario)) if policy else []
+    cut = len(outcomes) == MOST_OUTCOMES
+    return {
+        "scenario": scenario,
+        "outcomes": outcomes,
+        "policies": policies,
+        "policy": policy,
+        "curves": curves,
+        "cut": cut,
+    }
 
 
 def _difference(first: RunFacts, second: RunFacts) -> dict[str, Any]:
