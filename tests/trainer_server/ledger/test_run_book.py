@@ -144,6 +144,20 @@ def test_runs_are_kept_as_long_as_rollouts(book: RunBook) -> None:
     assert left == [0, 0, 0]
 
 
+def test_traces_go_by_size_the_oldest_first_and_their_runs_stay(book: RunBook) -> None:
+    for name in "abcd":
+        book.trace(name, trace(id=f"tr-{name}"))
+    with book.books.reading() as db:
+        (size,) = db.execute("SELECT sum(length(record)) FROM run_traces").fetchone()
+    assert book.shed(size) == 0
+    assert book.shed(size // 2, keep={"a"}) == 2
+    assert [book.traced(name) is not None for name in "abcd"] == [True, False, False, True]
+    assert [the_run(book, name).traced for name in "abcd"] == [True, False, False, True]
+    assert book.shed(0, keep={"a"}) == 1
+    assert book.shed(0) == 1
+    assert book.traced("a") is None
+
+
 def test_half_a_surrogate_pair_harms_nothing(book: RunBook) -> None:
     message = {"role": "assistant", "content": "\ud83d"}
     given = trace(completions=[{"id": "c", "message": message, "started": 1}], output={"text": "\ud83d"})
