@@ -108,8 +108,8 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
     uvicorn by itself waits for ever for the headers of a request. The protocol closes a connection that has no request
     under way for HEADER_TIMEOUT seconds, or for KEEP_ALIVE after the answer to a whole request, if its client takes
     nothing of an earlier answer meanwhile. When there are too many connections, it closes the one that has been without
-    a request, or has taken nothing of its answer, for longest; if there is none, the new one. It answers 503 to that one,
-    whatever it asks, unless an answer is on its way.
+    a request, or has taken nothing of its answer, for longest; if there is none, the new one. It answers 503 to that
+    one, whatever it asks, unless an answer is on its way.
 
     Args:
         most: Connections at once.

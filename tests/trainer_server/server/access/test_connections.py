@@ -245,15 +245,18 @@ async def test_each_of_many_connections_gets_an_answer(monkeypatch: pytest.Monke
 async def test_refused_connections_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_FAREWELL", 600.0)
     monkeypatch.setattr(connections, "_REFUSED", 2)
-    async with served(most=1) as (server, port), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
-        async with http.stream("GET", "/drip"):
-            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
-            for reader, _ in silent[-2:]:
-                assert (await reader.readuntil(b"}}")).startswith(b"HTTP/1.1 503")
-            await until(lambda: len(server.server_state.connections) == 3)
-            for _, writer in silent:
-                writer.close()
-            await until(lambda: len(server.server_state.connections) == 1)
+    async with (
+        served(most=1) as (server, port),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+        http.stream("GET", "/drip"),
+    ):
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
+        for reader, _ in silent[-2:]:
+            assert (await reader.readuntil(b"}}")).startswith(b"HTTP/1.1 503")
+        await until(lambda: len(server.server_state.connections) == 3)
+        for _, writer in silent:
+            writer.close()
+        await until(lambda: len(server.server_state.connections) == 1)
 
 
 async def test_what_the_servers_end_cuts_off_is_told_so() -> None:
