@@ -166,7 +166,8 @@ class RunList:
 
     def revision(self) -> str:
         """A text that differs whenever a run was added or changed."""
-        return str(self._all("SELECT max(number), max(changed) FROM runs")[0])
+        query = "SELECT (SELECT max(number) FROM runs), (SELECT max(changed) FROM runs)"  # each by its index
+        return str(self._all(query)[0])
 
     def newest(self) -> int:
         """The highest number of a run; 0: there is none."""
@@ -203,7 +204,7 @@ class RunList:
         return [Outcome(*row) for row in self._all(query, *values)]
 
     def by_node(self, policy: str, scenario: str = "") -> list[NodeOutcome]:
-        """What the rewards of nodes came to in training runs of a policy, by node and version.
+        """What the rewards of nodes came to in rewarded training runs of a policy, by node and version.
 
         Args:
             policy: Its name.
@@ -215,7 +216,7 @@ class RunList:
         query = (
             "SELECT node, version, count(*), avg(run_nodes.reward) FROM runs JOIN run_nodes ON run = number "
             f"WHERE policy = ? AND evaluation = 0{' AND scenario = ?' if scenario else ''} AND version IS NOT NULL "
-            "GROUP BY node, version ORDER BY node, version"
+            "AND runs.reward IS NOT NULL GROUP BY node, version ORDER BY node, version"
         )
         values = [writable(policy), *([writable(scenario)] if scenario else [])]
         outcomes = [NodeOutcome(*row) for row in self._all(query, *values)]

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
+from tests.support.patience import until
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
@@ -158,11 +159,20 @@ def test_a_run_shows_its_tree_its_judge_and_its_world(browser: httpx.Client, run
     assert "no step was sent it until now" in part_only
 
 
-def test_a_run_that_no_client_told_of_shows_what_the_ledger_has(server: TrainerServer, browser: httpx.Client) -> None:
+def test_a_group_shows_the_trees_of_its_runs(browser: httpx.Client, run: str) -> None:
+    text = browser.get("/ui/groups?scenario=sc%3Ci%3E&policy=agent&version=0").text
+    for part in ("attempt 1 of 2", "attempt 2 of 2", "of shop", f'hx-get="/ui/completions/{run}"'):
+        assert part in text, part
+    assert "<details open>" not in text
+
+
+async def test_a_run_that_no_client_told_of_shows_what_the_ledger_has(
+    server: TrainerServer, browser: httpx.Client
+) -> None:
     with server.http() as http:
         body = {"model": "agent", "messages": [{"role": "user", "content": "say plain"}], "max_tokens": 20}
         http.post("/rollouts/untold/v1/chat/completions", json=body)
-    assert "/ui/runs/untold" in browser.get("/ui/runs", params={"q": "say plain"}).text
+    await until(lambda: "/ui/runs/untold" in browser.get("/ui/runs", params={"q": "say plain"}).text)
     text = browser.get("/ui/runs/untold").text
     assert "No client told what the graph did" in text
     assert "It has no reward, and no step was sent it." in text

@@ -16,14 +16,17 @@ from trainer_server.ledger.run_list import MOST_OUTCOMES
 from trainer_server.server.dashboard.facts import RunFacts, facts_of
 from trainer_server.server.dashboard.render import PageRoute, as_json, page
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
+from trainer_server.server.dashboard.trained import of_completion
 from trainer_server.wire import NotFound
-from trainer_server.wire.watching.run_tree import CallItem
+from trainer_server.wire.watching.run_tree import CallItem, first_items
 
 router = APIRouter(prefix="/ui", include_in_schema=False, route_class=PageRoute)
 
 _MOST_WORDS = 1500
 """Words of a text that are compared one by one; longer ones are compared by lines."""
 _MOST_TEXT = 60_000
+_MOST_ITEMS = 100
+"""Nodes and calls of a run that a group shows."""
 _Call = tuple[str, CallItem]
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
@@ -71,7 +74,16 @@ def _group(sources: Sources, scenario: str, policy: str, version: int | None) ->
     facts = [facts_of(sources, row.id) for row in rows[:16]]
     rewards = [row.reward for row in rows if row.reward is not None and not row.evaluation]
     dead = len(rewards) > 1 and max(rewards) == min(rewards)
-    return {"scenario": scenario, "policy": policy, "version": version, "rows": rows, "facts": facts, "dead": dead}
+    return {
+        "scenario": scenario,
+        "policy": policy,
+        "version": version,
+        "rows": rows,
+        "facts": facts,
+        "trees": [first_items(one.items, _MOST_ITEMS) for one in facts],
+        "verdicts": {row.id: of_completion(row, one.steps)[2] for one in facts for row in one.completions},
+        "dead": dead,
+    }
 
 
 def _scenario(sources: Sources, scenario: str, policy: str) -> dict[str, Any]:

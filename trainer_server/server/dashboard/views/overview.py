@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import JSONResponse
 
 from trainer_server.ledger.run_list import MOST_SCENARIOS, Outcome
-from trainer_server.server.dashboard.curves import flat
+from trainer_server.server.dashboard.curves import curves, flat
 from trainer_server.server.dashboard.now import engine_rows, running_jobs, throughput
 from trainer_server.server.dashboard.render import HEADERS, PageRoute, page
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
@@ -107,8 +107,14 @@ def _policies(sources: Sources) -> list[dict[str, Any]]:
 def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str, Any]:
     known = get_policy(sources.server, name)
     versions = sources.versions(name)
-    held_out = {one.version: one for one in sources.runs.by_version(name, evaluation=True)}
-    training = {one.version: one for one in sources.runs.by_version(name, evaluation=False)}
+    held_out, training = (
+        {one.version: one for one in sources.runs.by_version(name, evaluation=kind)} for kind in (True, False)
+    )
+    drawn = (
+        sources.curves(name, scenario)
+        if scenario
+        else curves(versions, list(training.values()), list(held_out.values()), sources.runs.by_node(name))
+    )
     recent = sorted(training)[-RECENT:]
     groups = sources.runs.groups(name, recent) if recent else []
     scenarios = sources.runs.scenarios(name, after)
@@ -128,7 +134,7 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
         "dead": _dead(groups),
         "groups": len(groups),
         "recent": recent,
-        "curves": sorted(sources.curves(name, scenario)),
+        "curves": sorted(drawn),
         "scenario": scenario,
         "scenarios": scenarios,
         "after": after,
