@@ -165,8 +165,9 @@ class RunList:
         return int(self._all(query, *values, than)[0][0])
 
     def revision(self) -> str:
-        """A text that differs whenever a run was added or changed."""
-        query = "SELECT (SELECT max(number) FROM runs), (SELECT max(changed) FROM runs)"  # each by its index
+        """A text that differs whenever a run was added, changed or deleted."""
+        parts = ("max(number)", "max(changed)", "count(*)")  # each by an index of its own
+        query = f"SELECT {', '.join(f'(SELECT {part} FROM runs)' for part in parts)}"
         return str(self._all(query)[0])
 
     def newest(self) -> int:

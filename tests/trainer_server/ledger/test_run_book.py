@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -156,6 +157,21 @@ def test_traces_go_by_size_the_oldest_first_and_their_runs_stay(book: RunBook) -
     assert book.shed(0, keep={"a"}) == 1
     assert book.shed(0) == 1
     assert book.traced("a") is None
+
+
+def test_the_revision_of_the_list_differs_after_each_change(book: RunBook) -> None:
+    runs, seen = RunList(book), set[str]()
+    changes: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: book.trace("a", trace()),
+        lambda: book.trace("b", trace(id="tr-b")),
+        lambda: book.trace("a", trace(reward=1.0)),
+        lambda: book.erase(["b"]),
+    ]
+    for change in changes:
+        change()
+        seen.add(runs.revision())
+    assert len(seen) == len(changes)
 
 
 def test_half_a_surrogate_pair_harms_nothing(book: RunBook) -> None:

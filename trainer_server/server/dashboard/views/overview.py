@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import JSONResponse
 
 from trainer_server.ledger.run_list import MOST_SCENARIOS, Outcome
-from trainer_server.server.dashboard.curves import curves, flat
+from trainer_server.server.dashboard.curves import flat
 from trainer_server.server.dashboard.now import engine_rows, running_jobs, throughput
 from trainer_server.server.dashboard.render import HEADERS, PageRoute, page
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
@@ -96,25 +96,19 @@ def _now(sources: Sources) -> dict[str, Any]:
 def _policies(sources: Sources) -> list[dict[str, Any]]:
     found = []
     for known in sources.server.store.policies():
-        held_out = sources.runs.by_version(known.name, evaluation=True)
-        training = sources.runs.by_version(known.name, evaluation=False)
+        figures = sources.figures(known.name)
         newest = sources.server.store.version(known.name, known.latest)
-        last = held_out[-1] if held_out else None
-        found.append({"policy": known, "newest": newest, "held_out": last, "training": training[-1:]})
+        last = figures.held_out[-1] if figures.held_out else None
+        found.append({"policy": known, "newest": newest, "held_out": last, "training": figures.training[-1:]})
     return found
 
 
 def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str, Any]:
     known = get_policy(sources.server, name)
     versions = sources.versions(name)
-    held_out, training = (
-        {one.version: one for one in sources.runs.by_version(name, evaluation=kind)} for kind in (True, False)
-    )
-    drawn = (
-        sources.curves(name, scenario)
-        if scenario
-        else curves(versions, list(training.values()), list(held_out.values()), sources.runs.by_node(name))
-    )
+    figures = sources.figures(name)
+    held_out = {one.version: one for one in figures.held_out}
+    training = {one.version: one for one in figures.training}
     recent = sorted(training)[-RECENT:]
     groups = sources.runs.groups(name, recent) if recent else []
     scenarios = sources.runs.scenarios(name, after)
@@ -134,7 +128,7 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
         "dead": _dead(groups),
         "groups": len(groups),
         "recent": recent,
-        "curves": sorted(drawn),
+        "curves": sorted(sources.curves(name, scenario)),
         "scenario": scenario,
         "scenarios": scenarios,
         "after": after,
