@@ -74,7 +74,7 @@ def make_app(
         "blind": False, "unready": 0, "answers": [], "scripts": {}, "refused": [], "unloadable": 0,
         "splices": True, "likes": "", "shift": 0,
         "deaf": False, "looks": 0, "asleep": False, "naps": 0, "disturbed": 0, "sleepless": 0, "under_way": 0,
-        "released": False, "raw": None,
+        "released": False, "raw": None, "traceparent": None,
     }  # fmt: skip
 
     async def chat(request: Request) -> Response:
@@ -110,6 +110,7 @@ def make_app(
         if body.items() >= TOOL_PROBE.items():
             return JSONResponse({"choices": []})
         state["requests"].append(body)
+        state["traceparent"] = request.headers.get("traceparent")
         if state["raw"] is not None:
             return Response(state["raw"], media_type="text/event-stream" if body.get("stream") else "application/json")
         if body["model"] != base and body["model"] not in state["loaded"]:

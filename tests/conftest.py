@@ -17,6 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from art_langgraph.client import servers
 from testbed.tiny_model import tiny_base
+from tests.support.fuzz_counts import DRAWN, of_hypothesis, table
 from tests.support.fuzzing import CHANCE
 from tests.support.schedule import BySchedule, place
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
@@ -47,8 +48,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place(item.nodeid))
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """With ART_FUZZ, notes how many examples hypothesis drew."""
+    try:
+        yield
+    finally:
+        if CHANCE and (statistics := getattr(item, "hypothesis_statistics", None)):
+            item.user_properties.append((DRAWN, (item.location[0], of_hypothesis(statistics))))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tables that tests recorded: `record_property(HEADER, row)`, for a header as Markdown has it."""
+    """Tables that tests recorded: `record_property(HEADER, row)`, for a header as Markdown has it; and with ART_FUZZ
+    how many examples were drawn."""
     tables: defaultdict[str, list[object]] = defaultdict(list)
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
@@ -56,6 +68,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 tables[name].append(value)
     for header, rows in tables.items():
         terminalreporter.write_line("\n" + "\n".join([header, *map(str, rows)]))
+    ended = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    drawn = [value for report in ended for name, value in report.user_properties if name == DRAWN]
+    if fuzzed := table((file, examples) for file, examples in drawn):
+        terminalreporter.write_line(f"\n{fuzzed}")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -91,10 +91,19 @@ class PolicyAPI(ServerAPI):
         records = (await self._ask("GET", f"/api/policies/{policy}/versions")).json()["versions"]
         return [Version.model_validate(record) for record in records]
 
-    async def curves(self, policy: str) -> dict[str, Curve]:
-        """The learning curves of a policy, by name: `held-out success`, `reward of runs`, `success of runs`, `score`,
-        and each metric of its steps. Raises ServerError 404 where there is no such policy."""
-        answer = (await self._ask("GET", f"/api/policies/{policy}/curves")).json()
+    async def curves(self, policy: str, scenario: str = "") -> dict[str, Curve]:
+        """The learning curves of a policy, by name: `held-out success`, `reward of runs`, `success of runs`,
+        `reward of node NODE`, `score`, and each metric of its steps.
+
+        Args:
+            policy: Its name.
+            scenario: Id of a scenario, for the curves of its runs only; empty: of all.
+
+        Raises:
+            ServerError: 404, there is no such policy.
+        """
+        asked = {"params": {"scenario": scenario}} if scenario else {}
+        answer = (await self._ask("GET", f"/api/policies/{policy}/curves", **asked)).json()
         return {name: Curve.model_validate(curve) for name, curve in answer.items()}
 
     async def delete_policy(self, name: str) -> Erased:

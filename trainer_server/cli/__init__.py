@@ -203,6 +203,21 @@ def serve_command(
         float,
         typer.Option(help="Days for which jobs that have ended stay listed; then jobs/ended.jsonl has them.", min=1),
     ] = 30.0,
+    keep_jobs_gib: Annotated[
+        float,
+        typer.Option(
+            help="Size of all jobs above which those that ended first are deleted before their time; 0: no limit.",
+            min=0,
+        ),
+    ] = 20.0,
+    keep_traces_gib: Annotated[
+        float,
+        typer.Option(
+            help="Size of what clients told of their runs above which the oldest of it is deleted before its time; 0: "
+            "no limit.",
+            min=0,
+        ),
+    ] = 20.0,
     gpu_hour_price: Annotated[
         float | None,
         typer.Option(
@@ -295,6 +310,8 @@ def serve_command(
             keep_days=keep_days,
             keep_gib=keep_gib or None,
             keep_jobs=keep_jobs,
+            keep_jobs_gib=keep_jobs_gib or None,
+            keep_traces_gib=keep_traces_gib or None,
             job_time_limit=job_time_limit,
             trackers=tuple(named_by()),
             gpu_hour_price=gpu_hour_price,

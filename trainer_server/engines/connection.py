@@ -18,6 +18,8 @@ from typing import Any
 import aiohttp
 import httpx
 
+from trainer_server.wire.watching import tracing
+
 _CONNECT_TIMEOUT = 10.0
 """Seconds for a new connection."""
 _KEPT = 2.0
@@ -152,7 +154,8 @@ class EngineConnection:
         body: Mapping[str, Any] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> AsyncIterator[AnswerStream]:
-        """Sends a request, and waits for the headers of the answer. Leaving the context before the body has ended
+        """Sends a request, with the `traceparent` of the span that is current here, and waits for the headers of the
+        answer. Leaving the context before the body has ended
         closes the connection, which tells the engine to stop.
 
         Args:
@@ -171,7 +174,7 @@ class EngineConnection:
                 self._root + path,
                 data=None if body is None else _encoded(body),
                 params=params,
-                headers={} if body is None else {"Content-Type": "application/json"},
+                headers={**tracing.headers(), **({} if body is None else {"Content-Type": "application/json"})},
                 timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT_TIMEOUT),
                 allow_redirects=False,
             )

@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +289,7 @@ class Call:
             APIError: The engine refused the request, or no engine is ready.
             EngineLost: The engine went away.
         """
-        async with self._loaded_engine() as (engine, name), self._engine_span(engine, name):
+        async with self._loaded_engine() as (engine, name), self._engine_span(engine, name) as span:
             self._engine = engine
             if self._chat.wants_tools and (hindrance := engine.no_tools):
                 raise APIError(400, f"`tools`: {hindrance}", code="tools_not_parsed", param="tools")
@@ -299,7 +299,9 @@ class Call:
             while True:
                 try:
                     asked = engine.chat(request) if self._chat.prompt is None else engine.complete(request)
-                    async with asked as reply:
+                    async with AsyncExitStack() as stack:
+                        with tracing.within(span):  # of this moment: the parts of a stream are asked for by other tasks
+                            reply = await stack.enter_async_context(asked)
                         yield reply
                         return
                 except AdapterLost:
@@ -317,15 +319,15 @@ class Call:
                         raise _as_api_error(refusal) from None
 
     @asynccontextmanager
-    async def _engine_span(self, engine: Engine, name: str) -> AsyncIterator[None]:
+    async def _engine_span(self, engine: Engine, name: str) -> AsyncIterator[tracing.Span]:
         """The span of an engine's work. It is not entered: the parts of a stream are asked for by other tasks."""
         if self._span is tracing.NOTHING:
-            yield
+            yield tracing.NOTHING
             return
         about = {"server.address": engine.url, "gen_ai.request.model": name, "gen_ai.operation.name": "chat"}
         span = tracing.begin("engine", about, kind="client", parent=self._span.parent)
         try:
-            yield
+            yield span
         except Exception as error:
             span.fail(error)
             raise

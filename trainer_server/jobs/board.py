@@ -484,36 +484,53 @@ class JobBoard:
                 self._ended[job_id] = None
         return [job_id for job_id in ids if job_id not in self._ended]
 
-    def prune(self, days: float) -> int:
-        """Deletes the directories of jobs that ended long ago, and their idempotency keys.
+    def prune(self, days: float, most_bytes: int | None = None) -> int:
+        """Deletes the directories of jobs that ended long ago, and their idempotency keys. Open jobs stay.
 
         What they said of themselves stays: a line of ended.jsonl is the Job, with its metrics. A job may have two lines
         there if this process was killed in between.
 
         Args:
             days: Jobs that ended longer ago than this are deleted.
+            most_bytes: Size of all jobs above which those that ended first are deleted before their time; None: there
+                is no limit.
 
         Returns:
             How many were deleted.
         """
         for left in self.root.glob(".deleted-*"):
             shutil.rmtree(left, ignore_errors=True)
-        before, deleted = time.time() - days * 86400, 0
+        ended: list[tuple[float, str]] = []
         for job_id in self.ids():
-            done = self.root / job_id / "done.json"
             try:
-                if done.stat().st_mtime >= before:
-                    continue
-                line = self._line(done)
+                ended.append(((self.root / job_id / "done.json").stat().st_mtime, job_id))
             except FileNotFoundError:  # it has not ended
                 continue
             except OSError as error:
                 log.error("jobs/%s in the server's home is left there, it cannot be read: %s", job_id, error)
-                continue
-            self._delete(job_id, line)
-            deleted += 1
+        before = time.time() - days * 86400
+        deleted = sum(self._pruned(job_id) for moment, job_id in ended if moment < before)
+        if most_bytes is not None:
+            sizes = {job_id: _size(self.root / job_id) for job_id in self.ids()}
+            excess = sum(sizes.values()) - most_bytes
+            for _, job_id in sorted(ended):
+                if excess > 0 and job_id in sizes and self._pruned(job_id):
+                    excess -= sizes[job_id]
+                    deleted += 1
         self._prune_keys()
         return deleted
+
+    def _pruned(self, job_id: str) -> bool:
+        """Deletes the directory of a job that has ended. Returns whether it could."""
+        try:
+            line = self._line(self.root / job_id / "done.json")
+        except FileNotFoundError:  # deleted meanwhile
+            return False
+        except OSError as error:
+            log.error("jobs/%s in the server's home is left there, it cannot be read: %s", job_id, error)
+            return False
+        self._delete(job_id, line)
+        return True
 
     def ended_jobs(self, policy: str | None, completions: Set[str]) -> list[str]:
         """Ids of the jobs that have ended and were of a policy, or used completions. Reads the file of each job.
@@ -581,6 +598,15 @@ class JobBoard:
     def _key_path(self, policy: str, key: str) -> Path:
         name = hashlib.sha256(json.dumps([policy, key]).encode()).hexdigest()
         return self.root / _KEYS / f"{name}.json"
+
+
+def _size(directory: Path) -> int:
+    """Bytes of the files in a directory. Those that are deleted meanwhile have none."""
+    size = 0
+    for path in directory.rglob("*"):
+        with suppress(OSError):
+            size += path.stat().st_size
+    return size
 
 
 def digest(request: StepRequest | SFTRequest) -> str:

@@ -119,9 +119,10 @@ class JobService:
         await asyncio.gather(self.finisher.stop(), self.retention.stop())
         await self.process.stop()
 
-    def prune(self, days: float) -> int:
-        """Deletes the directories of jobs that ended more than `days` ago; see JobBoard.prune."""
-        return self.board.prune(days)
+    def prune(self, days: float, most_bytes: int | None = None) -> int:
+        """Deletes the directories of jobs that ended more than `days` ago, and the oldest where all have more than
+        `most_bytes`; see JobBoard.prune."""
+        return self.board.prune(days, most_bytes)
 
     def served(self, policy: str) -> int | None:
         """The newest version whose job has ended, which a policy's name means when the server starts; None: none."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from trainer_server.ledger.base import RETENTION_DAYS, Recorded
@@ -21,7 +21,7 @@ from trainer_server.wire import CompletionStatus, Gone, RunTrace
 from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.text import writable
 
-_TABLES = ("run_versions", "run_traces", "run_steps")
+_TABLES = ("run_versions", "run_traces", "run_steps", "run_nodes")
 _LOOSE = "completions without a rollout"
 
 
@@ -166,6 +166,40 @@ class RunBook:
         with self.books.writing() as db:
             db.execute("DELETE FROM run_minutes WHERE minute < ?", (int(before // 60),))
         return delete_in_slices(delete)
+
+    def shed(self, most_bytes: int, keep: Collection[str] = ()) -> int:
+        """Deletes what clients told of runs, that of the runs with the oldest changes first, until the rest is small
+        enough. The runs stay in the list.
+
+        Args:
+            most_bytes: Size of all that clients told, compressed.
+            keep: Ids of runs of which nothing is deleted.
+
+        Returns:
+            Of how many runs.
+        """
+        with self.books.reading() as db:
+            (size,) = db.execute("SELECT coalesce(sum(length(record)), 0) FROM run_traces").fetchone()
+        excess = int(size) - most_bytes
+        oldest = (
+            "SELECT number, id, length(record) FROM runs JOIN run_traces ON run = number "
+            "ORDER BY changed, number LIMIT ?"
+        )
+
+        def delete(most: int) -> int:
+            nonlocal excess
+            chosen: list[int] = []
+            with self.books.writing() as db:
+                for number, run_id, length in db.execute(oldest, (most + len(keep),)).fetchall():
+                    if excess > 0 and len(chosen) < most and run_id not in keep:
+                        chosen.append(number)
+                        excess -= length
+                for marks, numbers in chunks(chosen):
+                    db.execute(f"DELETE FROM run_traces WHERE run IN ({marks})", numbers)
+                    db.execute(f"UPDATE runs SET traced = 0 WHERE number IN ({marks})", numbers)
+            return len(chosen)
+
+        return delete_in_slices(delete) if excess > 0 else 0
 
     def of_policy(self, policy: str) -> set[str]:
         """Ids of the runs in which a policy answered."""

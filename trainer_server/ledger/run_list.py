@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -19,6 +20,12 @@ _TRUTHS = ("several", "evaluation", "traced")
 _CURSOR = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)-([0-9]{1,18})")
 MOST_OF_A_GROUP = 64
 """Runs of a group that are shown side by side."""
+MOST_OUTCOMES = 200
+"""Outcomes of a scenario that are listed."""
+MOST_SCENARIOS = 100
+"""Scenarios of a policy on a page."""
+MOST_NODES = 20
+"""Nodes of a policy that have curves: those with the most rewards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +114,17 @@ class Outcome:
         return self.least == self.greatest
 
 
+@dataclass(frozen=True, slots=True)
+class NodeOutcome:
+    """What the rewards of a node came to in the training runs of a version."""
+
+    node: str
+    """The node, or the pattern of nodes, that the reward function named."""
+    version: int
+    runs: int
+    mean: float
+
+
 class RunList:
     """Reads the book of runs. Any thread may call it.
 
@@ -147,8 +165,10 @@ class RunList:
         return int(self._all(query, *values, than)[0][0])
 
     def revision(self) -> str:
-        """A text that differs whenever a run was added or changed."""
-        return str(self._all("SELECT max(number), max(changed) FROM runs")[0])
+        """A text that differs whenever a run was added, changed or deleted."""
+        parts = ("max(number)", "max(changed)", "count(*)")  # each by an index of its own
+        query = f"SELECT {', '.join(f'(SELECT {part} FROM runs)' for part in parts)}"
+        return str(self._all(query)[0])
 
     def newest(self) -> int:
         """The highest number of a run; 0: there is none."""
@@ -178,15 +198,53 @@ class RunList:
             query, values = f"{query} AND version = ?", [*values, version]
         return self._rows(f"{query} ORDER BY started, number LIMIT ?", *values, MOST_OF_A_GROUP)
 
-    def by_version(self, policy: str, *, evaluation: bool) -> list[Outcome]:
-        """What rewarded runs of a policy came to, by version."""
-        query = _outcomes("policy = ? AND evaluation = ?")
-        return [Outcome(*row) for row in self._all(query, writable(policy), int(evaluation))]
+    def by_version(self, policy: str, *, evaluation: bool, scenario: str = "") -> list[Outcome]:
+        """What rewarded runs of a policy came to, by version. scenario: of this one only; empty: of all."""
+        query = _outcomes(f"policy = ? AND evaluation = ?{' AND scenario = ?' if scenario else ''}")
+        values = [writable(policy), int(evaluation), *([writable(scenario)] if scenario else [])]
+        return [Outcome(*row) for row in self._all(query, *values)]
+
+    def by_node(self, policy: str, scenario: str = "") -> list[NodeOutcome]:
+        """What the rewards of nodes came to in rewarded training runs of a policy, by node and version.
+
+        Args:
+            policy: Its name.
+            scenario: Runs of this one only; empty: of all.
+
+        Returns:
+            Of the `MOST_NODES` nodes with the most rewards, those with the most first, each by version.
+        """
+        query = (
+            "SELECT node, version, count(*), avg(run_nodes.reward) FROM runs JOIN run_nodes ON run = number "
+            f"WHERE policy = ? AND evaluation = 0{' AND scenario = ?' if scenario else ''} AND version IS NOT NULL "
+            "AND runs.reward IS NOT NULL GROUP BY node, version ORDER BY node, version"
+        )
+        values = [writable(policy), *([writable(scenario)] if scenario else [])]
+        outcomes = [NodeOutcome(*row) for row in self._all(query, *values)]
+        runs = Counter[str]()
+        for outcome in outcomes:
+            runs[outcome.node] += outcome.runs
+        place = {node: number for number, (node, _) in enumerate(runs.most_common(MOST_NODES))}
+        return sorted((one for one in outcomes if one.node in place), key=lambda one: place[one.node])
 
     def by_scenario(self, scenario: str) -> list[Outcome]:
-        """What rewarded runs of a scenario came to, by policy, version and kind."""
+        """What rewarded runs of a scenario came to, by policy, version and kind: the `MOST_OUTCOMES` of the newest
+        versions."""
         query = _outcomes("scenario = ? AND policy IS NOT NULL", by_scenario=True)
-        return [Outcome(*row) for row in self._all(query, writable(scenario))]
+        query = f"SELECT * FROM ({query}) AS outcomes ORDER BY version DESC, policy, evaluation LIMIT {MOST_OUTCOMES}"
+        return sorted(
+            (Outcome(*row) for row in self._all(query, writable(scenario))),
+            key=lambda one: (one.policy, one.version, one.evaluation),
+        )
+
+    def scenarios(self, policy: str, after: str = "") -> list[str]:
+        """Ids of scenarios that a policy has rewarded runs of, in their order, `MOST_SCENARIOS` of them. after: the
+        last one of the page before."""
+        query = (
+            "SELECT DISTINCT scenario FROM runs WHERE policy = ? AND version IS NOT NULL AND reward IS NOT NULL "
+            "AND scenario > ? ORDER BY scenario LIMIT ?"
+        )
+        return [str(scenario) for (scenario,) in self._all(query, writable(policy), writable(after), MOST_SCENARIOS)]
 
     def groups(self, policy: str, versions: Sequence[int]) -> list[Outcome]:
         """Groups of some versions that have two or more rewards: runs of a scenario by one version, for training."""

@@ -5,7 +5,9 @@ The list is made of what is recorded elsewhere, so that a page of it is one quer
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from trainer_server.ledger.storage.books import Connection, words_of
@@ -81,6 +83,13 @@ def note_version(db: Connection, number: int, policy: str, version: int) -> None
     db.execute(query, (policy, version, version, policy, number))
 
 
+def note_nodes(db: Connection, number: int, rewards: Mapping[str, float]) -> None:
+    """A client told the rewards of nodes, in place of those that it told before."""
+    db.execute("DELETE FROM run_nodes WHERE run = ?", (number,))
+    finite = {writable(node): reward for node, reward in rewards.items() if math.isfinite(reward)}
+    db.executemany("INSERT INTO run_nodes VALUES (?, ?, ?)", [(number, *row) for row in finite.items()])
+
+
 def note_trace(db: Connection, run_id: str, trace: RunTrace, answer: str) -> int:
     """A client told what a run did. Returns the number of its row.
 
@@ -103,6 +112,7 @@ def note_trace(db: Connection, run_id: str, trace: RunTrace, answer: str) -> int
         columns |= {"reward": trace.reward, "rewarded_by": writable(trace.reward_source or "reward function")}
     change(db, number, **columns)
     note_scenario(db, number, trace.scenario, answer)
+    note_nodes(db, number, trace.node_rewards or {})
     for call in trace.completions:
         if call.id is not None and call.model and call.version is not None:
             note_version(db, number, writable(call.model.partition("@")[0]), call.version)

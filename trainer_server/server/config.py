@@ -95,6 +95,11 @@ class ServerConfig:
     keep_jobs: float = 30.0
     """Days for which a job that has ended stays listed. Afterwards its outcome and metrics are a line of
     `home/jobs/ended.jsonl`."""
+    keep_jobs_gib: float | None = 20.0
+    """Size of all jobs, GiB, above which those that ended first are deleted before their time; None: no limit."""
+    keep_traces_gib: float | None = 20.0
+    """Size of what clients told of runs, GiB, above which the oldest of it is deleted before its time; None: no
+    limit."""
     job_time_limit: float = 86400.0
     """Seconds that the trainer may take for one job. A request may ask for less."""
     trainer_processes: int = 1

@@ -319,22 +319,33 @@ class Server:
                 log.info("%d completions past their retention were deleted from the ledger", deleted)
             for book in (self.rollouts, self.runs, self.draws):
                 await asyncio.to_thread(book.purge, config.keep_days)
+            if shed := await asyncio.to_thread(self._shed_traces):
+                log.info("traces of %d runs were deleted, since all traces had more than --keep-traces-gib", shed)
             if self.fleet:
                 await self.fleet.pins.purge()
         except Exception:  # a full disk, say: tried again in an hour, for as long as the server lives
             log.exception("completions past their retention could not be deleted from the ledger")
         try:
-            if pruned := await asyncio.to_thread(self.jobs.prune, config.keep_jobs):
-                log.info("%d jobs that ended more than %g days ago were deleted", pruned, config.keep_jobs)
+            if pruned := await asyncio.to_thread(self.jobs.prune, config.keep_jobs, _bytes(config.keep_jobs_gib)):
+                log.info("%d jobs past their retention were deleted", pruned)
             await asyncio.to_thread(rotate_logs, config.home.logs, config.keep_days)
         except Exception:
             log.exception("jobs that ended long ago, or old logs, could not be deleted")
         await asyncio.sleep(_PURGE_INTERVAL)
 
     def _purge_completions(self) -> int:
-        config = self.config
-        most_bytes = None if config.keep_gib is None else int(config.keep_gib * 2**30)
-        return self.ledger.purge(keep=self.jobs.open.completions(), days=config.keep_days, most_bytes=most_bytes)
+        config, keep = self.config, self.jobs.open.completions()
+        return self.ledger.purge(keep=keep, days=config.keep_days, most_bytes=_bytes(config.keep_gib))
+
+    def _shed_traces(self) -> int:
+        if (most_bytes := _bytes(self.config.keep_traces_gib)) is None:
+            return 0
+        named = self.ledger.read(sorted(self.jobs.open.completions())).values()
+        return self.runs.shed(most_bytes, keep={row.rollout for row in named if row.rollout})
+
+
+def _bytes(gib: float | None) -> int | None:
+    return None if gib is None else int(gib * 2**30)
 
 
 def check_names(config: ServerConfig) -> None:

@@ -204,6 +204,19 @@ def test_jobs_that_ended_long_ago_are_deleted_and_their_metrics_stay(tmp_path: P
     assert len(list((tmp_path / "keys").iterdir())) == 2, "of the young job, and of what is being accepted"
 
 
+def test_jobs_that_ended_first_go_where_all_jobs_are_too_large(tmp_path: Path) -> None:
+    board = JobBoard(tmp_path)
+    waiting = board.accept("create", "p", spec=SPEC).id
+    first, second, third = (ended(board, days) for days in (3, 2, 1))
+    for job_id in (waiting, first, second, third):
+        (tmp_path / job_id / "tokens.json.gz").write_bytes(b"x" * 100_000)
+    assert board.prune(30, 500_000) == 0
+    assert board.prune(30, 350_000) == 1
+    assert board.ids() == [waiting, second, third]
+    assert board.prune(30, 0) == 2
+    assert board.ids() == [waiting], "an open job stays, however large it is"
+
+
 def test_what_a_killed_server_was_deleting_goes_with_the_next_jobs(tmp_path: Path) -> None:
     board = JobBoard(tmp_path)
     job_id = ended(board, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -142,6 +143,35 @@ def test_runs_are_kept_as_long_as_rollouts(book: RunBook) -> None:
             for name in ("run_traces", "run_texts", "run_versions")
         ]
     assert left == [0, 0, 0]
+
+
+def test_traces_go_by_size_the_oldest_first_and_their_runs_stay(book: RunBook) -> None:
+    for name in "abcd":
+        book.trace(name, trace(id=f"tr-{name}"))
+    with book.books.reading() as db:
+        (size,) = db.execute("SELECT sum(length(record)) FROM run_traces").fetchone()
+    assert book.shed(size) == 0
+    assert book.shed(size // 2, keep={"a"}) == 2
+    assert [book.traced(name) is not None for name in "abcd"] == [True, False, False, True]
+    assert [the_run(book, name).traced for name in "abcd"] == [True, False, False, True]
+    assert book.shed(0, keep={"a"}) == 1
+    assert book.shed(0) == 1
+    assert book.traced("a") is None
+
+
+def test_the_revision_of_the_list_differs_after_each_change(book: RunBook) -> None:
+    runs, seen = RunList(book), set[str]()
+    changes: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: book.trace("a", trace()),
+        lambda: book.trace("b", trace(id="tr-b")),
+        lambda: book.trace("a", trace(reward=1.0)),
+        lambda: book.erase(["b"]),
+    ]
+    for change in changes:
+        change()
+        seen.add(runs.revision())
+    assert len(seen) == len(changes)
 
 
 def test_half_a_surrogate_pair_harms_nothing(book: RunBook) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.servers.postgres import DATABASES, open_books
+from trainer_server.ledger import run_list
 from trainer_server.ledger.base import Recorded
 from trainer_server.ledger.run_book import RunBook
 from trainer_server.ledger.run_list import RunFilter, RunList
@@ -28,6 +29,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             "started": at,
             "reward": number % 3 / 2 if number % 2 else None,
             "evaluation": number % 5 == 0,
+            "node_rewards": {"planner": number / 40, "*": 0.0} if number % 2 else None,
             "error": "it broke" if number % 7 == 0 else None,
         }
         book.trace(name, RunTrace.model_validate(given))
@@ -97,3 +99,39 @@ def test_groups_and_figures(runs: RunList) -> None:
         ("agent", 3, 0),
         ("agent", 3, 1),
     ]
+
+
+def test_figures_of_a_scenario_are_of_its_runs_only(runs: RunList) -> None:
+    (of_one,) = runs.by_version("agent", evaluation=False, scenario="sc-3")
+    assert (of_one.version, of_one.runs) == (3, 8)
+    assert runs.by_version("agent", evaluation=False, scenario="sc-0") == []
+
+
+def test_rewards_of_nodes_by_version(runs: RunList) -> None:
+    first = [number for number in range(40) if number % 4 == 1 and number % 5]
+    outcomes = {(one.node, one.version): one for one in runs.by_node("agent")}
+    assert set(outcomes) == {("planner", 1), ("planner", 3), ("*", 1), ("*", 3)}
+    planner = outcomes["planner", 1]
+    assert (planner.runs, planner.mean) == (len(first), pytest.approx(sum(first) / 40 / len(first)))
+    assert {one.version for one in runs.by_node("agent", "sc-3")} == {3}
+    assert runs.by_node("critic") == []
+
+
+def test_scenarios_of_a_policy_are_listed_in_pages(runs: RunList, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runs.scenarios("agent") == ["sc-1", "sc-3"]  # runs of the others have no reward
+    monkeypatch.setattr(run_list, "MOST_SCENARIOS", 1)
+    assert (runs.scenarios("agent"), runs.scenarios("agent", "sc-1"), runs.scenarios("agent", "sc-3")) == (
+        ["sc-1"],
+        ["sc-3"],
+        [],
+    )
+
+
+def test_the_newest_outcomes_of_a_scenario_are_listed(runs: RunList, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_list, "MOST_OUTCOMES", 1)
+    assert [(one.version, one.evaluation) for one in runs.by_scenario("sc-3")] == [(3, 0)]
+
+
+def test_only_the_nodes_with_the_most_rewards_have_figures(runs: RunList, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_list, "MOST_NODES", 1)
+    assert {one.node for one in runs.by_node("agent")} == {"*"}

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.homes.ledger_rows import row
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.server import Server
-from trainer_server.wire import Home
+from trainer_server.wire import GroupRef, Home, RunTrace, StepRequest, TrajectoryRef
 
 
 def test_completions_go_by_age_and_by_the_size_of_the_ledger(tmp_path: Path, base_model: Path) -> None:
@@ -26,3 +26,18 @@ def test_completions_go_by_age_and_by_the_size_of_the_ledger(tmp_path: Path, bas
         server._purge_completions()
         assert sorted(server.ledger.read(list(ages))) == sorted(left), name
         server.ledger.close()
+
+
+def test_traces_of_runs_that_an_open_job_names_stay(tmp_path: Path, base_model: Path) -> None:
+    engine = "tests.support.servers.letters_engine:make"
+    server = Server(ServerConfig(Home(tmp_path), model=str(base_model), engine=engine, keep_traces_gib=0.0))
+    rows = [row(f"completion of {run}").model_copy(update={"rollout": run}) for run in ("named", "other")]
+    asyncio.run(server.ledger.add(*rows))
+    for run in ("named", "other"):
+        server.runs.trace(run, RunTrace.model_validate({"id": run, "scenario": {"id": "s"}, "started": 1.0}))
+    trajectory = TrajectoryRef(id="named", reward=1.0, completions=["completion of named"])
+    request = StepRequest(groups=[GroupRef(scenario_id="s", trajectories=[trajectory])])
+    server.jobs.open.add(server.jobs.board.accept("step", "agent", request=request))
+    assert server._shed_traces() == 1
+    assert [server.runs.traced(run) is not None for run in ("named", "other")] == [True, False]
+    server.ledger.close()

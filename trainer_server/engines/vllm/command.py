@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,9 +17,15 @@ from trainer_server.process.environment import inherited
 from trainer_server.process.hardware import cpu_dtype
 from trainer_server.wire import ConfigError, EngineError, Home
 from trainer_server.wire.policies import TARGETS
+from trainer_server.wire.watching import tracing
+
+log = logging.getLogger("trainer_server")
 
 NO_DOMAIN = "none.invalid"
 """A domain that does not exist. To vLLM an empty list of domains means all of them."""
+TRACED_AS = "art-langgraph-engine"
+"""`service.name` of vLLM's spans."""
+_EXPORTER = "lib/python*/site-packages/opentelemetry/exporter/otlp/proto/http"
 IN_ENGINE = ("--distributed-executor-backend", "vllm.v1.executor.uniproc_executor.UniProcExecutor")
 """The model is computed in the process of vLLM's engine. On CPUs vLLM takes a process of its own, so that its threads
 can be bound to the cores of one memory node. A few cores are all in the same one, and the further process takes as long
@@ -39,6 +46,7 @@ def command(
     media_domains: Sequence[str] = (),
     parsers: Parsers | None = None,
     fetches: bool = False,
+    traces: str | None = None,
 ) -> list[str]:
     """The command line that starts vLLM.
 
@@ -55,6 +63,7 @@ def command(
         media_domains: Domains from which vLLM may fetch images and other media; empty: it fetches nothing.
         parsers: Parsers of tool calls and thoughts; None: no parser.
         fetches: Whether vLLM fetches adapters from the trainer server; see `fetching`.
+        traces: Where vLLM sends its spans; None: to none. See `traces_endpoint`.
 
     Raises:
         EngineError: vLLM is not installed.
@@ -80,6 +89,7 @@ def command(
         *(() if argument(extra, "--max-model-len") else ("--max-model-len", "auto")),
         *(("--trust-remote-code",) if base.trust_remote_code else ()),
         *(parsers.flags if parsers else ()),
+        *(("--otlp-traces-endpoint", traces) if traces else ()),
         *extra,
     ]
 
@@ -136,6 +146,40 @@ def fetching(url: str, cache: Path) -> dict[str, str]:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"--adapters-from {url}: it must look like https://art.example.com:8400")
     return {"ART_ADAPTERS_FROM": url, "ART_ADAPTERS": str(cache / "adapters")}
+
+
+def traces_endpoint(cache: Path, variables: Mapping[str, str] = os.environ) -> str | None:
+    """The address to which vLLM sends its spans: that of the server, so that they are in the traces of requests.
+
+    Args:
+        cache: Directory that has vLLM's environment.
+        variables: Of the server's environment.
+
+    Returns:
+        None: traces are off, no variable names a collector, or vLLM's environment has no exporter, which is logged.
+
+    Raises:
+        EngineError: vLLM is not installed.
+        ConfigError: ART_OTEL is neither 0 nor 1.
+    """
+    whole = variables.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").rstrip("/")
+    endpoint = variables.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or (f"{whole}/v1/traces" if whole else None)
+    if endpoint is None or not tracing.wanted(variables):
+        return None
+    python = engine_python(cache)
+    if not any(python.parents[1].glob(_EXPORTER)):
+        log.warning(
+            "vLLM sends no spans: run `%s -m pip install opentelemetry-sdk opentelemetry-exporter-otlp`", python
+        )
+        return None
+    return endpoint
+
+
+def traces_environment(endpoint: str | None) -> dict[str, str]:
+    """Environment variables of a vLLM that sends spans. endpoint: as `traces_endpoint` returns it."""
+    if endpoint is None:
+        return {}
+    return {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf", "OTEL_SERVICE_NAME": TRACED_AS}
 
 
 def small_machine() -> bool:

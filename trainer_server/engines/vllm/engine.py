@@ -18,7 +18,13 @@ from trainer_server.engines.base import AdapterRefused, EngineLost, EngineSettin
 from trainer_server.engines.model_files import ModelFiles
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm import harmony
-from trainer_server.engines.vllm.command import child_environment, command, environment
+from trainer_server.engines.vllm.command import (
+    child_environment,
+    command,
+    environment,
+    traces_endpoint,
+    traces_environment,
+)
 from trainer_server.engines.vllm.dialect import AdapterDelayed, Health, VLLMClient
 from trainer_server.engines.vllm.last_words import cause
 from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, Parsers, parsers_of
@@ -189,6 +195,7 @@ class VLLMEngine:
             reasoning=settings.reasoning_parser,
             args=settings.args,
         )
+        traces = traces_endpoint(settings.home.cache)
         line = command(
             base,
             settings.home,
@@ -200,8 +207,10 @@ class VLLMEngine:
             sleeps=sleeps,
             media_domains=settings.media_domains,
             parsers=parsers,
+            traces=traces,
         )
         own = environment(base, key, kv_cache_gib=settings.kv_cache_gib, gpus=gpus, sleeps=sleeps)
+        own |= traces_environment(traces)
         child = Child(name, line, settings.home.logs, {**child_environment(settings.env), **own})
         client = _client(f"unix:{socket}", key, settings)
         return cls(client, base, child=child, socket=socket, shares=sleeps, parsers=parsers)

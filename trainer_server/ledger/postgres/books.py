@@ -85,9 +85,17 @@ ALTER TABLE run_texts ALTER COLUMN text SET STATISTICS 0, ALTER COLUMN words SET
 ALTER TABLE run_traces ALTER COLUMN record SET STATISTICS 0;
 """
 """Without statistics, the planner's catalogue has no texts of runs, which `overwrite` could not delete."""
+_OUTCOMES = """
+CREATE TABLE run_nodes (
+    run BIGINT NOT NULL, node TEXT COLLATE "C" NOT NULL, reward DOUBLE PRECISION NOT NULL, PRIMARY KEY (run, node)
+);
+DROP INDEX runs_evaluation;
+CREATE INDEX runs_outcomes ON runs (policy, evaluation, version, scenario, reward) WHERE reward IS NOT NULL;
+"""
+"""Rewards by node, and an index that has all that curves are made of."""
 _WRITING = 0x6172_7402
 """Key of the advisory lock that a server holds while it writes."""
-_WITH_TEXTS = "rollouts, rewards, policies, runs, run_texts, run_versions, run_traces, run_steps, draws"
+_WITH_TEXTS = "rollouts, rewards, policies, runs, run_texts, run_versions, run_traces, run_steps, run_nodes, draws"
 
 
 class PostgresBooks:
@@ -105,7 +113,7 @@ class PostgresBooks:
     has_words = "number IN (SELECT rowid FROM run_texts WHERE words @@ CAST(? AS tsquery))"
 
     def __init__(self, url: str) -> None:
-        self._database = Database(url, "rollouts", [_FIRST])
+        self._database = Database(url, "rollouts", [_FIRST, _OUTCOMES])
 
     def words(self, wanted: Sequence[tuple[str, bool]]) -> str:
         return " & ".join(f"'{word}'{':*' if begins else ''}" for word, begins in wanted)

@@ -62,6 +62,7 @@ _BOOKS = (
     _Table("run_versions", ("run", "policy", "version"), ""),
     _Table("run_traces", ("run", "record"), "run"),
     _Table("run_steps", ("run", "job", "policy", "reference", "reward"), ""),
+    _Table("run_nodes", ("run", "node", "reward"), ""),
     _Table("run_minutes", ("minute", "policy", "completions", "tokens", "failed"), ""),
     _Table("run_sources", ("source", "place")),
     _Table("draws", ("policy", "rollout", "trial", "version", "taken", "time")),

@@ -83,7 +83,16 @@ CREATE INDEX IF NOT EXISTS draws_time ON draws (time);
 """For retention."""
 _ERASED = "CREATE TABLE IF NOT EXISTS erased (rollout TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;"
 """Ids of rollouts that a user deleted: what a client tells of them afterwards is refused."""
-SCHEMA = DatabaseSchema(script(_FIRST), script(_BY_AGE), script(_ERASED))
+_OUTCOMES = """
+CREATE TABLE IF NOT EXISTS run_nodes (
+    run INTEGER NOT NULL, node TEXT NOT NULL, reward REAL NOT NULL, PRIMARY KEY (run, node)
+) STRICT, WITHOUT ROWID;
+DROP INDEX IF EXISTS runs_evaluation;
+CREATE INDEX IF NOT EXISTS runs_outcomes ON runs (policy, evaluation, version, scenario, reward)
+    WHERE reward IS NOT NULL;
+"""
+"""Rewards by node, and an index that has all that curves are made of."""
+SCHEMA = DatabaseSchema(script(_FIRST), script(_BY_AGE), script(_ERASED), script(_OUTCOMES))
 
 
 class SQLiteBooks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import math
 import resource
@@ -16,7 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from trainer_server.gateway.errors import stopping
+from trainer_server.gateway.errors import APIError, stopping
 
 log = logging.getLogger("trainer_server")
 
@@ -32,8 +33,12 @@ _MOST_FILES = 2**16
 """Open files that are planned with, however many the process may have."""
 _OWN_FILES = 128
 """Files for everything but connections: ledger, logs, pipes, the connections of threads to the ledger."""
-_SPARE = 32
-"""Connections beyond those of admitted chat requests: for other requests, and for refusals."""
+_SPARE = 16
+"""Connections beyond those of admitted chat requests: for other requests, and for answers 429."""
+_REFUSED = 16
+"""Connections that have been refused, and whose clients have not closed them yet."""
+_FAREWELL = 2.0
+"""Seconds that the client of a refused connection has to take the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class Limits:
         """
         files = _MOST_FILES if files == resource.RLIM_INFINITY else max(min(files, _MOST_FILES), 256)
         running = files // 16
-        connections = files - _OWN_FILES - running
+        connections = files - _OWN_FILES - _REFUSED - running
         return cls(connections=connections, running=running, waiting=connections - _SPARE - running)
 
     @classmethod
@@ -82,13 +87,29 @@ def raise_file_limit() -> None:
         )
 
 
+def _refusal() -> bytes:
+    """The answer to a connection that is one too many."""
+    message = "the server has as many connections as it can have: ask again later, or from fewer clients at once"
+    error = APIError(503, message, code="too_many_connections", retry_after=5)
+    body = json.dumps(error.body()).encode()
+    head = (
+        f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: {error.retry_after}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+_REFUSAL = _refusal()
+
+
 def patient_protocol(most: int) -> type[asyncio.Protocol]:
     """uvicorn's HTTP protocol with bounds for clients that connect and say nothing.
 
     uvicorn by itself waits for ever for the headers of a request. The protocol closes a connection that has no request
     under way for HEADER_TIMEOUT seconds, or for KEEP_ALIVE after the answer to a whole request, if its client takes
     nothing of an earlier answer meanwhile. When there are too many connections, it closes the one that has been without
-    a request, or has taken nothing of its answer, for longest; if there is none, the new one.
+    a request, or has taken nothing of its answer, for longest; if there is none, the new one. It answers 503 to that
+    one, whatever it asks, unless an answer is on its way.
 
     Args:
         most: Connections at once.
@@ -96,6 +117,8 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
     idle: dict[Any, float] = {}
     """Connections without a request under way, and those whose client does not take its answer, the longest one first:
     since when."""
+    refused: dict[Any, None] = {}
+    """Connections that were answered 503 and are not closed yet, the first one first."""
     warned = -60.0
 
     class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -109,15 +132,16 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             super().connection_made(transport)
-            if len(self.connections) > most:
+            if len(self.connections) - len(refused) > most:
                 self._say_full()
                 first = next(iter(idle), self)
                 one_too_many = first if time.monotonic() - idle.get(first, math.inf) > _YOUNG else self
-                one_too_many.transport.abort()
-                one_too_many._look()
+                one_too_many._refuse()
             self._look()
 
         def data_received(self, data: bytes) -> None:
+            if self in refused:  # a socket that is closed while something is unread takes the answer back
+                return
             if self._answered:  # the next request has begun
                 self._answered = False
                 self._stop_timer()
@@ -141,10 +165,17 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
 
         def connection_lost(self, error: Exception | None) -> None:
             self._busy()
+            refused.pop(self, None)
             super().connection_lost(error)
 
+        @property
+        def _asks_nothing(self) -> bool:
+            return self.cycle is None or bool(self.cycle.response_complete)
+
         def _look(self) -> None:
-            asks_nothing = self.cycle is None or self.cycle.response_complete
+            asks_nothing = self._asks_nothing
+            if self in refused:
+                return
             if self.transport.is_closing() or not (asks_nothing or self._full):
                 self._busy()
                 return
@@ -163,6 +194,23 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
             else:  # an answer on its way to a slow client
                 self._unsent = unsent
                 self._timer = self.loop.call_later(HEADER_TIMEOUT, self._run_out)
+
+        def _refuse(self) -> None:
+            """Answers 503, and closes the connection when its client has, or soon. What the client sends is dropped."""
+            self._busy()
+            if not self._asks_nothing or self.transport.get_write_buffer_size():
+                self.transport.abort()
+                return
+            open_ones = [one for one in refused if not one.transport.is_closing()]
+            if len(open_ones) >= _REFUSED:
+                open_ones[0].transport.abort()
+            refused[self] = None
+            self.transport.write(_REFUSAL)
+            self._timer = self.loop.call_later(_FAREWELL, self.transport.abort)
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            else:  # TLS
+                self.transport.close()
 
         def _busy(self) -> None:
             idle.pop(self, None)

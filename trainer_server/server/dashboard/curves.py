@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
-from trainer_server.ledger.run_list import Outcome
+from trainer_server.ledger.run_list import NodeOutcome, Outcome
 from trainer_server.wire import Version
 from trainer_server.wire.watching.intervals import wilson
-from trainer_server.wire.watching.status import HELD_OUT, REWARD, SUCCESS
+from trainer_server.wire.watching.status import HELD_OUT, NODE, REWARD, SUCCESS
 
 _NUMBERS = (int, float)
 
 
 def curves(
-    versions: Sequence[Version], training: Sequence[Outcome], held_out: Sequence[Outcome]
+    versions: Sequence[Version],
+    training: Sequence[Outcome],
+    held_out: Sequence[Outcome],
+    nodes: Sequence[NodeOutcome] = (),
 ) -> dict[str, dict[str, Any]]:
     """Curves by name. Each has `x` (versions), `y`, and where it is known an interval: `low` and `high`.
 
@@ -23,6 +27,7 @@ def curves(
         versions: Of the policy, oldest first.
         training: What its training runs came to, by version.
         held_out: What its evaluations came to, by version.
+        nodes: What the rewards of its nodes came to, by node and version.
     """
     found: dict[str, dict[str, Any]] = {}
     if held_out:
@@ -42,6 +47,12 @@ def curves(
             "y": [one.successes / one.runs for one in training],
             "runs": [one.runs for one in training],
         }
+    for node, outcomes in groupby(nodes, key=lambda outcome: outcome.node):
+        curve = found[NODE + node] = {"x": [], "y": [], "runs": []}
+        for outcome in outcomes:
+            curve["x"].append(outcome.version)
+            curve["y"].append(outcome.mean)
+            curve["runs"].append(outcome.runs)
     scored = [version for version in versions if version.score is not None]
     if scored:
         found["score"] = {"x": [version.version for version in scored], "y": [version.score for version in scored]}

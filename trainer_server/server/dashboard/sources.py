@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
-from trainer_server.ledger.run_list import RunList
+from trainer_server.ledger.run_list import Outcome, RunList
 from trainer_server.server.dashboard.curves import curves
 from trainer_server.server.dashboard.follow import Follower
 from trainer_server.server.dashboard.texts import TokenTexts
@@ -20,6 +21,14 @@ T = TypeVar("T")
 
 _PATIENCE = 0.05
 """Seconds that a page waits for the list of runs to be brought up to date."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the runs of a policy came to, by version."""
+
+    training: Sequence[Outcome]
+    held_out: Sequence[Outcome]
 
 
 class Sources:
@@ -55,15 +64,35 @@ class Sources:
         store = self.server.store
         return [one for number in store.versions(policy) if (one := store.version(policy, number)) is not None]
 
-    def curves(self, policy: str) -> dict[str, dict[str, Any]]:
+    def figures(self, policy: str) -> Figures:
+        """What the runs of a policy came to. They are added up again when a run was added, changed or deleted since.
+        Blocks."""
+
+        def added_up() -> Figures:
+            training, held_out = (self.runs.by_version(policy, evaluation=kind) for kind in (False, True))
+            return Figures(training, held_out)
+
+        return self.unless_changed(f"figures of {policy}", self.runs.revision(), added_up)
+
+    def curves(self, policy: str, scenario: str = "") -> dict[str, dict[str, Any]]:
         """The learning curves of a policy by name; see `curves`. Blocks.
+
+        Args:
+            policy: Its name.
+            scenario: Only what runs of this one came to; empty: of all, and the metrics of steps.
 
         Raises:
             NotFound: There is no such policy.
         """
         get_policy(self.server, policy)
-        training, held_out = (self.runs.by_version(policy, evaluation=kind) for kind in (False, True))
-        return curves(self.versions(policy), training, held_out)
+        if not scenario:
+            figures, revision = self.figures(policy), self.runs.revision()
+            nodes = self.unless_changed(f"nodes of {policy}", revision, lambda: self.runs.by_node(policy))
+            return curves(self.versions(policy), figures.training, figures.held_out, nodes)
+        training, held_out = (
+            self.runs.by_version(policy, evaluation=kind, scenario=scenario) for kind in (False, True)
+        )
+        return curves([], training, held_out, self.runs.by_node(policy, scenario))
 
     async def look(self) -> None:
         """Brings the list of runs up to date, as far as that takes a moment only."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer_server.engines.base import Engine
@@ -98,13 +98,12 @@ def _last_steps(sources: Sources) -> dict[str, Job]:
 
 
 def _policy(sources: Sources, known: Policy, last_step: Job | None) -> PolicyStatus:
-    def outcomes() -> tuple[list[Outcome], list[Outcome], list[Outcome]]:
-        training = sources.runs.by_version(known.name, evaluation=False)
-        recent = sorted(one.version for one in training)[-RECENT:]
-        groups = sources.runs.groups(known.name, recent) if recent else []
-        return training, sources.runs.by_version(known.name, evaluation=True), groups
+    figures = sources.figures(known.name)
 
-    training, held_out, groups = sources.unless_changed(f"outcomes of {known.name}", sources.runs.revision(), outcomes)
+    def recent_groups() -> list[Outcome]:
+        return sources.runs.groups(known.name, sorted(one.version for one in figures.training)[-RECENT:])
+
+    groups = sources.unless_changed(f"groups of {known.name}", sources.runs.revision(), recent_groups)
     newest = sources.server.store.version(known.name, known.latest)
     return PolicyStatus(
         name=known.name,
@@ -112,8 +111,8 @@ def _policy(sources: Sources, known: Policy, last_step: Job | None) -> PolicySta
         promoted=known.promoted,
         candidate=known.candidate.version if known.candidate else None,
         share=known.candidate.share if known.candidate else None,
-        held_out=_outcome(held_out),
-        training=_outcome(training),
+        held_out=_outcome(figures.held_out),
+        training=_outcome(figures.training),
         score=newest.score if newest else None,
         groups=len(groups),
         dead_groups=sum(one.is_dead for one in groups),
@@ -121,7 +120,7 @@ def _policy(sources: Sources, known: Policy, last_step: Job | None) -> PolicySta
     )
 
 
-def _outcome(outcomes: list[Outcome]) -> RunsOutcome | None:
+def _outcome(outcomes: Sequence[Outcome]) -> RunsOutcome | None:
     """Of the newest version."""
     if not outcomes:
         return None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from trainer_server.engines.slots import NoFreeSlot
 from trainer_server.gateway.errors import APIError
@@ -85,11 +86,13 @@ async def show_policy(policy: PolicyDep) -> Policy:
 
 
 @router.get("/{name}/curves", response_model_exclude_none=True)
-async def show_curves(name: str, sources: SourcesDep) -> dict[str, Curve]:
-    """The learning curves of a policy, by version: held-out success, rewards of its runs, and each metric of its
-    steps."""
+async def show_curves(
+    name: str, sources: SourcesDep, scenario: Annotated[str, Query(max_length=200)] = ""
+) -> dict[str, Curve]:
+    """The learning curves of a policy, by version: held-out success, rewards of its runs and of its nodes, and each
+    metric of its steps. With `scenario`: those of the runs of one scenario."""
     await sources.look()
-    found = await asyncio.to_thread(sources.curves, name)
+    found = await asyncio.to_thread(sources.curves, name, scenario)
     return {curve: Curve.model_validate(values) for curve, values in found.items()}
 
 

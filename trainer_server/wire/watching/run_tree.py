@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trainer_server.wire import Completion, CompletionStatus, RunTrace
 from trainer_server.wire.rollouts import TraceCall, TraceNode, TraceTool
@@ -99,6 +99,35 @@ def calls(items: Sequence[Item]) -> Iterator[tuple[str, CallItem]]:
                 yield path, item
 
     return walk(items, "")
+
+
+def first_items(items: Sequence[Item], most: int) -> tuple[list[Item], int]:
+    """The beginning of a tree.
+
+    Args:
+        items: At its root.
+        most: Items on all levels together.
+
+    Returns:
+        The first items, in the order of the tree, and how many were left out.
+    """
+    left = most
+
+    def cut(inside: Sequence[Item]) -> list[Item]:
+        nonlocal left
+        taken: list[Item] = []
+        for item in inside:
+            left -= 1
+            if isinstance(item, NodeItem):
+                above = left >= 0
+                below = cut(item.inside)
+                if above:
+                    taken.append(replace(item, inside=below))
+            elif left >= 0:
+                taken.append(item)
+        return taken
+
+    return cut(items), max(0, -left)
 
 
 def _nodes(trace: RunTrace | None) -> dict[str | None, NodeItem]:

@@ -175,7 +175,8 @@ class ServerStatus(BaseModel):
 
 class Curve(BaseModel):
     """A figure of a policy by version. `GET /api/policies/{name}/curves` answers curves by name: `held-out success`,
-    `reward of runs`, `success of runs`, `score`, and each metric of the steps."""
+    `reward of runs`, `success of runs`, `reward of node NODE` where a reward function returned `NodeRewards`, `score`,
+    and each metric of the steps. With `?scenario=ID`: those of the runs of one scenario only."""
 
     x: list[int]
     """Versions."""
@@ -189,3 +190,5 @@ class Curve(BaseModel):
 
 HELD_OUT, REWARD, SUCCESS = "held-out success", "reward of runs", "success of runs"
 """Names of the curves that come from runs."""
+NODE = "reward of node "
+"""The name of a curve of a node begins so."""

@@ -105,6 +105,7 @@ async def test_a_training_step_is_one_trace(
     assert len(engines) == 2
     above = ["training step 1", "invoke_agent forecast", "chat traced", CHAT, "chat traced"]
     assert [collector.above(span) for span in engines] == [above] * 2
+    assert traced.engine["traceparent"].split("-")[1:3] in [[span.trace, span.id] for span in engines]
     client_call, gateway_call = collector.named("chat traced")[0], collector.named("chat traced")[1]
     asked = [span for span in collector.named("chat traced") if span.kind == 3]
     assert len(asked) == 2

@@ -15,7 +15,14 @@ from typer.testing import CliRunner
 from art_langgraph.cli.main import build
 from tests.support.homes.model_directories import installed_vllm, model_directory
 from trainer_server.engines.served_model import ServedModel
-from trainer_server.engines.vllm.command import IN_ENGINE, child_environment, command, environment
+from trainer_server.engines.vllm.command import (
+    IN_ENGINE,
+    child_environment,
+    command,
+    environment,
+    traces_endpoint,
+    traces_environment,
+)
 from trainer_server.engines.vllm.install import directory, engine_python, status
 from trainer_server.wire import EngineError, Home
 from trainer_server.wire.policies import TARGETS
@@ -49,6 +56,25 @@ def test_the_prefix_cache_has_small_blocks_on_cpus(tmp_path: Path, cache: Path) 
     assert "--block-size" not in line(tmp_path, cpu=False)
     own = line(tmp_path, extra=("--block-size", "64"))
     assert own[-2:] == ["--block-size", "64"], "the last one counts"
+
+
+def test_vllm_sends_its_spans_where_the_server_does(
+    tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = {"ART_OTEL": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/"}
+    assert traces_endpoint(cache, asked) is None
+    assert "bin/python -m pip install opentelemetry-sdk" in caplog.text
+    packages = directory(cache) / "lib" / "python3.11" / "site-packages"
+    (packages / "opentelemetry" / "exporter" / "otlp" / "proto" / "http").mkdir(parents=True)
+    assert traces_endpoint(cache, asked) == "http://collector:4318/v1/traces"
+    assert traces_endpoint(cache, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://own/v1/t"}) == "http://own/v1/t"
+    assert traces_endpoint(cache, {**asked, "ART_OTEL": "0"}) is None
+    assert traces_endpoint(cache, {"ART_OTEL": "1"}) is None
+    words = line(tmp_path, traces="http://collector:4318/v1/traces")
+    assert words[words.index("--otlp-traces-endpoint") + 1] == "http://collector:4318/v1/traces"
+    assert "--otlp-traces-endpoint" not in line(tmp_path)
+    assert traces_environment(None) == {}
+    assert traces_environment("http://own")["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] == "http/protobuf"
 
 
 def test_a_small_machine_computes_the_model_in_the_engine_s_process(

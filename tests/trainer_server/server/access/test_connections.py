@@ -216,11 +216,47 @@ async def test_requests_under_way_are_not_closed_for_new_connections(monkeypatch
     monkeypatch.setattr(connections, "_YOUNG", 0.0)
     async with served(most=2) as (server, port), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
         async with http.stream("GET", "/drip") as first, http.stream("GET", "/drip") as second:
-            with pytest.raises(httpx.TransportError):
-                await http.get("/")
-            for answer in (first, second):
-                assert await anext(answer.aiter_lines()) == "data: {}"
+            answer = await http.get("/")
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+            assert answer.json()["error"]["code"] == "too_many_connections"
+            for begun in (first, second):
+                assert await anext(begun.aiter_lines()) == "data: {}"
         await until(lambda: not server.server_state.connections)
+
+
+async def test_each_of_many_connections_gets_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are refused too, whose requests nobody reads."""
+    monkeypatch.setattr(connections, "_REFUSED", 100)
+    monkeypatch.setattr(connections, "_FAREWELL", PATIENCE)
+    asked = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100000
+
+    async def ask(port: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(asked)
+        answer = await reader.read()
+        writer.close()
+        return answer.partition(b"\r\n")[0]
+
+    async with served(most=3) as (_, port):
+        lines = await asyncio.gather(*(ask(port) for _ in range(60)))
+    assert {line.split()[1] for line in lines} == {b"200", b"503"}
+
+
+async def test_refused_connections_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_FAREWELL", 600.0)
+    monkeypatch.setattr(connections, "_REFUSED", 2)
+    async with (
+        served(most=1) as (server, port),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+        http.stream("GET", "/drip"),
+    ):
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
+        for reader, _ in silent[-2:]:
+            assert (await reader.readuntil(b"}}")).startswith(b"HTTP/1.1 503")
+        await until(lambda: len(server.server_state.connections) == 3)
+        for _, writer in silent:
+            writer.close()
+        await until(lambda: len(server.server_state.connections) == 1)
 
 
 async def test_what_the_servers_end_cuts_off_is_told_so() -> None:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
+from tests.support.patience import until
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
@@ -62,6 +63,7 @@ def run(server: TrainerServer) -> str:
                 {"id": None, "model": "gpt<x>", "message": {"content": HOSTILE}, "started": 9.0},
             ],
             "tool_calls": [{"tool": "write<t>", "server": "shop", "result": HOSTILE, "attempt": "2", "started": 8.5}],
+            "node_rewards": {"model<b>": 0.25},
             "metadata": {"world": {"changes": [{"where": "<w>", "what": "content", "before": None, "after": "sunny"}]}},
         }
         assert http.put("/api/rollouts/viewed/trace", json=trace).status_code == 204
@@ -122,6 +124,8 @@ def test_hostile_text_is_escaped_everywhere(browser: httpx.Client, run: str) -> 
         "/ui/runs?q=viewed",
         "/ui/diff?a=viewed&b=viewed",
         "/ui/groups?scenario=sc%3Ci%3E&policy=agent&version=0",
+        "/ui/scenarios?id=sc%3Ci%3E",
+        "/ui/policies/agent?scenario=sc%3Ci%3E",
         "/ui/runs?q=%3Cscript%3E",
     ):
         text = browser.get(path).text
@@ -155,11 +159,20 @@ def test_a_run_shows_its_tree_its_judge_and_its_world(browser: httpx.Client, run
     assert "no step was sent it until now" in part_only
 
 
-def test_a_run_that_no_client_told_of_shows_what_the_ledger_has(server: TrainerServer, browser: httpx.Client) -> None:
+def test_a_group_shows_the_trees_of_its_runs(browser: httpx.Client, run: str) -> None:
+    text = browser.get("/ui/groups?scenario=sc%3Ci%3E&policy=agent&version=0").text
+    for part in ("attempt 1 of 2", "attempt 2 of 2", "of shop", f'hx-get="/ui/completions/{run}"'):
+        assert part in text, part
+    assert "<details open>" not in text
+
+
+async def test_a_run_that_no_client_told_of_shows_what_the_ledger_has(
+    server: TrainerServer, browser: httpx.Client
+) -> None:
     with server.http() as http:
         body = {"model": "agent", "messages": [{"role": "user", "content": "say plain"}], "max_tokens": 20}
         http.post("/rollouts/untold/v1/chat/completions", json=body)
-    assert "/ui/runs/untold" in browser.get("/ui/runs", params={"q": "say plain"}).text
+    await until(lambda: "/ui/runs/untold" in browser.get("/ui/runs", params={"q": "say plain"}).text)
     text = browser.get("/ui/runs/untold").text
     assert "No client told what the graph did" in text
     assert "It has no reward, and no step was sent it." in text
@@ -212,6 +225,20 @@ def test_a_policy_has_curves_versions_and_what_to_do_with_them(browser: httpx.Cl
     export = browser.get("/api/policies/agent/versions/0/export", params={"format": "peft"})
     assert (export.status_code, export.headers["Content-Type"]) == (200, "application/x-tar")
     assert set(browser.get("/ui/throughput.json").json()) == {"x", "completions", "tokens", "failed"}
+
+
+def test_curves_of_a_scenario_and_of_its_nodes(browser: httpx.Client, run: str) -> None:
+    found = browser.get("/api/policies/agent/curves", params={"scenario": "sc<i>"}).json()
+    assert set(found) == {"reward of runs", "success of runs", "reward of node model<b>"}
+    assert all(curve["x"] == [0] for curve in found.values())
+    assert found["reward of node model<b>"]["y"] == [0.25]
+    assert browser.get("/api/policies/agent/curves", params={"scenario": "unknown"}).json() == {}
+    for path in ("/ui/scenarios?id=sc%3Ci%3E", "/ui/policies/agent?scenario=sc%3Ci%3E"):
+        text = browser.get(path).text
+        assert 'data-curves="/api/policies/agent/curves?scenario=sc%3Ci%3E"' in text, path
+        assert "<option>reward of node model&lt;b&gt;</option>" in text, path
+    assert 'href="/ui/policies/agent?scenario=sc%3Ci%3E"' in browser.get("/ui/policies/agent").text
+    assert "No run of this scenario" in browser.get("/ui/policies/agent?scenario=unknown").text
 
 
 def test_changes_are_sent_while_a_page_is_open(server: TrainerServer, browser: httpx.Client) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from testbed.environments import environment
+from tests.support.fuzz_counts import DRAWN, of_schemathesis
 from tests.support.fuzzing import CHANCE, FACTOR, no_traceback
 from tests.support.homes.jobs import groups
 from tests.support.patience import PATIENCE
@@ -71,7 +72,13 @@ def config(server: TrainerServer, *, known: bool) -> str:
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["of what is there", "of any name"])
-def test_no_request_makes_a_route_fail(server: TrainerServer, tmp_path: Path, known: bool) -> None:
+def test_no_request_makes_a_route_fail(
+    server: TrainerServer,
+    tmp_path: Path,
+    known: bool,
+    record_property: pytest.RecordProperty,
+    request: pytest.FixtureRequest,
+) -> None:
     program = environment("schemathesis", "schemathesis>=4.32,<5") / "schemathesis"
     (tmp_path / "schemathesis.toml").write_text(config(server, known=known))
     line = [program, "--config-file", tmp_path / "schemathesis.toml", "run", f"{server.url}/openapi.json"]
@@ -80,5 +87,7 @@ def test_no_request_makes_a_route_fail(server: TrainerServer, tmp_path: Path, kn
     with no_traceback():
         done = subprocess.run([*map(str, line)], cwd=tmp_path, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    if CHANCE:
+        record_property(DRAWN, (request.node.location[0], of_schemathesis(done.stdout)))
     with server.http() as http:
         assert http.get("/ready").status_code == 200

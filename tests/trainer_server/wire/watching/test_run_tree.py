@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.homes.ledger_rows import row
 from trainer_server.wire import RunTrace
-from trainer_server.wire.watching.run_tree import CallItem, Item, NodeItem, calls, tree
+from trainer_server.wire.watching.run_tree import CallItem, Item, NodeItem, calls, first_items, tree
 
 
 def trace(nodes: list[dict[str, Any]], **more: Any) -> RunTrace:
@@ -72,6 +72,14 @@ def test_a_circle_or_an_endless_depth_is_shown_all_the_same() -> None:
     assert text.count("n") == 500
     depths = [text[:at].count("[") - text[:at].count("]") for at in range(len(text))]
     assert max(depths) <= 43
+
+
+def test_the_beginning_of_a_tree() -> None:
+    items = tree(trace([node("a", 1), node("b", 2, parent="a"), node("c", 3, parent="b"), node("d", 4)]), [])
+    assert first_items(items, 4) == (items, 0)
+    shown, left = first_items(items, 2)
+    assert (drawn(shown), left) == (drawn(tree(trace([node("a", 1), node("b", 2, parent="a")]), [])), 2)
+    assert first_items(items, 0) == ([], 4)
 
 
 def test_two_runs_of_a_node_with_one_id_are_both_there() -> None:

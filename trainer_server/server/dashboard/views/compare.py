@@ -12,17 +12,21 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from trainer_server.ledger.run_list import MOST_OUTCOMES
 from trainer_server.server.dashboard.facts import RunFacts, facts_of
 from trainer_server.server.dashboard.render import PageRoute, as_json, page
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
+from trainer_server.server.dashboard.trained import of_completion
 from trainer_server.wire import NotFound
-from trainer_server.wire.watching.run_tree import CallItem
+from trainer_server.wire.watching.run_tree import CallItem, first_items
 
 router = APIRouter(prefix="/ui", include_in_schema=False, route_class=PageRoute)
 
 _MOST_WORDS = 1500
 """Words of a text that are compared one by one; longer ones are compared by lines."""
 _MOST_TEXT = 60_000
+_MOST_ITEMS = 100
+"""Nodes and calls of a run that a group shows."""
 _Call = tuple[str, CallItem]
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
@@ -45,11 +49,10 @@ async def show_group(
 
 
 @router.get("/scenarios")
-async def show_scenario(request: Request, sources: SourcesDep, id: str) -> Response:
-    """A scenario across the versions that ran it."""
+async def show_scenario(request: Request, sources: SourcesDep, id: str, policy: str = "") -> Response:
+    """A scenario across the versions that ran it, with the curves of one policy."""
     await sources.look()
-    outcomes = await asyncio.to_thread(sources.runs.by_scenario, id)
-    return page(request, "scenario.html", scenario=id, outcomes=outcomes)
+    return page(request, "scenario.html", **await asyncio.to_thread(_scenario, sources, id, policy))
 
 
 @router.get("/diff")
@@ -71,7 +74,33 @@ def _group(sources: Sources, scenario: str, policy: str, version: int | None) ->
     facts = [facts_of(sources, row.id) for row in rows[:16]]
     rewards = [row.reward for row in rows if row.reward is not None and not row.evaluation]
     dead = len(rewards) > 1 and max(rewards) == min(rewards)
-    return {"scenario": scenario, "policy": policy, "version": version, "rows": rows, "facts": facts, "dead": dead}
+    return {
+        "scenario": scenario,
+        "policy": policy,
+        "version": version,
+        "rows": rows,
+        "facts": facts,
+        "trees": [first_items(one.items, _MOST_ITEMS) for one in facts],
+        "verdicts": {row.id: of_completion(row, one.steps)[2] for one in facts for row in one.completions},
+        "dead": dead,
+    }
+
+
+def _scenario(sources: Sources, scenario: str, policy: str) -> dict[str, Any]:
+    outcomes = sources.runs.by_scenario(scenario)
+    known = {one.name for one in sources.server.store.policies()}
+    policies = [name for name in dict.fromkeys(one.policy for one in outcomes) if name in known]
+    policy = policy if policy in policies else next(iter(policies), "")
+    curves = sorted(sources.curves(policy, scenario)) if policy else []
+    cut = len(outcomes) == MOST_OUTCOMES
+    return {
+        "scenario": scenario,
+        "outcomes": outcomes,
+        "policies": policies,
+        "policy": policy,
+        "curves": curves,
+        "cut": cut,
+    }
 
 
 def _difference(first: RunFacts, second: RunFacts) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import JSONResponse
 
-from trainer_server.ledger.run_list import Outcome
+from trainer_server.ledger.run_list import MOST_SCENARIOS, Outcome
 from trainer_server.server.dashboard.curves import flat
 from trainer_server.server.dashboard.now import engine_rows, running_jobs, throughput
 from trainer_server.server.dashboard.render import HEADERS, PageRoute, page
@@ -51,10 +51,17 @@ async def show_throughput(sources: SourcesDep) -> Response:
 
 
 @router.get("/ui/policies/{name}")
-async def policy(name: str, request: Request, sources: SourcesDep) -> Response:
-    """A policy: learning curves, versions, groups that teach nothing."""
+async def policy(
+    name: str,
+    request: Request,
+    sources: SourcesDep,
+    scenario: Annotated[str, Query(max_length=200)] = "",
+    after: Annotated[str, Query(max_length=200)] = "",
+) -> Response:
+    """A policy: learning curves, of all runs or of a scenario's; versions; groups that teach nothing; scenarios."""
     await sources.look()
-    return page(request, "policy.html", **await asyncio.to_thread(_policy, sources, name))
+    values = await asyncio.to_thread(_policy, sources, name, scenario.strip(), after)
+    return page(request, "policy.html", **values)
 
 
 @router.get("/ui/jobs")
@@ -89,21 +96,22 @@ def _now(sources: Sources) -> dict[str, Any]:
 def _policies(sources: Sources) -> list[dict[str, Any]]:
     found = []
     for known in sources.server.store.policies():
-        held_out = sources.runs.by_version(known.name, evaluation=True)
-        training = sources.runs.by_version(known.name, evaluation=False)
+        figures = sources.figures(known.name)
         newest = sources.server.store.version(known.name, known.latest)
-        last = held_out[-1] if held_out else None
-        found.append({"policy": known, "newest": newest, "held_out": last, "training": training[-1:]})
+        last = figures.held_out[-1] if figures.held_out else None
+        found.append({"policy": known, "newest": newest, "held_out": last, "training": figures.training[-1:]})
     return found
 
 
-def _policy(sources: Sources, name: str) -> dict[str, Any]:
+def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str, Any]:
     known = get_policy(sources.server, name)
     versions = sources.versions(name)
-    held_out = {one.version: one for one in sources.runs.by_version(name, evaluation=True)}
-    training = {one.version: one for one in sources.runs.by_version(name, evaluation=False)}
+    figures = sources.figures(name)
+    held_out = {one.version: one for one in figures.held_out}
+    training = {one.version: one for one in figures.training}
     recent = sorted(training)[-RECENT:]
     groups = sources.runs.groups(name, recent) if recent else []
+    scenarios = sources.runs.scenarios(name, after)
     return {
         "policy": known,
         "versions": [
@@ -120,7 +128,11 @@ def _policy(sources: Sources, name: str) -> dict[str, Any]:
         "dead": _dead(groups),
         "groups": len(groups),
         "recent": recent,
-        "curves": sorted(sources.curves(name)),
+        "curves": sorted(sources.curves(name, scenario)),
+        "scenario": scenario,
+        "scenarios": scenarios,
+        "after": after,
+        "more": len(scenarios) == MOST_SCENARIOS,
     }
 
 
