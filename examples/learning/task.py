@@ -30,17 +30,28 @@ class Recipe:
         warm_start: Settings of the supervised fine-tuning (SFT) on the demonstrations. None: no warm start.
         config: Settings of each training step.
         steps: Number of training steps.
+        falling: Whether the learning rate falls from step to step, along a line that ends at 0 after the last one.
         groups_per_step: Scenarios of a step.
         n: Runs of each scenario.
+        shuffle: Whether steps take the training scenarios in random order, and not in the order of the task.
+        dynamic_sampling: As that of `train`.
         steps_per_opponent: In self-play, the number of steps after which the newest version becomes the opponent.
     """
 
     warm_start: SFTConfig | None
     config: GRPOConfig
     steps: int
+    falling: bool = False
     groups_per_step: int = 6
     n: int = 8
+    shuffle: bool = True
+    dynamic_sampling: int = 0
     steps_per_opponent: int = 4
+
+    def config_of(self, step: int) -> GRPOConfig:
+        """Settings of a step. step: its number, from 1 to `steps`."""
+        left = 1 - (step - 1) / self.steps if self.falling else 1.0
+        return self.config.model_copy(update={"lr": self.config.lr * left})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

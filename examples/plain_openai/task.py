@@ -21,8 +21,9 @@ SHOWN = 36
 """Number of demonstrations."""
 RECIPE = Recipe(
     warm_start=IMITATION,
-    config=GRPOConfig(lr=6e-4),
-    steps=8,
+    config=GRPOConfig(lr=3e-4),
+    steps=12,
+    groups_per_step=8,
 )
 
 
