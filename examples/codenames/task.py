@@ -25,6 +25,7 @@ RECIPE = Recipe(
     warm_start=BRIEF_IMITATION,
     config=GRPOConfig(lr=3e-4),
     steps=24,
+    falling=True,
     groups_per_step=8,
 )
 

@@ -19,6 +19,7 @@ RECIPE = Recipe(
     warm_start=BRIEF_IMITATION,
     config=GRPOConfig(lr=3e-4),
     steps=10,
+    falling=True,
 )
 
 

@@ -20,6 +20,7 @@ RECIPE = Recipe(
     warm_start=BRIEF_IMITATION.model_copy(update={"per_device_train_batch_size": 8}),
     config=GRPOConfig(lr=3e-4),
     steps=8,
+    falling=True,
     n=6,
 )
 

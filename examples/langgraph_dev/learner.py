@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 from art_examples.langgraph_dev.app import langgraph_dev, train_from_store
-from art_examples.langgraph_dev.messages import demonstrations, grade, reward, scenarios, training
+from art_examples.langgraph_dev.messages import demonstrations, drawn, grade, reward, scenarios
 from art_examples.learning.learn import Learned
 from art_examples.learning.openai_server import litellm_server
 from art_examples.learning.runs import Run
@@ -23,8 +23,9 @@ from langgraph_sdk import get_client
 from art_langgraph import TrajectoryStore
 from trainer_server.wire import ConfigError
 
-STEPS, MESSAGES, TIMES, LR = 10, 8, 6, 3e-4
-"""Steps of a whole run; messages of a step; how many people write each of them; the learning rate."""
+STEPS, MESSAGES, TIMES, LR = 10, 12, 6, 2e-4
+"""Steps of a whole run; messages of a step, of all desks in turn; how many people write each of them; the learning rate
+of the first step, from which it falls to 0."""
 SHOWN, SHOTS = 40, 4
 """Messages of the warm start, and of the prompted baseline. Without them no answer is right, and nobody says so."""
 
@@ -39,10 +40,10 @@ async def from_feedback(run: Run) -> Learned:
     shown = demonstrations(SHOWN, run.seed)
     prompt = [message for one in shown[:SHOTS] for message in one.messages[1:]]
     for name in options.models:
-        with tempfile.TemporaryDirectory() as folder:
-            async with litellm_server(name) as address:
-                with langgraph_dev(Path(folder), {"MODEL": name, "OPENAI_BASE_URL": address}) as url:
-                    await _measure(url, name, run, learned, prompt)
+        async with litellm_server(name) as address:
+            other = {"MODEL": name, "OPENAI_BASE_URL": address, "OPENAI_API_KEY": "none"}
+            with tempfile.TemporaryDirectory() as home, langgraph_dev(Path(home), {"ART_HOME": home, **other}) as url:
+                await _measure(url, name, run, learned, prompt)
     with tempfile.TemporaryDirectory() as folder:
         art = {"ART_HOME": f"{folder}/home", "ART_BASE_URL": server.url, "ART_API_KEY": server.api_key}
         model = {"MODEL": run.policy, "OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": server.api_key}
@@ -56,13 +57,14 @@ async def from_feedback(run: Run) -> Learned:
             learned.seconds["warm_start"] = time.monotonic() - started
             await _measure(url, "warm", run, learned)
             started = time.monotonic()
-            for step in range(1, (options.steps or STEPS) + 1):
-                await used(url, rng.sample(training(), MESSAGES))
+            steps = options.steps or STEPS
+            for step in range(steps):
+                await used(url, drawn(MESSAGES, rng))
                 scores = await collected(url, TrajectoryStore(f"{folder}/home/trajectories.sqlite"))
                 learned.rewards.append(sum(scores) / len(scores))
-                trained = await asyncio.to_thread(train_from_store, run.policy, LR, art)
+                trained = await asyncio.to_thread(train_from_store, run.policy, LR * (1 - step / steps), art)
                 learned.skipped += trained is None
-                run.tell(f"step {step}: {scores.count(1.0)} of {len(scores)} answers were right")
+                run.tell(f"step {step + 1}: {scores.count(1.0)} of {len(scores)} answers were right")
             learned.seconds["training"] = time.monotonic() - started
             await _measure(url, "after", run, learned)
     return learned

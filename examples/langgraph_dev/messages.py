@@ -58,13 +58,13 @@ def demonstrations(count: int, seed: int) -> list[Conversation]:
         count: How many.
         seed: Chooses them.
     """
-    rng = random.Random(f"langgraph-dev-shown-{seed}")
-    by_desk = [rng.sample(_of(desk, training()), count) for desk in DESKS]
-    return [chat(SYSTEM, message, desk) for alike in zip(*by_desk, strict=True) for message, desk in alike][:count]
+    return [chat(SYSTEM, *shown) for shown in drawn(count, random.Random(f"langgraph-dev-shown-{seed}"))]
 
 
-def _of(desk: str, messages: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [message for message in messages if message[1] == desk]
+def drawn(count: int, rng: random.Random) -> list[tuple[str, str]]:
+    """Training messages and their desks, of all desks in turn, so that no desk is named more often than others."""
+    by_desk = [rng.sample([message for message in training() if message[1] == desk], count) for desk in DESKS]
+    return [message for alike in zip(*by_desk, strict=True) for message in alike][:count]
 
 
 def held_out() -> list[tuple[str, str]]:

@@ -27,6 +27,7 @@ RECIPE = Recipe(
     warm_start=IMITATION,
     config=GRPOConfig(lr=1.5e-4),
     steps=14,
+    falling=True,
     groups_per_step=10,
     dynamic_sampling=1,
 )
