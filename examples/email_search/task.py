@@ -13,7 +13,7 @@ from typing import Any
 
 from art_examples.email_search import mail_server
 from art_examples.email_search.agent import SYSTEM, build_graph
-from art_examples.email_search.emails import Question, make, questions, read, search, write
+from art_examples.email_search.emails import Question, grade, make, questions, read, search, write
 from art_examples.learning.task import IMITATION, Recipe, Task, called, solved, weighted_parts
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -55,6 +55,7 @@ async def email_search(seed: int = 0) -> AsyncIterator[Task]:
                 recipe=RECIPE,
                 shots=2,
                 costs=True,
+                grade=grade,
             )
 
 

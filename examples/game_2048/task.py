@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from art_examples.game_2048.agent import MAX_MOVES, SYSTEM, TARGET, build_graph
-from art_examples.game_2048.board import MOVES, Rows, first, possible, show, slide, with_new_tile
+from art_examples.game_2048.board import Rows, first, possible, show, slide, with_new_tile
 from art_examples.learning.task import BRIEF_IMITATION, Recipe, Task, chat, solved, weighted_parts
 
 from art_langgraph import Conversation, GRPOConfig, Scenario, Trajectory
@@ -16,13 +16,8 @@ WEIGHTS = {"moves": 0.2, "points": 0.4, "success": 0.4}
 FULL_POINTS = 5 * TARGET
 """Points that are worth the whole part of the reward."""
 SHOWN_MOVES = 8
-RECIPE = Recipe(
-    warm_start=BRIEF_IMITATION.model_copy(update={"per_device_train_batch_size": 8}),
-    config=GRPOConfig(lr=3e-4),
-    steps=8,
-    falling=True,
-    n=6,
-)
+WARM_START = BRIEF_IMITATION.model_copy(update={"per_device_train_batch_size": 8})
+RECIPE = Recipe(warm_start=WARM_START, config=GRPOConfig(lr=3e-4), steps=8, falling=True, n=6)
 
 
 @asynccontextmanager
@@ -51,22 +46,14 @@ def demonstration(seed: str) -> Conversation:
     """The first moves of a game, by the rule `good`."""
     rng, rows, said = random.Random(seed), first(seed), list[str]()
     for _ in range(SHOWN_MOVES):
-        move = good(rows)
-        said += [show(rows), move]
-        rows = with_new_tile(slide(rows, move)[0], rng)
+        said += [show(rows), good(rows)]
+        rows = with_new_tile(slide(rows, said[-1])[0], rng)
     return chat(SYSTEM, *said)
 
 
 def good(rows: Rows) -> str:
-    """A good move: the one with the most points, those of the best move behind it included. A largest tile that is in
-    the first corner counts its number too. This rule wins 97 % of the games, where moves by chance win 36 %."""
-
-    def worth(move: str) -> int:
-        slid, points = slide(rows, move)
-        largest = max(map(max, slid))
-        return points + max(slide(slid, then)[1] for then in MOVES) + largest * (slid[0][0] == largest)
-
-    return max(possible(rows), key=worth)
+    """The move with the most points, or of several the one with the largest tile in the first corner."""
+    return max(possible(rows), key=lambda move: (slide(rows, move)[1], slide(rows, move)[0][0][0]))
 
 
 def parts(trajectory: Trajectory) -> dict[str, float]:

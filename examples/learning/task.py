@@ -22,6 +22,10 @@ BRIEF_IMITATION = IMITATION.model_copy(update={"lr": 2e-3, "num_train_epochs": 3
 rate of IMITATION, left policies that solved nothing."""
 
 
+Grade = Callable[[str, str], float]
+"""Grades a run, from 0 to 1, by its transcript: how all runs of the scenario begin, and how this one goes on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """How a policy learns a task: a warm start, then steps of GRPO.
@@ -76,6 +80,8 @@ class Task:
         self_play: Makes the graph of the training from the policy and its opponent, which is an earlier version of it.
             It is measured on `graph` all the same. None: it is trained on `graph` too.
         costs: Whether turns, tokens, seconds and dollars of a run are recorded beside its success.
+        grade: The rules of a judge. A copy of the policy learns by their scores, through RULER, where no other judge is
+            named. None: there is no such judge.
     """
 
     name: str
@@ -92,6 +98,7 @@ class Task:
     roles: Mapping[str, str] = field(default_factory=dict)
     self_play: Callable[[BaseChatModel, BaseChatModel], Graph] | None = None
     costs: bool = False
+    grade: Grade | None = None
 
     def demonstrations_by_role(self) -> list[list[Conversation]]:
         """The demonstrations of each role, by their system messages. Without roles: all, as those of a single one."""
