@@ -41,12 +41,12 @@ async def from_feedback(run: Run) -> Learned:
     prompt = [message for one in shown[:SHOTS] for message in one.messages[1:]]
     for name in options.models:
         async with litellm_server(name) as address:
-            other = {"MODEL": name, "OPENAI_BASE_URL": address, "OPENAI_API_KEY": "none"}
+            other = {"MODEL": name, "OPENAI_API_BASE": address, "OPENAI_API_KEY": "none"}
             with tempfile.TemporaryDirectory() as home, langgraph_dev(Path(home), {"ART_HOME": home, **other}) as url:
                 await _measure(url, name, run, learned, prompt)
     with tempfile.TemporaryDirectory() as folder:
         art = {"ART_HOME": f"{folder}/home", "ART_BASE_URL": server.url, "ART_API_KEY": server.api_key}
-        model = {"MODEL": run.policy, "OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": server.api_key}
+        model = {"MODEL": run.policy, "OPENAI_API_BASE": f"{server.url}/v1", "OPENAI_API_KEY": server.api_key}
         with langgraph_dev(Path(folder), art | model) as url:
             await _measure(url, "before", run, learned)
             if options.prompted:
