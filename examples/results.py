@@ -71,7 +71,7 @@ def page(name: str, rows: list[Row], text: str) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|", *(_line(row, models) for row in rows)]
     explained = 'Success rates with 95 % intervals. "n" is the number of held-out scenarios.'
     facts = dict.fromkeys(f"{row['date']}, {row['machine']}{_note(row)}." for row in rows)
-    more = [*_costs(rows), *_judged(rows)]
+    more = [*_rewards(rows), *_costs(rows), *_judged(rows)]
     picture = f"![{_title(text)}: success at each stage, and mean reward by step](../{PICTURES}/{name}.svg)"
     return "\n".join([head, *lines, "", explained, *facts, *more, f"\n{picture}\n"])
 
@@ -85,6 +85,26 @@ def _line(row: Row, models: list[str]) -> str:
     rates = map(success, [*measured, row["warm"], row["after"]])
     cells = [f"`{row['task']}`", row["seed"], row["steps"], *rates, row["after"]["n"], f"{row['seconds']:.0f}"]
     return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _rewards(rows: list[Row]) -> list[str]:
+    """A table for each task: the mean reward and its parts, which may improve where success does not."""
+    lines = list[str]()
+    for task in dict.fromkeys(row["task"] for row in rows):
+        mine = [row for row in rows if row["task"] == task]
+        by_stage = {stage: [row[stage] for row in mine if row[stage] and "mean" in row[stage]] for stage in STAGES}
+        measured = {stage: found for stage, found in by_stage.items() if found}
+        names = list(dict.fromkeys(name for found in measured.values() for one in found for name in one["parts"]))
+        if not measured:
+            continue
+        heads = [f"`{task}`", "mean reward", *names]
+        lines += ["", "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+        for stage, found in measured.items():
+            parts = [[one["parts"].get(name) for one in found] for name in names]
+            cells = [_mean([one["mean"] for one in found], ".3f"), *(_mean(part, ".3f") for part in parts)]
+            lines.append("| " + " | ".join([STAGES[stage].replace("\n", " "), *cells]) + " |")
+    explained = "The mean reward of the held-out runs and its parts, which are summed, as means over the seeds:"
+    return ["", explained, *lines] if lines else []
 
 
 def _costs(rows: list[Row]) -> list[str]:

@@ -15,29 +15,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
-import socket
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
-import uvicorn
+from art_examples.learning.judged import judge_of_rules, last_said
 from art_examples.learning.learn import SERVER_ARGUMENTS, Learning
 from art_examples.learning.runs import tell
 from art_examples.quickstart.server_process import trainer_server
 from rich.console import Console
 from rich.table import Table
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 
-from art_langgraph import LLM, Evaluation, Ruler, TrainerClient, TrajectoryGroup
+from art_langgraph import Evaluation, Ruler, TrainerClient, TrajectoryGroup
 from benchmarks.tasks.reverse_text import reverse_text
 from trainer_server.wire import Connection
 
@@ -57,49 +49,9 @@ def grade(task: str, answer: str) -> float:
     return (float(len(given) == len(letters)) + float(first) + sum(places) / max(len(letters), len(given), 1)) / 3
 
 
-def judge(body: dict[str, Any]) -> dict[str, Any]:
-    """Answers a request of RULER: scores every candidate by `grade`."""
-    prompt = next(str(message["content"]) for message in body["messages"] if message["role"] == "user")
-    head, *rest = re.split(
-        r"^#\w+ candidate (\d+)$", re.split(r"^#\w+ end$", prompt, flags=re.MULTILINE)[0], flags=re.M
-    )
-    task = _said(head)
-    scores = {
-        f"candidate_{number}": {"reason": "by its letters", "score": grade(task, _said(text))}
-        for number, text in zip(rest[::2], rest[1::2], strict=True)
-    }
-    message = {"role": "assistant", "content": json.dumps(scores)}
-    return {
-        "id": "chatcmpl-judge",
-        "object": "chat.completion",
-        "created": 1,
-        "model": body["model"],
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
-    }
-
-
-def _said(transcript: str) -> str:
-    """The text of the last message of a transcript, without its label."""
-    return re.split(r"^\[[^\]\n]*\]", transcript.strip(), flags=re.MULTILINE)[-1].strip()
-
-
-@asynccontextmanager
-async def judging_server() -> AsyncIterator[str]:
-    """Serves `judge` as a chat completions API. Yields its base URL."""
-
-    async def chat(request: Request) -> JSONResponse:
-        return JSONResponse(judge(await request.json()))
-
-    app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        finally:
-            server.should_exit = True
-            await serving
+def grade_of(begun: str, went_on: str) -> float:
+    """The grade of a run by its transcript."""
+    return grade(last_said(begun), last_said(went_on))
 
 
 def spearman(groups: list[TrajectoryGroup], judged: list[TrajectoryGroup]) -> list[float]:
@@ -117,9 +69,9 @@ async def run(server: Connection, seed: int, scenarios: int, steps: int) -> dict
     async with (
         TrainerClient(server.url, server.api_key) as client,
         reverse_text(seed) as task,
-        judging_server() as url,
+        judge_of_rules(grade_of) as judge,
     ):
-        ruler = Ruler(LLM("judge", base_url=url, api_key="none", cache=None))
+        ruler = Ruler(judge)
         task = replace(task, recipe=replace(task.recipe, steps=steps))
         warmed = Learning(task, seed, client, "warm", tell)
         await warmed.create()

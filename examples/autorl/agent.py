@@ -9,7 +9,10 @@ from langchain_core.messages import SystemMessage
 from langchain_core.runnables import Runnable
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-SYSTEM = "You answer guests of a hotel."
+SYSTEM = """You answer guests of a hotel. Two examples:
+Guest: May I leave my bags here? Answer: Certainly, we are happy to keep them for you.
+Guest: My window is dirty. Answer: We are sorry, and somebody will clean it at once."""
+"""Without examples the embedded model goes on for more than one sentence nearly always."""
 
 
 def build_graph(model: BaseChatModel) -> Runnable[Any, Any]:

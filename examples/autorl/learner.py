@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
-import time
+from typing import Any
 
 from art_examples.autorl.agent import build_graph
-from art_examples.autorl.messages import held_out
+from art_examples.autorl.messages import demonstrations, scenarios
 from art_examples.autorl.rules import RulesModel, rules
+from art_examples.learning.baselines import LiteLLMChat, PromptedChatART
 from art_examples.learning.learn import Learned
 from art_examples.learning.runs import Run
-from langchain_core.runnables import Runnable
+from art_examples.learning.stage import measure_stage
+from langchain_core.language_models import BaseChatModel
 
-from art_langgraph import ChatART, GRPOConfig, Trajectory, autorl, evaluate
-from trainer_server.wire import ConfigError
+from art_langgraph import ChatART, GRPOConfig, Trajectory, autorl
 
 TASK = "Answers guests of a hotel in one polite sentence of at most fifteen words."
-STEPS, LR = 8, 3e-4
+STEPS, LR = 10, 2e-3
+"""Steps of a whole run, and the learning rate of the first of them, from which it falls to 0."""
 
 
 async def from_a_sentence(run: Run) -> Learned:
     """Trains a policy by `autorl`, and measures it by the rules of the sentence, which `autorl` does not see."""
     options, learned = run.options, Learned("autorl", run.seed)
-    if options.models:
-        raise ConfigError(f"--model {options.models[0]}: this example has one model beside the policy: --judge")
+    steps = options.steps or STEPS
     await run.client.create_policy(run.policy, rank=8, seed=run.seed)
-    server = run.client.connection
-    graph = build_graph(ChatART(policy=run.policy, base_url=server.url, api_key=server.api_key, max_tokens=40))
-    await _measure(graph, "before", run, learned)
+    server, shown = run.client.connection, {"demonstrations": demonstrations(), "shots": 4}
+    asked: dict[str, Any] = {"policy": run.policy, "base_url": server.url, "api_key": server.api_key, "max_tokens": 40}
+
+    async def measure(stage: str, model: BaseChatModel) -> None:
+        await measure_stage(stage, build_graph(model), scenarios(), reward, right, run, learned)
+
+    await measure("before", ChatART(**asked))
+    if options.prompted:
+        await measure("prompted", PromptedChatART(**asked, **shown))
+    for name in options.models:
+        await measure(name, LiteLLMChat(model=name, **shown))
     report = await autorl(
         TASK,
-        graph=graph,
+        graph=build_graph(ChatART(**asked)),
         policy=run.policy,
         judge=options.judge or RulesModel(),
         client=run.client,
-        steps=options.steps or STEPS,
-        config=GRPOConfig(lr=LR),
+        steps=steps,
+        groups_per_step=6,
+        config=lambda step: GRPOConfig(lr=LR * (1 - (step - 1) / steps)),
+        temperature=0.7,
         seed=run.seed,
         progress=False,
         on_stage=run.tell,
@@ -44,19 +55,8 @@ async def from_a_sentence(run: Run) -> Learned:
     learned.tokens["training"] = sum(record.result.metrics.get("tokens_trained", 0) for record in report.steps)
     learned.rewards = [record.reward for record in report.steps]
     learned.skipped = sum(record.skipped is not None for record in report.steps)
-    await _measure(graph, "after", run, learned)
+    await measure("after", ChatART(**asked))
     return learned
-
-
-async def _measure(graph: Runnable, stage: str, run: Run, learned: Learned) -> None:
-    """Measures the newest version on messages that no training has, at temperature 0. stage: before or after."""
-    started = time.monotonic()
-    version = (await run.client.policy(run.policy)).latest
-    messages = held_out()[: run.options.held_out]
-    found = await evaluate(graph, messages, reward, version=version, success=right, max_concurrency=48, progress=False)
-    setattr(learned, stage, found)
-    learned.seconds[stage] = time.monotonic() - started
-    run.tell(f"{stage}: {found}")
 
 
 def reward(trajectory: Trajectory) -> dict[str, float]:

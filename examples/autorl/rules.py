@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 import re
+from statistics import fmean
 from typing import Any
 
 from art_examples.autorl.messages import invented
+from art_examples.learning.judged import graded, last_said
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
@@ -55,12 +57,4 @@ def written(asked: str) -> dict[str, Any]:
 
 def scores(prompt: str) -> dict[str, Any]:
     """Scores of the candidates in a prompt of RULER: the share of the rules that the last message keeps."""
-    body = re.split(r"^#\w+ end$", prompt, flags=re.MULTILINE)[0]
-    _, *rest = re.split(r"^#\w+ candidate (\d+)$", body, flags=re.MULTILINE)
-    found = {}
-    for number, text in zip(rest[::2], rest[1::2], strict=True):
-        said = re.split(r"^\[[^\]\n]*\]", text.strip(), flags=re.MULTILINE)[-1]
-        kept = rules(said)
-        reason = ", ".join(name for name, holds in kept.items() if holds) or "no rule is kept"
-        found[f"candidate_{number}"] = {"reason": reason, "score": sum(kept.values()) / len(kept)}
-    return found
+    return graded(prompt, lambda begun, went_on: fmean(rules(last_said(went_on)).values()))

@@ -23,8 +23,9 @@ OTHERS = 4
 """Number of words on the table that are not ours."""
 RECIPE = Recipe(
     warm_start=BRIEF_IMITATION,
-    config=GRPOConfig(lr=4e-4),
-    steps=12,
+    config=GRPOConfig(lr=3e-4),
+    steps=24,
+    falling=True,
     groups_per_step=8,
 )
 
@@ -38,7 +39,7 @@ async def codenames(seed: int = 0) -> AsyncIterator[Task]:
         graph=build_graph,
         training=[scenario(*draw(rng, held_out=False)[1:]) for _ in range(240)],
         held_out=[scenario(*draw(held_out, held_out=True)[1:]) for _ in range(120)],
-        demonstrations=[shown for _ in range(64) for shown in demonstrations(*draw(rng, held_out=False))],
+        demonstrations=[shown for _ in range(160) for shown in demonstrations(*draw(rng, held_out=False))],
         reward=reward,
         success=success,
         max_tokens=12,

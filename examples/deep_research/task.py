@@ -9,16 +9,17 @@ from contextlib import asynccontextmanager
 
 from art_examples.deep_research.agent import PLANNER, SEARCHER, WRITER, Finding, build_graph, to_searcher, to_writer
 from art_examples.deep_research.corpus import Question, draw, search
-from art_examples.learning.task import IMITATION, Recipe, Task, chat
+from art_examples.learning.task import BRIEF_IMITATION, Recipe, Task, chat
 
 from art_langgraph import Conversation, GRPOConfig, NodeRewards, Scenario, Trajectory
 
-SHOWN = 24
+SHOWN = 48
 """Number of questions that demonstrations are made of."""
 RECIPE = Recipe(
-    warm_start=IMITATION,
-    config=GRPOConfig(lr=4e-4),
+    warm_start=BRIEF_IMITATION,
+    config=GRPOConfig(lr=3e-4),
     steps=10,
+    falling=True,
 )
 
 

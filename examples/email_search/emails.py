@@ -5,6 +5,7 @@ Run by the MCP server too, as a script: it imports the standard library alone.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import sqlite3
@@ -150,6 +151,40 @@ def search(path: Path, keywords: str) -> str:
     with closing(sqlite3.connect(path)) as database:
         rows = database.execute(query, (words, MAX_HITS)).fetchall() if words else []
     return "\n".join(" | ".join(map(str, row)) for row in rows) or "No email has all of these words."
+
+
+def grade(begun: str, went_on: str) -> float:
+    """Grades a run by its transcript, as somebody would who does not know the answer. A quarter each: a search found
+    emails; one was read; the answer is in an email that was read; and this email is its source.
+
+    Args:
+        begun: How all runs of a question begin.
+        went_on: How this one goes on.
+    """
+    entries = re.split(r"^\[([^\]\n]*)\] ", f"{begun}\n{went_on}", flags=re.MULTILINE)
+    told = list(zip(entries[1::2], entries[2::2], strict=True))
+    emails, number, answered = dict[str, str](), "", dict[str, object]()
+    for label, text in told:
+        if label == "assistant calls a tool":
+            asked = re.fullmatch(r"(\w+)\((.*)\)", text.strip(), re.DOTALL)
+            tool, given = (asked[1], _object(asked[2])) if asked else ("", {})
+            number = str(given.get("email")) if tool == "read" else ""
+            answered = given if tool == "answer" else answered
+        elif label == "tool result" and number and text.startswith("From: "):
+            emails[number] = text
+    said, source = str(answered.get("text", "")), str(answered.get("source"))
+    having = [number for number, text in emails.items() if said and said in text]
+    found = any(label == "tool result" and re.match(r"\d+ \| ", text) for label, text in told)
+    return (found + bool(emails) + bool(having) + (source in having)) / 4
+
+
+def _object(text: str) -> dict[str, object]:
+    """A JSON object. Anything else: an empty one."""
+    try:
+        given = json.loads(text)
+    except ValueError:
+        return {}
+    return given if isinstance(given, dict) else {}
 
 
 def read(path: Path, number: int) -> str:

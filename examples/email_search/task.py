@@ -13,7 +13,7 @@ from typing import Any
 
 from art_examples.email_search import mail_server
 from art_examples.email_search.agent import SYSTEM, build_graph
-from art_examples.email_search.emails import Question, make, questions, read, search, write
+from art_examples.email_search.emails import Question, grade, make, questions, read, search, write
 from art_examples.learning.task import IMITATION, Recipe, Task, called, solved, weighted_parts
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -22,12 +22,13 @@ from art_langgraph import Conversation, GRPOConfig, Scenario, Trajectory
 from art_mcp import connect
 
 WEIGHTS = {"found": 0.1, "read": 0.15, "source": 0.15, "success": 0.6}
-SHOWN = 64
+SHOWN = 96
 """Number of demonstrations."""
 RECIPE = Recipe(
     warm_start=IMITATION,
     config=GRPOConfig(lr=3e-4),
-    steps=10,
+    steps=6,
+    groups_per_step=4,
 )
 
 
@@ -46,7 +47,7 @@ async def email_search(seed: int = 0) -> AsyncIterator[Task]:
                 name="email_search",
                 graph=lambda model: build_graph(model, tools),
                 training=list(map(scenario, training[SHOWN:])),
-                held_out=list(map(scenario, held_out[:96])),
+                held_out=list(map(scenario, held_out[:72])),
                 demonstrations=[demonstration(question, mailbox, tools) for question in training[:SHOWN]],
                 reward=weighted_parts(WEIGHTS, parts),
                 success=solved,
@@ -54,6 +55,7 @@ async def email_search(seed: int = 0) -> AsyncIterator[Task]:
                 recipe=RECIPE,
                 shots=2,
                 costs=True,
+                grade=grade,
             )
 
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from art_examples.game_2048.agent import MAX_MOVES, SYSTEM, TARGET, build_graph
-from art_examples.game_2048.board import first, possible, show, slide, with_new_tile
-from art_examples.learning.task import IMITATION, Recipe, Task, chat, solved, weighted_parts
+from art_examples.game_2048.board import Rows, first, possible, show, slide, with_new_tile
+from art_examples.learning.task import BRIEF_IMITATION, Recipe, Task, chat, solved, weighted_parts
 
 from art_langgraph import Conversation, GRPOConfig, Scenario, Trajectory
 
@@ -16,13 +16,8 @@ WEIGHTS = {"moves": 0.2, "points": 0.4, "success": 0.4}
 FULL_POINTS = 5 * TARGET
 """Points that are worth the whole part of the reward."""
 SHOWN_MOVES = 8
-RECIPE = Recipe(
-    warm_start=IMITATION,
-    config=GRPOConfig(lr=4e-4),
-    steps=8,
-    groups_per_step=4,
-    n=6,
-)
+WARM_START = BRIEF_IMITATION.model_copy(update={"per_device_train_batch_size": 8})
+RECIPE = Recipe(warm_start=WARM_START, config=GRPOConfig(lr=3e-4), steps=8, falling=True, n=6)
 
 
 @asynccontextmanager
@@ -32,8 +27,8 @@ async def game_2048(seed: int = 0) -> AsyncIterator[Task]:
         name="game_2048",
         graph=build_graph,
         training=[scenario(f"{seed}-{at}") for at in range(120)],
-        held_out=[scenario(f"held-out-{at}") for at in range(64)],
-        demonstrations=[demonstration(f"{seed}-shown-{at}") for at in range(32)],
+        held_out=[scenario(f"held-out-{at}") for at in range(96)],
+        demonstrations=[demonstration(f"{seed}-shown-{at}") for at in range(64)],
         reward=weighted_parts(WEIGHTS, parts),
         success=solved,
         max_tokens=4,
@@ -48,13 +43,17 @@ def scenario(seed: str) -> Scenario:
 
 
 def demonstration(seed: str) -> Conversation:
-    """A few moves, made by chance. They show how to answer, and not how to win."""
+    """The first moves of a game, by the rule `good`."""
     rng, rows, said = random.Random(seed), first(seed), list[str]()
     for _ in range(SHOWN_MOVES):
-        move = rng.choice(possible(rows))
-        said += [show(rows), move]
-        rows = with_new_tile(slide(rows, move)[0], rng)
+        said += [show(rows), good(rows)]
+        rows = with_new_tile(slide(rows, said[-1])[0], rng)
     return chat(SYSTEM, *said)
+
+
+def good(rows: Rows) -> str:
+    """The move with the most points, or of several the one with the largest tile in the first corner."""
+    return max(possible(rows), key=lambda move: (slide(rows, move)[1], slide(rows, move)[0][0][0]))
 
 
 def parts(trajectory: Trajectory) -> dict[str, float]:

@@ -9,7 +9,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 SYSTEM = "Say which desk the message is for: billing, shipping, returns or repairs. Answer with that word alone."
 
-model = ChatOpenAI(model=os.environ.get("MODEL", "gpt-4o-mini"), max_tokens=8)  # OPENAI_BASE_URL, OPENAI_API_KEY
+model = ChatOpenAI(model=os.environ.get("MODEL", "gpt-4o-mini"), max_tokens=8)  # OPENAI_API_BASE, OPENAI_API_KEY
 
 
 async def triage(state: MessagesState) -> dict[str, Any]:

@@ -11,48 +11,69 @@ from pathlib import Path
 
 import httpx
 from art_examples.langgraph_dev.app import langgraph_dev, train_from_store
-from art_examples.langgraph_dev.messages import held_out, training
+from art_examples.langgraph_dev.messages import demonstrations, drawn, grade, reward, scenarios
 from art_examples.learning.learn import Learned
+from art_examples.learning.openai_server import litellm_server
 from art_examples.learning.runs import Run
+from art_examples.learning.stage import measure_stage
+from art_examples.learning.task import BRIEF_IMITATION
 from langgraph.pregel.remote import RemoteGraph
 from langgraph_sdk import get_client
 
-from art_langgraph import Evaluation, Scenario, Trajectory, TrajectoryStore, evaluate
+from art_langgraph import TrajectoryStore
 from trainer_server.wire import ConfigError
 
-STEPS, MESSAGES, TIMES, LR = 10, 8, 6, 4e-4
-"""Steps of a whole run; messages of a step; how many people write each of them; the learning rate."""
+STEPS, MESSAGES, TIMES, LR = 10, 12, 6, 2e-4
+"""Steps of a whole run; messages of a step, of all desks in turn; how many people write each of them; the learning rate
+of the first step, from which it falls to 0."""
+SHOWN, SHOTS = 40, 4
+"""Messages of the warm start, and of the prompted baseline. Without them no answer is right, and nobody says so."""
 
 
 async def from_feedback(run: Run) -> Learned:
     """Starts the app on a new policy, lets people use it, and trains it after each day of theirs."""
     options, learned = run.options, Learned("langgraph_dev", run.seed)
-    if options.models or options.judge:
-        raise ConfigError("--model and --judge: this example has the app and its users alone")
+    if options.judge:
+        raise ConfigError("--judge: this example has the app and its users alone")
     await run.client.create_policy(run.policy, rank=8, seed=run.seed, temperature=1.0)
     server, rng = run.client.connection, random.Random(f"langgraph-dev-{run.seed}")
+    shown = demonstrations(SHOWN, run.seed)
+    prompt = [message for one in shown[:SHOTS] for message in one.messages[1:]]
+    for name in options.models:
+        async with litellm_server(name) as address:
+            other = {"MODEL": name, "OPENAI_API_BASE": address, "OPENAI_API_KEY": "none"}
+            with tempfile.TemporaryDirectory() as home, langgraph_dev(Path(home), {"ART_HOME": home, **other}) as url:
+                await _measure(url, name, run, learned, prompt)
     with tempfile.TemporaryDirectory() as folder:
         art = {"ART_HOME": f"{folder}/home", "ART_BASE_URL": server.url, "ART_API_KEY": server.api_key}
-        model = {"MODEL": run.policy, "OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": server.api_key}
+        model = {"MODEL": run.policy, "OPENAI_API_BASE": f"{server.url}/v1", "OPENAI_API_KEY": server.api_key}
         with langgraph_dev(Path(folder), art | model) as url:
-            learned.before = await _measured(url, "before", run, learned)
+            await _measure(url, "before", run, learned)
+            if options.prompted:
+                await _measure(url, "prompted", run, learned, prompt)
             started = time.monotonic()
-            for step in range(1, (options.steps or STEPS) + 1):
-                await used(url, rng.sample(training(), MESSAGES))
+            imitated = await run.client.sft(run.policy, shown, BRIEF_IMITATION, progress=False)
+            learned.tokens["warm_start"] = imitated.metrics["tokens_trained"] * BRIEF_IMITATION.num_train_epochs
+            learned.seconds["warm_start"] = time.monotonic() - started
+            await _measure(url, "warm", run, learned)
+            started = time.monotonic()
+            steps = options.steps or STEPS
+            for step in range(steps):
+                await used(url, drawn(MESSAGES, rng))
                 scores = await collected(url, TrajectoryStore(f"{folder}/home/trajectories.sqlite"))
                 learned.rewards.append(sum(scores) / len(scores))
-                trained = await asyncio.to_thread(train_from_store, run.policy, LR, art)
+                trained = await asyncio.to_thread(train_from_store, run.policy, LR * (1 - step / steps), art)
                 learned.skipped += trained is None
-                run.tell(f"step {step}: {sum(scores):.0f} of {len(scores)} answers were right")
+                run.tell(f"step {step + 1}: {scores.count(1.0)} of {len(scores)} answers were right")
             learned.seconds["training"] = time.monotonic() - started
-            learned.after = await _measured(url, "after", run, learned)
+            await _measure(url, "after", run, learned)
     return learned
 
 
 async def used(url: str, messages: Sequence[tuple[str, str]]) -> None:
-    """Several people write each of the messages, and note in their thread whether the answer was right.
+    """Several people write each of the messages, and note in their thread how right the answer was.
 
-    The note is in the metadata of the thread: 1 in `score` for a right answer, else 0.
+    The note is `score` in the metadata of the thread: see `grade`.
 
     Args:
         url: Address of the app.
@@ -63,8 +84,7 @@ async def used(url: str, messages: Sequence[tuple[str, str]]) -> None:
     async def person(message: str, desk: str) -> None:
         thread = (await client.threads.create())["thread_id"]
         state = await client.runs.wait(thread, "triage", input={"messages": [{"role": "user", "content": message}]})
-        score = float(right(state["messages"][-1]["content"], desk))
-        await client.threads.update(thread, metadata={"score": score})
+        await client.threads.update(thread, metadata={"score": grade(state["messages"][-1]["content"], desk)})
 
     await asyncio.gather(*(person(*message) for message in messages for _ in range(TIMES)))
 
@@ -91,26 +111,7 @@ async def collected(url: str, store: TrajectoryStore) -> list[float]:
     return scores
 
 
-def right(answer: str, desk: str) -> bool:
-    """Whether an answer names the desk and nothing else."""
-    return answer.strip().rstrip(".").lower() == desk
-
-
-async def _measured(url: str, stage: str, run: Run, learned: Learned) -> Evaluation:
-    """The newest version on messages that nobody has written yet, at temperature 0, asked over the app's API."""
-    started = time.monotonic()
-    scenarios = [
-        Scenario(input={"messages": [{"role": "user", "content": message}]}, metadata={"desk": desk})
-        for message, desk in held_out()[: run.options.held_out]
-    ]
-
-    def reward(trajectory: Trajectory) -> float:
-        return float(right(trajectory.final_text, trajectory.scenario.metadata["desk"]))
-
-    version = (await run.client.policy(run.policy)).latest
-    evaluation = await evaluate(
-        RemoteGraph("triage", url=url), scenarios, reward, version={run.policy: version}, progress=False
-    )
-    learned.seconds[stage] = time.monotonic() - started
-    run.tell(f"{stage}: {evaluation}")
-    return evaluation
+async def _measure(url: str, stage: str, run: Run, learned: Learned, shown: Sequence[dict[str, str]] = ()) -> None:
+    """Measures the app at an address over its API. shown: messages before that of the user."""
+    app, asked = RemoteGraph("triage", url=url), scenarios(shown)
+    await measure_stage(stage, app, asked, reward, lambda made: made.reward == 1, run, learned)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
+from art_examples.learning.task import chat
+
+from art_langgraph import Conversation, Scenario, Trajectory
+
+SYSTEM = "Say which desk the message is for: billing, shipping, returns or repairs. Answer with that word alone."
+"""The system message of the app, for the demonstrations."""
 THINGS = ("lamp", "chair", "kettle", "radio", "clock", "bicycle", "tent", "mirror", "ladder", "carpet", "camera")
 HELD_OUT_THINGS = ("guitar", "oven", "sofa", "drill", "scooter", "printer", "mixer", "watch", "helmet", "bag", "saw")
 DESKS = {
@@ -44,10 +51,45 @@ def training() -> list[tuple[str, str]]:
     return _messages(THINGS, slice(-1))
 
 
+def demonstrations(count: int, seed: int) -> list[Conversation]:
+    """Training messages with the right answers, of all desks in turn.
+
+    Args:
+        count: How many.
+        seed: Chooses them.
+    """
+    return [chat(SYSTEM, *shown) for shown in drawn(count, random.Random(f"langgraph-dev-shown-{seed}"))]
+
+
+def drawn(count: int, rng: random.Random) -> list[tuple[str, str]]:
+    """Training messages and their desks, of all desks in turn, so that no desk is named more often than others."""
+    by_desk = [rng.sample([message for message in training() if message[1] == desk], count) for desk in DESKS]
+    return [message for alike in zip(*by_desk, strict=True) for message in alike][:count]
+
+
 def held_out() -> list[tuple[str, str]]:
     """Messages about things that are in no training message, half of them in a wording of their own; shuffled."""
     made = _messages(HELD_OUT_THINGS, slice(0, None, 4))
     return random.Random("langgraph-dev").sample(made, len(made))
+
+
+def scenarios(shown: Sequence[dict[str, str]] = ()) -> list[Scenario]:
+    """The held-out messages as scenarios. shown: messages before that of the user."""
+    return [
+        Scenario(input={"messages": [*shown, {"role": "user", "content": message}]}, metadata={"desk": desk})
+        for message, desk in held_out()
+    ]
+
+
+def grade(answer: str, desk: str) -> float:
+    """How right an answer is: 1 for the desk and nothing else, 0.3 for another desk, else 0."""
+    said = answer.strip().rstrip(".").lower()
+    return 1.0 if said == desk else 0.3 * (said in DESKS)
+
+
+def reward(trajectory: Trajectory) -> float:
+    """How right the answer of a run is."""
+    return grade(trajectory.final_text, trajectory.scenario.metadata["desk"])
 
 
 def _messages(things: tuple[str, ...], wordings: slice) -> list[tuple[str, str]]:

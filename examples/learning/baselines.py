@@ -103,21 +103,33 @@ class LiteLLMChat(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        check_litellm(self.model)
-        litellm = await load_litellm()
-        response = await litellm.acompletion(
-            model=self.model,
-            messages=convert_to_openai_messages(with_demonstrations(messages, self.demonstrations, self.shots)),
-            temperature=0.0,
-            max_tokens=MAX_TOKENS,
-            drop_params=True,  # some models take no temperature
-            timeout=TIMEOUT,
-            num_retries=2,
-            **kwargs,
-        )
+        shown = with_demonstrations(messages, self.demonstrations, self.shots)
+        response = await complete(self.model, convert_to_openai_messages(shown), **kwargs)
         price = response._hidden_params.get("response_cost")
         self.usd = None if price is None or self.usd is None else self.usd + price
         return ChatResult(generations=[ChatGeneration(message=_message(response))])
+
+
+async def complete(model: str, messages: Any, **options: Any) -> Any:
+    """The answer of a model that litellm knows, at temperature 0, as litellm gives it.
+
+    Args:
+        model: Name of the model.
+        messages: The prompt, as OpenAI's API has it.
+        **options: Further options of the request, such as `tools`.
+    """
+    check_litellm(model)
+    litellm = await load_litellm()
+    return await litellm.acompletion(
+        model=model,
+        messages=messages,
+        temperature=0.0,
+        max_tokens=MAX_TOKENS,
+        drop_params=True,  # some models take no temperature
+        timeout=TIMEOUT,
+        num_retries=2,
+        **options,
+    )
 
 
 def _message(response: Any) -> AIMessage:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 STAGES = {"before": "before", "prompted": "prompted", "warm": "after\nwarm start", "after": "after RL"}
 """Names of the stages in a row of the metrics file, and in the picture."""
 
 
 def draw(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Draws an SVG. The same rows give the same bytes.
+    """Draws an SVG. The same rows give the same bytes. Its metadata has the figures that it shows: `figures`.
 
     Args:
         path: The file.
@@ -38,8 +40,22 @@ def draw(path: Path, rows: Sequence[dict[str, Any]]) -> None:
             right.xaxis.get_major_locator().set_params(integer=True)
         figure.tight_layout()
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata={"Date": None, "Creator": None})
+        description = json.dumps([figures(row) for row in rows])
+        figure.savefig(path, metadata={"Date": None, "Creator": None, "Description": description})
         pyplot.close(figure)
+
+
+def figures(row: dict[str, Any]) -> dict[str, Any]:
+    """What the picture shows of a run: success and interval of each stage, and the mean reward of each step."""
+    stages = {stage: (measured := row[stage]) and [measured["success"], *measured["interval"]] for stage in STAGES}
+    return {"task": row["task"], "seed": row["seed"], **stages, "rewards": row["rewards"]}
+
+
+def figures_in(path: Path) -> list[dict[str, Any]]:
+    """The figures that a picture was drawn of, in the order of its rows. path: an SVG that `draw` made."""
+    described = ElementTree.parse(path).iter("{http://purl.org/dc/elements/1.1/}description")
+    found: list[dict[str, Any]] = json.loads(next(described).text or "[]")
+    return found
 
 
 def _stages(axes: Any, row: dict[str, Any], shift: float, color: str) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from art_examples.learning.learn import Learned, Learning, as_measured
-from art_examples.learning.task import Task
+from art_examples.learning.openai_server import Body, completion, openai_server
+from art_examples.learning.task import Grade, Task
 
-from art_langgraph import Evaluation, Ruler, TrainerClient, TrajectoryGroup
+from art_langgraph import LLM, Evaluation, Ruler, TrainerClient, TrajectoryGroup
+
+RULES = "written rules"
+"""Name of a judge of written rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +50,7 @@ class Judged:
 
 
 async def learn_by_judge(
-    task: Task, learned: Learned, client: TrainerClient, policy: str, judge: str, tell: Callable[[str], None]
+    task: Task, learned: Learned, client: TrainerClient, policy: str, judge: LLM, name: str, tell: Callable[[str], None]
 ) -> Judged:
     """Trains a copy of the policy as it was before its steps of RL, by the same recipe, with a judge's scores.
 
@@ -52,7 +59,8 @@ async def learn_by_judge(
         learned: What the policy learned of it.
         client: Client of the trainer server.
         policy: Name of the copy.
-        judge: The judge, as litellm knows it.
+        judge: The judge.
+        name: Its name.
         tell: As that of `Learning`.
     """
     begun = learned.warm or learned.before
@@ -63,7 +71,34 @@ async def learn_by_judge(
     share, pairs = agreement(await learning.train(group_reward=ruler))
     tell(f"the judge orders pairs of runs as the reward does: {share}, of {pairs}")
     after = await learning.measure("after")
-    return Judged(judge=judge, agreement=share, pairs=pairs, after=after, usd=ruler.usage.cost)
+    return Judged(judge=name, agreement=share, pairs=pairs, after=after, usd=ruler.usage.cost)
+
+
+@asynccontextmanager
+async def judge_of_rules(grade: Grade) -> AsyncIterator[LLM]:
+    """A judge of written rules, which is asked over HTTP as any other judge is. grade: the rules."""
+
+    async def answer(body: Body) -> Body:
+        prompt = next(str(message["content"]) for message in body["messages"] if message["role"] == "user")
+        return completion(body["model"], json.dumps(graded(prompt, grade)))
+
+    async with openai_server(answer) as url:
+        yield LLM("rules", base_url=url, api_key="none", cache=None)
+
+
+def graded(prompt: str, grade: Grade) -> dict[str, Any]:
+    """The scores of the candidates in a prompt of RULER, as RULER reads them."""
+    text = re.split(r"^#\w+ end$", prompt, flags=re.MULTILINE)[0]
+    begun, *rest = re.split(r"^#\w+ candidate (\d+)$", text, flags=re.MULTILINE)
+    return {
+        f"candidate_{number}": {"reason": f"by {RULES}", "score": grade(begun, went_on)}
+        for number, went_on in zip(rest[::2], rest[1::2], strict=True)
+    }
+
+
+def last_said(transcript: str) -> str:
+    """The text of the last message of a transcript, without its label."""
+    return re.split(r"^\[[^\]\n]*\]", transcript.strip(), flags=re.MULTILINE)[-1].strip()
 
 
 def agreement(groups: Iterable[TrajectoryGroup]) -> tuple[float | None, int]:

@@ -7,20 +7,20 @@ import os
 import sys
 import tempfile
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from art_examples.learning.judged import learn_by_judge
+from art_examples.learning.judged import RULES, judge_of_rules, learn_by_judge
 from art_examples.learning.learn import SERVER_ARGUMENTS, Learned, learn
-from art_examples.learning.task import TaskMaker
+from art_examples.learning.task import Task, TaskMaker
 from art_examples.quickstart.server_process import trainer_server
 from rich.table import Table
 
-from art_langgraph import TrainerClient
+from art_langgraph import LLM, TrainerClient
 from trainer_server.process.hardware import gpu_count
 from trainer_server.wire import Connection
 from trainer_server.wire.jsonl import append_jsonl, read_jsonl
@@ -39,7 +39,8 @@ class Options:
         results: JSONL file to which each finished run is appended. None: no file.
         prompted: Whether the untrained policy is also measured with demonstrations in its prompts.
         models: Names of other models to measure with these prompts, as litellm knows them.
-        judge: Model by whose scores (RULER) a copy of the policy is trained, as litellm knows it. None: no copy.
+        judge: Model by whose scores (RULER) a copy of the policy is trained, as litellm knows it. None: the judge of
+            written rules that the task has, or no copy.
         note: What a reader of the metrics file should know of the runs.
     """
 
@@ -109,13 +110,24 @@ def by_recipe(maker: TaskMaker) -> Learner:
             learned = await learn(
                 task, run.seed, run.client, run.policy, run.tell, prompted=options.prompted, models=options.models
             )
-            if options.judge is not None:
-                name = f"{run.policy}-judged"
-                judged = await learn_by_judge(task, learned, run.client, name, options.judge, run.tell)
-                learned.judged = judged.as_json()
+            async with _judge(task, options) as judge:
+                if judge is not None:
+                    name, policy = options.judge or RULES, f"{run.policy}-judged"
+                    judged = await learn_by_judge(task, learned, run.client, policy, judge, name, run.tell)
+                    learned.judged = judged.as_json()
         return learned
 
     return learner
+
+
+@asynccontextmanager
+async def _judge(task: Task, options: Options) -> AsyncIterator[LLM | None]:
+    """The judge that a copy of the policy learns by: the one that is named, or that of the task. None: none."""
+    if options.judge is not None or task.grade is None:
+        yield None if options.judge is None else LLM(options.judge)
+        return
+    async with judge_of_rules(task.grade) as judge:
+        yield judge
 
 
 def learn_all(

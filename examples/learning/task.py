@@ -22,6 +22,10 @@ BRIEF_IMITATION = IMITATION.model_copy(update={"lr": 2e-3, "num_train_epochs": 3
 rate of IMITATION, left policies that solved nothing."""
 
 
+Grade = Callable[[str, str], float]
+"""Grades a run, from 0 to 1, by its transcript: how all runs of the scenario begin, and how this one goes on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """How a policy learns a task: a warm start, then steps of GRPO.
@@ -30,8 +34,10 @@ class Recipe:
         warm_start: Settings of the supervised fine-tuning (SFT) on the demonstrations. None: no warm start.
         config: Settings of each training step.
         steps: Number of training steps.
+        falling: Whether the learning rate falls from step to step, along a line that ends at 0 after the last one.
         groups_per_step: Scenarios of a step.
         n: Runs of each scenario.
+        shuffle: Whether steps take the training scenarios in random order, and not in the order of the task.
         dynamic_sampling: As that of `train`.
         steps_per_opponent: In self-play, the number of steps after which the newest version becomes the opponent.
         sampler: As that of `train`.
@@ -42,13 +48,20 @@ class Recipe:
     warm_start: SFTConfig | None
     config: GRPOConfig
     steps: int
+    falling: bool = False
     groups_per_step: int = 6
     n: int = 8
+    shuffle: bool = True
     dynamic_sampling: int = 0
     steps_per_opponent: int = 4
     sampler: Literal["uniform", "learnable"] = "uniform"
     explore: Exploration | None = None
     hints: Hints | None = None
+
+    def config_of(self, step: int) -> GRPOConfig:
+        """Settings of a step. step: its number, from 1 to `steps`."""
+        left = 1 - (step - 1) / self.steps if self.falling else 1.0
+        return self.config.model_copy(update={"lr": self.config.lr * left})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +86,8 @@ class Task:
         self_play: Makes the graph of the training from the policy and its opponent, which is an earlier version of it.
             It is measured on `graph` all the same. None: it is trained on `graph` too.
         costs: Whether turns, tokens, seconds and dollars of a run are recorded beside its success.
+        grade: The rules of a judge. A copy of the policy learns by their scores, through RULER, where no other judge is
+            named. None: there is no such judge.
     """
 
     name: str
@@ -89,6 +104,7 @@ class Task:
     roles: Mapping[str, str] = field(default_factory=dict)
     self_play: Callable[[BaseChatModel, BaseChatModel], Graph] | None = None
     costs: bool = False
+    grade: Grade | None = None
 
     def demonstrations_by_role(self) -> list[list[Conversation]]:
         """The demonstrations of each role, by their system messages. Without roles: all, as those of a single one."""

@@ -5,24 +5,23 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from art_examples.learning.baselines import LiteLLMChat
 from art_examples.learning.learn import Learned
 from art_examples.learning.runs import Learner, Run
+from art_examples.learning.stage import measure_stage
 from art_examples.mcp_specialize.servers import ExampleServer
 
 from art_mcp import GenerationSettings, RunSettings, Specialization, TrainingSettings, connect, specialize
-from trainer_server.wire import ConfigError
-
-MINUTES = 20.0
-"""Time of a whole run. With `--steps` there is no limit: each stage takes what it takes."""
+from art_mcp.specialization.agent import build_agent
+from art_mcp.specialization.demonstrations import demonstrations
+from art_mcp.specialization.verify import solved, verify
 
 
 def specialized(name: str, server: ExampleServer) -> Learner:
-    """A learner that specializes a policy to a server, which is installed. name: name of the task."""
+    """A learner that specializes a policy to a server, which is installed. With `--steps` there is no limit of time."""
 
     async def learner(run: Run) -> Learned:
-        options = run.options
-        if options.models:
-            raise ConfigError(f"--model {options.models[0]}: `specialize` measures the policy alone")
+        options, validation = run.options, GenerationSettings().validation
         with tempfile.TemporaryDirectory() as folder:
             worlds = [server.world(Path(folder), run.seed)] if server.world else None
             async with connect([server.program, *server.arguments], worlds=worlds) as connected:
@@ -30,17 +29,21 @@ def specialized(name: str, server: ExampleServer) -> Learner:
                     connected,
                     policy=run.policy,
                     client=run.client,
-                    minutes=MINUTES if options.steps is None else None,
-                    scenarios=None
-                    if options.held_out is None
-                    else round(options.held_out / GenerationSettings().validation),
+                    minutes=server.minutes if options.steps is None else None,
+                    scenarios=options.held_out and round(options.held_out / validation),
                     training=TrainingSettings(steps=options.steps, judge=options.judge),
                     runs=RunSettings(rank=8),
                     seed=run.seed,
                     progress=False,
                     on_stage=run.tell,
                 )
-        return learned_of(name, run.seed, made)
+                learned, tools = learned_of(name, run.seed, made), await connected.tools()
+                asked = [measured.scenario for measured in learned.after.trajectories] if learned.after else []
+                for model in options.models:
+                    shown = demonstrations(made.scenarios.train[:3], tools)  # as many as in `prompted`
+                    agent = build_agent(LiteLLMChat(model=model, demonstrations=shown, shots=3), tools)
+                    await measure_stage(model, agent, asked, verify(), solved, run, learned)
+        return learned
 
     return learner
 
@@ -51,8 +54,7 @@ def learned_of(name: str, seed: int, made: Specialization) -> Learned:
     return Learned(
         name,
         seed,
-        before=measured.get("before"),
-        prompted=measured.get("prompted"),
+        *(measured.get(stage) for stage in ("before", "prompted")),
         warm=measured.get("after_sft"),
         after=measured.get("after"),
         seconds=dict(made.seconds),

@@ -21,12 +21,14 @@ class ExampleServer:
         package: The package that has it. Empty: it is in this folder.
         arguments: Its arguments. `{world}` stands for the copy of the world.
         world: Makes what it works on in an empty directory, by a seed. None: it works on nothing.
+        minutes: Time of a whole run.
     """
 
     program: str | None
     package: str = ""
     arguments: tuple[str, ...] = ()
     world: Callable[[Path, int], Path] | None = None
+    minutes: float = 20.0
 
 
 def _package(name: str) -> dict[str, Any]:
@@ -34,14 +36,10 @@ def _package(name: str) -> dict[str, Any]:
     return {"program": shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name), "package": name}
 
 
-def _own(name: str, *arguments: str) -> dict[str, Any]:
-    """A server of this folder, which this Python runs, and its arguments."""
-    return {"program": sys.executable, "arguments": (str(Path(__file__).with_name(name)), *arguments)}
-
-
+PYTHON, HERE = sys.executable, Path(__file__).parent
 SERVERS = {
-    "weather": ExampleServer(**_own("weather_server.py")),
-    "sqlite": ExampleServer(**_own("sqlite_server.py", "{world}"), world=make_library),
-    "time": ExampleServer(**_package("mcp-server-time")),
+    "weather": ExampleServer(program=PYTHON, arguments=(str(HERE / "weather_server.py"),), minutes=12.0),
+    "sqlite": ExampleServer(program=PYTHON, arguments=(str(HERE / "sqlite_server.py"), "{world}"), world=make_library),
+    "time": ExampleServer(**_package("mcp-server-time"), minutes=12.0),
     "git": ExampleServer(**_package("mcp-server-git"), arguments=("--repository", "{world}"), world=make_repository),
 }

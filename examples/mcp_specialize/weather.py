@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Literal, get_args
 
 from typing_extensions import TypedDict  # pydantic takes that of typing from Python 3.12 on
 
@@ -13,7 +14,9 @@ REGIONS = {
     "hills": ["Sarnholt", "Tarnby", "Ulmstead", "Vellgarth", "Westerlow", "Yarrow"],
 }
 """The stations of each region."""
-DAYS = ("today", "tomorrow", "monday", "tuesday", "wednesday")
+Region = Literal["north", "south", "coast", "hills"]
+Day = Literal["today", "tomorrow", "monday", "tuesday", "wednesday"]
+DAYS = get_args(Day)
 SKIES = ("clear", "cloudy", "rain", "snow", "fog", "thunder")
 EVENTS = ("storm warning", "flood watch", "frost warning", "heat advisory", "fog advisory")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Literal
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -14,19 +13,17 @@ sys.path.insert(0, str(Path(__file__).parent))  # run as a script, from anywhere
 import weather
 
 FORECASTS, ALERTS = weather.recorded_forecasts(), weather.recorded_alerts()
-Region = Literal["north", "south", "coast", "hills"]
-Day = Literal["today", "tomorrow", "monday", "tuesday", "wednesday"]
 server = MCPServer("weather", version="1.0.0", log_level="WARNING")
 
 
 @server.tool()
-def list_stations(region: Region) -> list[str]:
+def list_stations(region: weather.Region) -> list[str]:
     """Weather stations of a region."""
     return weather.REGIONS[region]
 
 
 @server.tool()
-def get_forecast(station: str, day: Day = "today") -> weather.Forecast:
+def get_forecast(station: str, day: weather.Day = "today") -> weather.Forecast:
     """Forecast for a station: temperatures in degrees Celsius, sky, wind in kilometres per hour."""
     if station not in FORECASTS:
         raise ToolError(f"there is no station {station!r}")
@@ -34,7 +31,7 @@ def get_forecast(station: str, day: Day = "today") -> weather.Forecast:
 
 
 @server.tool()
-def get_alerts(region: Region) -> list[weather.Alert]:
+def get_alerts(region: weather.Region) -> list[weather.Alert]:
     """Weather alerts for a region."""
     return ALERTS[region]
 

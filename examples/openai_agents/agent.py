@@ -1,7 +1,8 @@
 """The agent, as the documentation of the OpenAI Agents SDK writes one, and an app that answers by it.
 
 It runs in an environment that has `openai-agents` and nothing of this project. `POST /answer` takes `items` (the
-conversation until now), `model`, `base_url`, `api_key` and `max_tokens`, and gives `output` or `error`.
+conversation until now), `model`, `base_url`, `api_key`, `max_tokens` and `responses` (whether the model is asked by the
+Responses API), and gives `output` or `error`.
 """
 
 import shop  # the folder of plain_openai is in PYTHONPATH
@@ -39,7 +40,7 @@ clerk = Agent(name="clerk", instructions=INSTRUCTIONS, tools=[price, stock, shel
 async def answer(request: Request) -> JSONResponse:
     """What the agent says, or what it raised. Its requests go to the address that the body names."""
     asked = await request.json()
-    provider = OpenAIProvider(base_url=asked["base_url"], api_key=asked["api_key"])
+    provider = OpenAIProvider(base_url=asked["base_url"], api_key=asked["api_key"], use_responses=asked["responses"])
     settings = ModelSettings(max_tokens=asked["max_tokens"])
     config = RunConfig(model=asked["model"], model_provider=provider, model_settings=settings, tracing_disabled=True)
     try:

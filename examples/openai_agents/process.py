@@ -1,4 +1,4 @@
-"""The process of the agent: its environment, and its start."""
+"""The process of the agent."""
 
 from __future__ import annotations
 

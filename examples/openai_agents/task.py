@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
-from art_examples.learning.baselines import PromptedChatART
+from art_examples.learning.baselines import MAX_TOKENS, LiteLLMChat, PromptedChatART
+from art_examples.learning.openai_server import litellm_server
 from art_examples.learning.task import Task
 from art_examples.openai_agents.process import agent_process
 from art_examples.plain_openai.agent import TOOLS
@@ -16,9 +18,6 @@ from art_examples.plain_openai.task import plain_openai
 from langchain_core.language_models import BaseChatModel
 
 from art_langgraph import ChatART, Conversation, Run
-from trainer_server.wire import ConfigError
-
-TIMEOUT = 300.0  # seconds for a run
 
 
 @asynccontextmanager
@@ -26,9 +25,7 @@ async def openai_agents(seed: int = 0) -> AsyncIterator[Task]:
     """The task for a seed: scenarios, reward and recipe are those of plain_openai, and the tools those of the SDK."""
     async with plain_openai(seed) as task, agent_process() as url:
         shown = [Conversation(messages=one.messages, tools=SDK_TOOLS) for one in task.demonstrations]
-        yield replace(
-            task, name="openai_agents", graph=lambda model: agent_of(model, url), demonstrations=shown, shots=2
-        )
+        yield replace(task, name="openai_agents", graph=partial(agent_of, url=url), demonstrations=shown, shots=2)
 
 
 def _as_the_sdk_says(tool: dict[str, Any]) -> dict[str, Any]:
@@ -51,26 +48,29 @@ def agent_of(model: BaseChatModel, url: str) -> Callable[[str, Run], Awaitable[s
     """The agent as a function of a question and its run, whose address the SDK asks.
 
     Args:
-        model: The chat model, which names the policy. The agent does not use it.
+        model: The chat model, which names the policy. The agent does not use it. A server on this machine passes on
+            what the agent asks of a model of litellm.
         url: Address of the agent's process.
-
-    Raises:
-        ConfigError: The model is none of the trainer server.
     """
-    if not isinstance(model, ChatART):
-        raise ConfigError("--model: this agent asks the trainer server alone")
-    shown = model.demonstrations[: model.shots] if isinstance(model, PromptedChatART) else ()
+    shown = model.demonstrations[: model.shots] if isinstance(model, PromptedChatART | LiteLLMChat) else ()
     context = [item for one in shown for item in items(one.messages[1:])]
 
-    async def answer(question: str, run: Run) -> str:
-        asked = [*context, {"role": "user", "content": question}]
-        address = {"base_url": run.base_url, "api_key": run.api_key}
-        body = {"items": asked, "model": model.policy, "max_tokens": model.max_tokens, **address}
-        async with httpx.AsyncClient(timeout=TIMEOUT) as http:
+    async def ask(question: str, **how: Any) -> str:
+        body = {"items": [*context, {"role": "user", "content": question}], **how}
+        async with httpx.AsyncClient(timeout=300) as http:
             said = (await http.post(f"{url}/answer", json=body)).raise_for_status().json()
         if "error" in said:
             raise RuntimeError(said["error"])
         return str(said["output"])
+
+    async def answer(question: str, run: Run) -> str:
+        if isinstance(model, LiteLLMChat):
+            async with litellm_server(model.model) as address:
+                how = {"base_url": address, "api_key": "none", "responses": False, "max_tokens": MAX_TOKENS}
+                return await ask(question, model=model.model, **how)
+        assert isinstance(model, ChatART)
+        how = {"base_url": run.base_url, "api_key": run.api_key, "responses": True, "max_tokens": model.max_tokens}
+        return await ask(question, model=model.policy, **how)
 
     return answer
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from art_examples.learning.baselines import LiteLLMChat, PromptedChatART
+from art_examples.learning.openai_server import litellm_server
 from art_examples.learning.task import IMITATION, Recipe, Task, called, solved, weighted_parts
 from art_examples.plain_openai.agent import SYSTEM, TOOLS, answer
 from art_examples.plain_openai.shop import Question, questions, shuffled
@@ -14,15 +15,16 @@ from langchain_core.language_models import BaseChatModel
 from openai import AsyncOpenAI
 
 from art_langgraph import ChatART, Conversation, GRPOConfig, Scenario, Trajectory
-from trainer_server.wire import ConfigError
 
 WEIGHTS = {"tool": 0.2, "value": 0.2, "success": 0.6}
 SHOWN = 36
 """Number of demonstrations."""
 RECIPE = Recipe(
     warm_start=IMITATION,
-    config=GRPOConfig(lr=6e-4),
-    steps=8,
+    config=GRPOConfig(lr=3e-4),
+    steps=12,
+    falling=True,
+    groups_per_step=8,
 )
 
 
@@ -47,28 +49,28 @@ def agent_of(model: BaseChatModel) -> Callable[[str], Awaitable[str]]:
     """The agent as a function of a question, with OpenAI's client for the server that a chat model asks.
 
     Args:
-        model: The chat model. The agent does not use it: it asks the same server for the same model itself.
-
-    Raises:
-        ConfigError: A model of litellm does not speak OpenAI's API.
+        model: The chat model. The agent does not use it: it asks the same server for the same model itself. For a model
+            of litellm, a server on this machine passes on what the agent asks.
     """
     shown: list[dict[str, Any]] = []
     if isinstance(model, PromptedChatART | LiteLLMChat):
         shown = [message for one in model.demonstrations[: model.shots] for message in one.messages[1:]]
     if isinstance(model, LiteLLMChat):
-        provider, _, name = model.model.partition("/")
-        if provider != "openai":
-            raise ConfigError(f"--model {model.model}: this agent speaks OpenAI's API alone: give openai/NAME")
-        client, options = AsyncOpenAI(), {"temperature": 0.0}  # OPENAI_BASE_URL, OPENAI_API_KEY
-    else:
-        assert isinstance(model, ChatART)
-        assert model.openai_api_key is not None
-        key = model.openai_api_key.get_secret_value()  # type: ignore[union-attr]
-        client = AsyncOpenAI(base_url=model.openai_api_base, api_key=key)
-        name, options = model.policy, {"max_tokens": model.max_tokens}
+        name = model.model
+
+        async def other(question: str) -> str:
+            async with litellm_server(name) as url, AsyncOpenAI(base_url=url, api_key="none") as client:
+                return await answer(question, client, name, shown)
+
+        return other
+    assert isinstance(model, ChatART)
+    assert model.openai_api_key is not None
+    policy, options = model.policy, {"max_tokens": model.max_tokens}
+    key = model.openai_api_key.get_secret_value()  # type: ignore[union-attr]
+    client = AsyncOpenAI(base_url=model.openai_api_base, api_key=key)
 
     async def run(question: str) -> str:
-        return await answer(question, client, name, shown, **options)
+        return await answer(question, client, policy, shown, **options)
 
     return run
 

@@ -18,7 +18,8 @@ from art_examples.quickstart.scenarios import held_out_scenarios, training_scena
 from art_langgraph import GRPOConfig
 from art_mcp import connect
 
-RECIPE = Recipe(warm_start=None, config=GRPOConfig(lr=1e-3), steps=10)
+RECIPE = Recipe(warm_start=None, config=GRPOConfig(lr=2e-3), steps=10, falling=True, shuffle=False)
+"""Scenarios in the order of the quickstart, in which kinds and wordings alternate: a step has each kind once."""
 
 
 @asynccontextmanager

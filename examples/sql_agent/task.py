@@ -22,11 +22,14 @@ from langchain_core.messages import AIMessage
 
 from art_langgraph import Conversation, GRPOConfig, Scenario, Trajectory
 
-WEIGHTS = {"runs": 0.15, "names": 0.2, "rows": 0.25, "success": 0.4}
+WEIGHTS = {"runs": 0.15, "names": 0.1, "rows": 0.25, "success": 0.5}
 RECIPE = Recipe(
     warm_start=IMITATION,
-    config=GRPOConfig(lr=3e-4),
-    steps=8,
+    config=GRPOConfig(lr=1.5e-4),
+    steps=14,
+    falling=True,
+    groups_per_step=10,
+    dynamic_sampling=1,
 )
 
 

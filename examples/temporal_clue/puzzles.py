@@ -1,6 +1,7 @@
 """Deduction puzzles, made on the spot: at each time three people are in three rooms, and one of them does it.
 
-A puzzle has just the clues that leave one solution. That is verified by trying all worlds that the clues allow.
+A puzzle has just the clues that leave one solution, or it states all facts, so that they need only be looked up. That
+there is one solution is verified by trying all worlds that the clues allow.
 """
 
 from __future__ import annotations
@@ -122,17 +123,21 @@ def all_clues() -> list[Clue]:
     return [*of_crime, *(Clue(*place) for place in places)]
 
 
-def make(people: tuple[str, ...], rng: random.Random) -> Puzzle:
-    """A puzzle. None of its clues can be left out.
+def make(people: tuple[str, ...], rng: random.Random, *, stated: bool = False) -> Puzzle:
+    """A puzzle.
 
     Args:
         people: Names of as many people as there are rooms.
         rng: Draws what happened, and the clues.
+        stated: Whether the clues are all that happened: time and room of the crime, and where everybody was at each
+            time. Else they are a few, none of which can be left out.
     """
     world = rng.choice(worlds())
     clues = [clue for clue in all_clues() if clue.allows(world)]
+    if stated:
+        clues = [clue for clue in clues if clue.holds]
     rng.shuffle(clues)
-    for clue in tuple(clues):
+    for clue in () if stated else tuple(clues):
         fewer = [other for other in clues if other != clue]
         if len(solutions(fewer)) == 1:
             clues = fewer

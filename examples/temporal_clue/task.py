@@ -18,7 +18,8 @@ HELD_OUT = ("Mary", "Nick", "Olga", "Paul", "Rosa", "Sam", "Tina", "Victor")
 RECIPE = Recipe(
     warm_start=BRIEF_IMITATION,
     config=GRPOConfig(lr=3e-4),
-    steps=12,
+    steps=16,
+    falling=True,
     groups_per_step=8,
 )
 
@@ -26,13 +27,13 @@ RECIPE = Recipe(
 @asynccontextmanager
 async def temporal_clue(seed: int = 0) -> AsyncIterator[Task]:
     """The task for a seed. Nobody in a held-out puzzle is in training."""
-    trained = puzzles(TRAINING, 320, random.Random(f"temporal-clue-{seed}"))
+    trained = puzzles(TRAINING, 512, random.Random(f"temporal-clue-{seed}"))
     yield Task(
         name="temporal_clue",
         graph=build_graph,
-        training=[scenario(puzzle) for puzzle in trained[128:]],
+        training=[scenario(puzzle) for puzzle in trained[256:]],
         held_out=[scenario(puzzle) for puzzle in puzzles(HELD_OUT, 120, random.Random("temporal-clue-held-out"))],
-        demonstrations=[demonstration(puzzle) for puzzle in trained[:128]],
+        demonstrations=[demonstration(puzzle) for puzzle in trained[:256]],
         reward=reward,
         success=success,
         max_tokens=8,
@@ -41,10 +42,10 @@ async def temporal_clue(seed: int = 0) -> AsyncIterator[Task]:
 
 
 def puzzles(names: tuple[str, ...], count: int, rng: random.Random) -> list[Puzzle]:
-    """Puzzles about people of these names, all different."""
+    """Puzzles about people of these names, all different. In every second one all facts are stated."""
     made: dict[str, Puzzle] = {}
     while len(made) < count:
-        puzzle = make(tuple(rng.sample(names, len(ROOMS))), rng)
+        puzzle = make(tuple(rng.sample(names, len(ROOMS))), rng, stated=len(made) % 2 == 1)
         made[puzzle.text] = puzzle
     return list(made.values())
 

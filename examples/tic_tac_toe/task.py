@@ -17,8 +17,9 @@ WEIGHTS = {"legal": 0.2, "score": 0.4, "success": 0.4}
 RECIPE = Recipe(
     warm_start=BRIEF_IMITATION,
     config=GRPOConfig(lr=4e-4),
-    steps=12,
-    groups_per_step=8,
+    steps=24,
+    falling=True,
+    groups_per_step=12,
 )
 
 

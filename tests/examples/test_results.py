@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from art_examples import results
-from art_examples.learning.curve import draw
+from art_examples.learning.curve import draw, figures, figures_in
 
 ROOT = Path(__file__).parents[2]
 DATA = ("corpus", "databases", "emails", "messages", "orders", "puzzles", "shop", "weather", "words", "worlds")
@@ -30,15 +31,27 @@ def test_the_page_is_made_of_the_metrics_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name, rows in results.collected(ROOT / "examples").items() if rows])
 def test_the_picture_of_an_example_has_its_figures(name: str, tmp_path: Path) -> None:
-    """Matplotlib may draw a line otherwise in another version: what is compared is text."""
+    """Matplotlib may draw a line otherwise in another version: text and the figures of the metadata are compared."""
     rows = results.collected(ROOT / "examples")[name]
     draw(tmp_path / "curve.svg", rows)
-    texts = [_texts(folder / "curve.svg") for folder in (tmp_path, ROOT / "examples" / name)]
-    assert texts[0] == texts[1], f"run `python -m art_examples.{name}`, or draw the picture anew"
+    shown = [_shown(folder / "curve.svg") for folder in (tmp_path, ROOT / "examples" / name)]
+    assert shown[0] == shown[1], f"run `python -m art_examples.{name}`, or draw the picture anew"
 
 
-def _texts(path: Path) -> list[str]:
-    return [line.strip() for line in path.read_text().splitlines() if "<text" in line]
+def _shown(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    return [line.strip() for line in path.read_text().splitlines() if "<text" in line], figures_in(path)
+
+
+@pytest.mark.parametrize("changed", [{"rewards": [0.1, 0.3]}, {"after": {"success": 0.6, "interval": [0.4, 0.7]}}])
+def test_a_picture_of_other_figures_is_found_out(changed: dict[str, Any], tmp_path: Path) -> None:
+    measured = {"success": 0.5, "interval": [0.4, 0.6]}
+    row = {"task": "a", "seed": 0, "before": measured, "prompted": None, "warm": None, "after": measured,
+           "rewards": [0.1, 0.2]}  # fmt: skip
+    draw(tmp_path / "a.svg", [row])
+    draw(tmp_path / "b.svg", [{**row, **changed}])
+    (text, shown), (other_text, other) = (_shown(tmp_path / name) for name in ("a.svg", "b.svg"))
+    assert text == other_text
+    assert shown == [figures(row)] != other
 
 
 def test_a_run_is_a_line_with_what_was_measured_beside_it() -> None:
@@ -64,6 +77,18 @@ def test_a_run_is_a_line_with_what_was_measured_beside_it() -> None:
         "| [SQL](results/sql_agent.md) | `sql` | 2 | 0.500 | - | 0.500 | 0.500 | 61 |",
         "| [Names](results/codenames.md) | - | - | - | - | - | - | - |",
     ]
+
+
+def test_the_mean_reward_and_its_parts_show_what_improves_where_success_does_not() -> None:
+    measured = {"success": 0.0, "interval": [0.0, 0.1], "n": 96, "mean": 0.1, "parts": {"runs": 0.1, "rows": 0.0}}
+    after = {**measured, "mean": 0.35, "parts": {"runs": 0.15, "rows": 0.2}}
+    row = {
+        "task": "sql", "seed": 0, "steps": 8, "before": measured, "prompted": None, "warm": None, "after": after,
+        "models": {}, "seconds": 61.4, "date": "2026-11-23", "machine": "a processor", "note": "",
+    }  # fmt: skip
+    lines = results.page("sql_agent", [row], "# A\n\nB.\n").splitlines()
+    at = lines.index("| `sql` | mean reward | runs | rows |")
+    assert lines[at + 2 : at + 4] == ["| before | 0.100 | 0.100 | 0.000 |", "| after RL | 0.350 | 0.150 | 0.200 |"]
 
 
 def test_what_a_run_costs_and_what_a_judge_taught_are_said() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from art_examples.learning.judged import judge_of_rules
 
-from art_langgraph import LLM, Ruler, Scenario, Trajectory, TrajectoryGroup
+from art_langgraph import Ruler, Scenario, Trajectory, TrajectoryGroup
 from art_langgraph.trajectory import CompletionCall
-from benchmarks.tasks.judging import grade, judging_server, spearman
+from benchmarks.tasks.judging import grade, grade_of, spearman
 
 TASK = Scenario(id="karo", input="k a r o")
 
@@ -26,8 +27,8 @@ def test_the_rules(said: str, score: float) -> None:
 async def test_ruler_gets_the_scores_of_the_rules() -> None:
     texts = {"o r a k": 1.0, "o r k a": 0.6, "I cannot": 0.1, "o r": 0.3}
     group = TrajectoryGroup(scenario=TASK, trajectories=[run(said, reward) for said, reward in texts.items()])
-    async with judging_server() as url:
-        judged = await Ruler(LLM("judge", base_url=url, api_key="none", cache=None)).score(group)
+    async with judge_of_rules(grade_of) as judge:
+        judged = await Ruler(judge).score(group)
     assert judged.rewards == pytest.approx([grade("k a r o", said) for said in texts])
     assert spearman([group], [judged]) == pytest.approx([1.0])
     backwards = [run(said, -reward) for said, reward in texts.items()]

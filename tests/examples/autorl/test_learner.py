@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from art_examples.autorl.agent import SYSTEM
 from art_examples.autorl.learner import TASK, from_a_sentence, reward
-from art_examples.autorl.messages import held_out, invented
+from art_examples.autorl.messages import demonstrations, held_out, invented
 from art_examples.autorl.rules import MOST_WORDS, RulesModel, rules
 from art_examples.learning.runs import Options, Run
 from langchain_core.messages import AIMessage
@@ -13,8 +16,8 @@ from art_langgraph import LLM, Ruler, Scenario, TrainerClient, Trajectory, Traje
 from art_langgraph.auto_rl.inputs import invent
 from art_langgraph.trajectory import CompletionCall
 from tests.support.runs.tasks import answers
+from tests.support.servers.judge_app import endpoint
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
-from trainer_server.wire import ConfigError
 
 GOOD, LONG, RUDE = "We are happy to help.", f"Thank you {'very ' * MOST_WORDS}much.", "No."
 
@@ -55,18 +58,19 @@ def test_held_out_messages_are_not_those_of_the_writer() -> None:
     assert len(set(held_out())) == 48
 
 
-async def test_other_models_are_refused(connected: TrainerServer) -> None:
-    async with TrainerClient(connected.url, TOKEN) as client:
-        options = Options(models=["openai/some-model"])
-        with pytest.raises(ConfigError, match="--judge"):
-            await from_a_sentence(Run(seed=0, client=client, policy="hotel-none", options=options, tell=print))
+def test_examples_in_prompts_keep_the_rules() -> None:
+    shown = [conversation.messages[-1]["content"] for conversation in demonstrations()]
+    assert all(all(rules(answer).values()) for answer in [*shown, *re.findall("Answer: (.+)", SYSTEM)])
+    assert not {conversation.messages[1]["content"] for conversation in demonstrations()} & {*held_out(), *invented()}
 
 
 @pytest.mark.slow
-async def test_two_steps_from_a_sentence(connected: TrainerServer) -> None:
-    with answers(connected, [GOOD, LONG, RUDE]):
+async def test_two_steps_from_a_sentence(connected: TrainerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with endpoint(GOOD) as fake, answers(connected, [GOOD, LONG, RUDE]):
+        monkeypatch.setenv("OPENAI_API_BASE", fake.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "a-key")
         async with TrainerClient(connected.url, TOKEN) as client:
-            options = Options(steps=2, held_out=4)
+            options = Options(steps=2, held_out=4, prompted=True, models=["openai/some-model"])
             learned = await from_a_sentence(
                 Run(seed=0, client=client, policy="hotel-two-steps", options=options, tell=print)
             )
@@ -75,4 +79,8 @@ async def test_two_steps_from_a_sentence(connected: TrainerServer) -> None:
     assert learned.tokens["training"] > 0
     assert learned.after is not None
     assert learned.after.n == 4
-    assert set(learned.seconds) == {"before", "scenarios", "train", "compare", "after"}
+    assert learned.prompted is not None
+    assert learned.models["openai/some-model"].success_rate == 1.0
+    assert len(fake.requests[0]["messages"]) == 2 + 2 * len(demonstrations())
+    stages = {"before", "prompted", "openai/some-model", "scenarios", "train", "compare", "after"}
+    assert set(learned.seconds) == stages

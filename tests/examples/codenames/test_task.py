@@ -68,7 +68,7 @@ async def test_no_word_of_a_held_out_table_is_trained() -> None:
             {word for one in scenarios for word in one.input["table"]} for scenarios in (first.held_out, first.training)
         )
         assert not held_out & trained
-        assert [len(shown) for shown in first.demonstrations_by_role()] == [64, 64]
+        assert [len(shown) for shown in first.demonstrations_by_role()] == [160, 160]
 
 
 @pytest.mark.slow

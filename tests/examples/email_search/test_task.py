@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from art_examples.email_search.agent import MAX_TURNS
-from art_examples.email_search.emails import make
+from art_examples.email_search.emails import grade, make
 from art_examples.email_search.task import WEIGHTS, email_search, parts
 from langchain_core.messages import convert_to_openai_messages
 
@@ -50,6 +50,11 @@ def answered(**arguments: Any) -> ToolCall:
     return ToolCall(tool="answer", arguments=arguments, started=0.0)
 
 
+READ_7 = (
+    '[assistant calls a tool] read({"email": 7})\n'
+    "[tool result] From: A\n  To: B\n  Subject: Amber Wolf\n\n  The room is room 12."
+)
+ANSWER = '[assistant calls a tool] answer({{"text": "{text}", "source": {source}}})'
 SEARCH = ToolCall(tool="search", arguments={}, result="3 | 2025 | A | B\n12 | 2025 | A | B", started=0.0)
 READ = ToolCall(tool="read", arguments={"email": 12}, result="…", started=0.0)
 
@@ -70,6 +75,23 @@ READ = ToolCall(tool="read", arguments={"email": 12}, result="…", started=0.0)
 def test_the_parts_of_the_reward(calls: list[ToolCall], got: set[str]) -> None:
     made = Trajectory(scenario=Scenario(input="?", metadata=WANTED), tool_calls=calls)
     assert {name for name, value in parts(made).items() if value} == got
+
+
+@pytest.mark.parametrize(
+    ("went_on", "score"),
+    [
+        ("[assistant] I do not know.", 0.0),
+        ("[tool result] 7 | 2025-03-04 | A | B", 0.25),
+        ("[tool result] No email has all of these words.", 0.0),
+        (f"{READ_7}", 0.25),
+        (f"{READ_7}\n{ANSWER.format(text='room 12', source=7)}", 0.75),
+        (f"{READ_7}\n{ANSWER.format(text='room 12', source=8)}", 0.5),
+        (f"{READ_7}\n{ANSWER.format(text='room 13', source=7)}", 0.25),
+        ("[assistant calls a tool] answer(no json)", 0.0),
+    ],
+)
+def test_a_judge_of_rules_grades_what_a_run_can_know(went_on: str, score: float) -> None:
+    assert grade("Which run is best?\n[system] Search.\n[user] Which room?", went_on) == score
 
 
 async def test_held_out_questions_are_those_of_every_seed() -> None:

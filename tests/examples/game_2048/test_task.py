@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from art_examples.game_2048.agent import MAX_MOVES, SYSTEM, TARGET, build_graph, move_of
 from art_examples.game_2048.board import MOVES, possible, show
-from art_examples.game_2048.task import demonstration, game_2048, parts, scenario
+from art_examples.game_2048.task import SHOWN_MOVES, demonstration, game_2048, good, parts, scenario
 from langchain_core.messages import AIMessage
 
 from art_langgraph import Trajectory
@@ -37,6 +37,14 @@ async def test_a_game_is_one_conversation_that_goes_on_until_it_ends() -> None:
     assert model.asked[0][0] == {"role": "system", "content": SYSTEM}
     assert made.reward is not None
     assert 0.2 < made.reward <= 1
+
+
+def test_good_moves_merge_and_bring_the_largest_tile_into_the_corner() -> None:
+    assert good(((4, 2, 2), (0, 0, 0), (0, 0, 0))) == "left"
+    assert good(((2, 4, 0), (2, 0, 0), (0, 0, 0))) == "up"
+    shown = demonstration("a").messages
+    assert [message["role"] for message in shown] == ["system", *["user", "assistant"] * SHOWN_MOVES]
+    assert all(said["content"] in asked["content"] for asked, said in zip(shown[1::2], shown[2::2], strict=True))
 
 
 @pytest.mark.parametrize(

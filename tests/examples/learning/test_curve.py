@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from art_examples.learning.curve import STAGES, draw
+from art_examples.learning.curve import STAGES, draw, figures, figures_in
 
 
 def row(seed: int, task: str = "a", warm: bool = True) -> dict[str, Any]:
@@ -21,4 +21,5 @@ def test_each_task_and_seed_is_in_it_and_the_same_rows_give_the_same_bytes(tmp_p
     text = (tmp_path / "made" / "one.svg").read_text()
     for word in (">a<", ">b<", "seed 1", "after RL", "prompted"):
         assert word in text
+    assert figures_in(tmp_path / "made" / "one.svg") == [figures(row) for row in rows]
     assert text == (tmp_path / "made" / "two.svg").read_text()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 from art_examples.learning.baselines import LiteLLMChat
-from art_examples.openai_agents.task import SDK_TOOLS, agent_of, items, openai_agents
+from art_examples.openai_agents.task import SDK_TOOLS, items, openai_agents
 from art_examples.plain_openai.agent import SYSTEM
 from art_examples.plain_openai.shop import THINGS, Question, look_up
 from art_examples.plain_openai.task import demonstration, scenario
 
-from art_langgraph import ChatART, gather
+from art_langgraph import ChatART, gather, rollout
 from tests.support.frameworks.environments import framework_environment
 from tests.support.runs.tasks import about, learned_in_two_steps
+from tests.support.servers.judge_app import endpoint
 from tests.support.servers.trainer_server import TrainerServer
-from trainer_server.wire import ConfigError
 
 QUESTION = Question("What does a lamp cost?", "lamp", "price")
 
@@ -67,9 +67,22 @@ async def test_what_the_sdk_raises_is_the_runs_error(connected: TrainerServer, a
     assert len(made.completions) == 1
 
 
-def test_other_models_are_refused() -> None:
-    with pytest.raises(ConfigError, match="trainer server alone"):
-        agent_of(LiteLLMChat(model="openai/some-model", demonstrations=[], shots=0), "http://127.0.0.1:1")
+@pytest.mark.servers
+async def test_other_models_are_asked_over_a_server_on_this_machine(
+    agents: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with openai_agents(0) as task:
+        with endpoint("It is 5.") as fake:
+            monkeypatch.setenv("OPENAI_API_BASE", fake.url)
+            monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+            model = LiteLLMChat(model="openai/some-model", demonstrations=task.demonstrations, shots=1)
+            made = await rollout(task.graph(model), scenario(QUESTION), task.reward)
+    assert (made.error, made.output) == (None, "It is 5.")
+    (request,) = fake.requests
+    assert request["tools"] == SDK_TOOLS
+    assert [message["role"] for message in request["messages"]] == [
+        "system", "user", "assistant", "tool", "assistant", "user",
+    ]  # fmt: skip
 
 
 @pytest.mark.servers

@@ -19,6 +19,16 @@ def test_a_puzzle_has_one_solution_and_every_clue_is_needed() -> None:
             assert len(solutions([other for other in puzzle.clues if other != clue])) > 1
 
 
+def test_a_puzzle_that_states_all_facts_has_one_solution_too() -> None:
+    for seed in range(20):
+        puzzle = make(PEOPLE, random.Random(seed), stated=True)
+        solution = (TIMES.index(puzzle.when), puzzle.where, PEOPLE.index(puzzle.who))
+        assert solutions(puzzle.clues) == {solution}
+        assert f"The crime was in the {puzzle.where}." in puzzle.text
+        assert f"{puzzle.who} was in the {puzzle.where} at {puzzle.when}." in puzzle.text
+        assert len(puzzle.clues) == 2 + len(TIMES) * len(PEOPLE)
+
+
 def test_solutions_are_those_of_trying_all_worlds() -> None:
     rng = random.Random(1)
     for _ in range(30):

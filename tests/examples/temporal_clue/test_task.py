@@ -47,6 +47,8 @@ async def test_nobody_of_a_held_out_puzzle_is_in_training() -> None:
     async with temporal_clue(0) as first, temporal_clue(1) as second:
         assert [one.id for one in first.held_out] == [one.id for one in second.held_out]
         assert [one.id for one in first.training] != [one.id for one in second.training]
+        stated = [puzzle.input["puzzle"].count("\n") == 8 for puzzle in first.held_out]
+        assert stated.count(True) == len(stated) // 2
         for puzzle in first.held_out:
             assert puzzle.metadata["who"] in HELD_OUT
         assert {one.metadata["who"] for one in first.training} <= set(TRAINING)
