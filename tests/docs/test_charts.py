@@ -23,7 +23,9 @@ def test_a_chart_is_what_the_table_of_its_page_gives(chart: Chart) -> None:
     for figure in figures:
         assert f" {figure.text}" in described, f"{chart.name}: run `python -m benchmarks.charts`"
     assert drawn == chart.draw(page), f"{chart.name}: run `python -m benchmarks.charts`"
-    assert re.search(rf"!\[[^]]{{20,}}\]\((\.\./)*images/charts/{chart.name}\.svg\)", page), "the page shows it, described"
+    assert re.search(rf"!\[[^]]{{20,}}\]\((\.\./)*images/charts/{chart.name}\.svg\)", page), (
+        "the page shows it, described"
+    )
 
 
 def test_every_chart_is_drawn_by_the_program() -> None:
