@@ -22,7 +22,7 @@ from art_langgraph import Evaluation, Trajectory
 from trainer_server.wire.jsonl import read_jsonl
 
 KEPT = Path(__file__).with_name("picture.json")
-PICTURE = Path(__file__).parents[2] / "docs" / "images" / "quickstart.svg"
+PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "quickstart.svg"
 TOP, BOTTOM, LEFT, RIGHT = 86, 272, 54, 356
 """Borders of the curve."""
 TEXT, TEXT_END = 392, 700
@@ -30,7 +30,7 @@ TEXT, TEXT_END = 392, 700
 CHARACTERS = 42
 """Of a line of them."""
 Shown = dict[str, Any]
-"""What the picture shows of a run: seed, steps, before, after, question, runs."""
+"""What the picture shows of a run: seed, steps, before, after, question, wanted (the right value), runs."""
 
 
 def kept(run: Path) -> Shown:
@@ -40,7 +40,7 @@ def kept(run: Path) -> Shown:
         run: The directory of the run.
 
     Raises:
-        OSError: It is no directory of a run that has come to its end.
+        ConfigError: It is no directory of a run that has come to its end.
     """
     rows = list(read_jsonl(run / "metrics.jsonl", dict, what="row of a step"))
     last = rows[-1]["version"]
@@ -50,7 +50,10 @@ def kept(run: Path) -> Shown:
     wrong, right = first_improved(before, after)
     return {
         "seed": json.loads((run / "run.json").read_text())["seed"],
-        "steps": [{name: row[name] for name in ("step", "reward", "success")} for row in rows],
+        "steps": [
+            {"step": row["step"], "reward": _rounded(row["reward"]), "success": _rounded(row["success"])}
+            for row in rows
+        ],
         "before": _measured(before),
         "after": _measured(after),
         "question": wrong.scenario.input["messages"][0][1],
@@ -60,30 +63,30 @@ def kept(run: Path) -> Shown:
 
 
 def first_improved(before: Evaluation, after: Evaluation) -> tuple[Trajectory, Trajectory]:
-    """Both runs of the first scenario that called a tool and failed before, and succeeds after; else of the first one.
+    """Both runs of the first scenario that failed before and succeeds after, if there is one where it called a tool.
 
     Args:
         before: Evaluation of the untrained policy.
         after: Evaluation of the trained policy, on the same scenarios.
     """
-    pairs = list(zip(before.trajectories, after.trajectories, strict=True))
-    improved = (pair for pair in pairs if pair[0].tool_calls and after.succeeded(pair[1]) > before.succeeded(pair[0]))
-    return next(improved, pairs[0])
+    pairs = zip(before.trajectories, after.trajectories, strict=True)
+    return max(pairs, key=lambda pair: (after.succeeded(pair[1]) > before.succeeded(pair[0]), bool(pair[0].tool_calls)))
 
 
 def draw(shown: Shown) -> str:
     """The SVG. shown: what `kept` gives."""
     n = shown["before"]["n"]
     first, last = (f"{shown[when]['success']:.3f}" for when in ("before", "after"))
-    description = (
-        f"Held-out success {first} before and {last} after {len(shown['steps'])} steps (n = {n}). {shown['question']} "
-        + " ".join(
+    told = [
+        f"Held-out success {first} before and {last} after {len(shown['steps'])} steps (n = {n}).",
+        f"{shown['question']} It is {shown['wanted']}.",
+        *(
             f"{when}: {run['call']} gives {run['result']}; {run['answer']}"
             for when, run in zip(("Before", "After"), shown["runs"], strict=True)
-        )
-    )
+        ),
+    ]
     about = f"{len(shown['steps'])} steps of GRPO on two CPU cores; seed {shown['seed']}; {n} held-out questions"
-    card = Card("An agent with six tools learns to call the right one", about, description)
+    card = Card("An agent learns to use its tools", about, " ".join(told))
     _curve(card, shown)
     _question(card, shown)
     return card.svg(320)
@@ -109,14 +112,11 @@ def _curve(card: Card, shown: Shown) -> None:
         measured = shown[when]
         card.line([(x(step), y(end)) for end in measured["interval"]], "mark")
         card.dot(x(step), y(measured["success"]), "after")
-        at = {"before": (x(step) + 9, "start"), "after": (x(step) - 9, "end")}[when]
-        card.text(
-            at[0],
-            y(measured["success"]) + (20 if when == "after" else -6),
-            f"{measured['success']:.3f}",
-            anchor=at[1],
-            bold=True,
-        )
+        number = f"{measured['success']:.3f}"
+        if when == "before":
+            card.text(x(step) + 9, y(measured["success"]) + 4, number, bold=True)
+        else:
+            card.text(x(step) + 6, y(measured["interval"][1]) - 7, number, anchor="end", bold=True)
     legend = (("third", "mean reward"), ("before", "success"), ("after", "success, held out (95 %)"))
     start = 20.0
     for color, name in legend:
@@ -146,7 +146,12 @@ def _question(card: Card, shown: Shown) -> None:
 
 
 def _measured(evaluation: Evaluation) -> dict[str, Any]:
-    return {"success": evaluation.success_rate, "interval": list(evaluation.success_interval), "n": evaluation.n}
+    interval = [round(end, 4) for end in evaluation.success_interval]
+    return {"success": _rounded(evaluation.success_rate), "interval": interval, "n": evaluation.n}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
 
 
 def _told(run: Trajectory) -> dict[str, str]:

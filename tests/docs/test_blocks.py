@@ -131,14 +131,6 @@ def test_a_page_is_no_longer_than_two_screens() -> None:
     assert {page.name: lines for page in PAGES if (lines := page.read_text().count("\n")) > 130} == {}
 
 
-def test_the_picture_of_the_quickstart_has_the_figures_of_the_benchmarks() -> None:
-    page, picture = (DOCS / "benchmarks.md").read_text(), (DOCS / "images" / "quickstart.svg").read_text()
-    rows = re.findall(r"^\| (\d) \| (\d\.\d{3}) \| (\d\.\d{3}) \(", page, re.M)
-    assert len(rows) == 5
-    drawn = re.findall(r'fill="#ffffff">(\d\.\d{3})</text><text[^>]*>(\d\.\d{3})</text><text[^>]*>seed (\d)<', picture)
-    assert drawn == [(before, after, seed) for seed, before, after in rows]
-
-
 def test_names_of_trl_in_the_table_of_its_page_are_trls() -> None:
     """Read, not imported: TRL takes seconds."""
     from importlib.util import find_spec
