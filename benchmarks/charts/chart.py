@@ -16,7 +16,7 @@ from benchmarks.charts.tables import Figure, table
 DOCS = Path(__file__).parents[2] / "docs"
 BAR, GAP, LINE = 15, 13, 15
 """Height of a bar, distance between rows, height of a line of a label."""
-LABEL = 44
+LABEL = 46
 """Characters in a line of a label."""
 Rows = list[tuple[str, list[Figure | None]]]
 """The label of each row, and a figure for each series."""
