@@ -26,7 +26,7 @@ NEEDED = {
     "8 GPUs": 1,
     "several machines": 3,
     "a certificate": 1,
-    "an account": 2,
+    "an account": 1,
     "a deployment": 2,
     "a LangGraph server": 1,
     "a server with this loss": 1,

@@ -22,6 +22,7 @@ from art_langgraph import ChatART, Scenario, TrainerClient, TrajectoryStore, gat
 from tests.support.cli import art
 from tests.support.pages.blocks import Block, variables_of, words_of
 from tests.support.runs.foreign_runs import write
+from tests.support.servers.judge_app import endpoint, scores
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 AGENT = '''
@@ -164,6 +165,17 @@ def _imports() -> Iterator[None]:
         for name in set(sys.modules) - modules:
             if name.startswith("my_"):
                 del sys.modules[name]
+
+
+@contextmanager
+def judged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A judge at the address of OpenAI: it scores short runs higher. Raises AssertionError where nobody asked it."""
+    with endpoint(scores(lambda text: 1 / (1 + len(text)))) as judge:
+        monkeypatch.setenv("OPENAI_BASE_URL", judge.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+        monkeypatch.setenv("ART_CACHE", str(folder / "cache"))
+        yield
+        assert judge.requests
 
 
 @asynccontextmanager
