@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from rich import get_console
 from rich.errors import LiveError
 from rich.progress import Progress, ProgressColumn
 
 
 @contextmanager
 def progress_bar(*columns: ProgressColumn, shown: bool = True) -> Iterator[Progress]:
-    """Shows a progress bar until the block ends, and removes it.
+    """Shows a progress bar until the block ends, and removes it. Where there is no terminal and no notebook, it shows
+    none: rich would print empty lines there.
 
     Versions of rich before 14 show one live display at a time, on a terminal or not. A bar that begins there while
     another display is shown is not shown; its methods can be called all the same.
@@ -21,6 +23,8 @@ def progress_bar(*columns: ProgressColumn, shown: bool = True) -> Iterator[Progr
         columns: What the bar consists of.
         shown: Whether to show it.
     """
+    console = get_console()
+    shown = shown and (console.is_terminal or console.is_jupyter)
     bar = Progress(*columns, transient=True, disable=not shown)
     try:
         bar.start()

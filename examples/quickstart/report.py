@@ -9,6 +9,7 @@ from typing import Any
 
 from art_examples.quickstart.agent import PROMPT
 from art_examples.quickstart.budget import budget, show_budget
+from art_examples.quickstart.picture import first_improved
 from art_examples.quickstart.reward import parts, success
 from art_examples.quickstart.run_directory import RunDirectory
 from rich.console import Console
@@ -168,9 +169,7 @@ def show_comparison(console: Console, evaluations: Sequence[Evaluation]) -> None
 
 def show_trajectories(console: Console, before: Evaluation, after: Evaluation) -> None:
     """Shows both runs of the first scenario that failed before and succeeds after, or else of the first scenario."""
-    pairs = list(zip(before.trajectories, after.trajectories, strict=True))
-    improved = (pair for pair in pairs if after.succeeded(pair[1]) and not before.succeeded(pair[0]))
-    run_before, run_after = next(improved, pairs[0])
+    run_before, run_after = first_improved(before, after)
     _show_run(console, "before", run_before, before.succeeded(run_before))
     _show_run(console, "after", run_after, after.succeeded(run_after))
     console.rule()

@@ -36,7 +36,7 @@ class OneDisplay(Console):
 @pytest.fixture(params=[Console, OneDisplay])
 def console(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Console:
     """The console of the process."""
-    console: Console = request.param(file=io.StringIO())
+    console: Console = request.param(file=io.StringIO(), force_terminal=True)
     monkeypatch.setattr(rich, "_console", console)
     return console
 
@@ -69,3 +69,12 @@ def test_bars_may_end_in_any_order_and_begin_again() -> None:
 def test_a_bar_that_shall_not_be_shown_is_not() -> None:
     with progress_bar(TextColumn("a"), shown=False) as bar:
         assert bar.disable
+
+
+def test_nothing_is_printed_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """rich alone would print an empty line for each bar."""
+    console = Console(file=io.StringIO())
+    monkeypatch.setattr(rich, "_console", console)
+    with progress_bar(TextColumn("x")) as bar:
+        bar.advance(bar.add_task("a", total=2))
+    assert console.file.getvalue() == ""  # type: ignore[attr-defined]

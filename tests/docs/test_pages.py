@@ -7,12 +7,13 @@ end well.
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from tests.support.pages.blocks import DOCS, PAGES, ROOT, Block, blocks_of
-from tests.support.pages.stage import stage
+from tests.support.pages.stage import PROGRAM, judged, stage
 from tests.support.servers.trainer_server import TrainerServer
 
 TO_RUN = {
@@ -42,7 +43,12 @@ async def test_the_code_of_a_page_runs(
     blocks: list[Block] = TO_RUN[page]
     recorded = any(OF_RUNS.match(command) for block in blocks for command in block.commands)
     created = not any("create_policy" in block.text for block in blocks)
+    programs = [match[1] for block in blocks for command in block.commands if (match := PROGRAM.match(command))]
     name = f"page-{name_of(page)}"
-    async with stage(name, tmp_path, server, monkeypatch, recorded=recorded, created=created) as play:
-        for block in blocks:
-            await play.run(block)
+    asks_openai = any('"openai/' in block.text for block in blocks)
+    with judged(tmp_path, monkeypatch) if asks_openai else nullcontext():
+        async with stage(
+            name, tmp_path, server, monkeypatch, recorded=recorded, created=created, programs=programs
+        ) as play:
+            for block in blocks:
+                await play.run(block)

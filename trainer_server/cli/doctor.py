@@ -81,6 +81,7 @@ def _print(findings: list[Finding], state: State) -> None:
     verdict = {
         State.ok: "All is well.",
         State.warning: f"It will work, with {counts[State.warning]} warnings.",
-        State.failed: f"It will not work: {counts[State.failed]} checks failed.",
+        State.failed: f"A server will not work here: {counts[State.failed]} checks failed. Programs that only ask a "
+        "server need none of this: `art-langgraph status` says which server they find.",
     }
     console.print(verdict[state])

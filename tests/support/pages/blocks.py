@@ -1,4 +1,4 @@
-"""Code blocks of README.md and of docs/.
+"""Code blocks of README.md, of docs/ and of the READMEs of the examples.
 
 What a block needs is its title, which readers see: ```` ```python title="needs an account" ````. A block without such a
 title is run by the tests.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+READMES = sorted(ROOT.glob("examples/*/README.md"))
+"""Of examples. Their blocks are read, and not run: `make examples` runs the programs that they name."""
 
 _FENCE = re.compile(r'^```(?P<language>\w*)(?: title="needs (?P<needs>[^"]+)")?\n(?P<text>.*?)^```$', re.M | re.S)
 _HEAD = re.compile(r"^```[^`\n]+$", re.M)
@@ -63,13 +66,18 @@ def blocks_of(page: Path) -> list[Block]:
     return found
 
 
-BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+BLOCKS = [block for page in (*PAGES, *READMES) for block in blocks_of(page)]
 
 
 def words_of(command: str) -> list[str]:
     """The words of `art-langgraph …`, without the variables before it and without the pipe behind it; none for another
     program."""
     words = shlex.split(command.split(" | ")[0].removesuffix(" &"))
-    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
-        words = words[1:]
+    words = words[len(variables_of(command)) :]
     return words[1:] if words[:1] == ["art-langgraph"] else []
+
+
+def variables_of(command: str) -> dict[str, str]:
+    """The variables before a command: `NAME=value program …`."""
+    words = takewhile(re.compile(r"[A-Z_]+=").match, shlex.split(command))
+    return dict(word.split("=", 1) for word in words)

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -20,7 +20,9 @@ import pytest
 
 from art_langgraph import ChatART, Scenario, TrainerClient, TrajectoryStore, gather, rollout, save_scenarios
 from tests.support.cli import art
-from tests.support.pages.blocks import Block, words_of
+from tests.support.pages.blocks import Block, variables_of, words_of
+from tests.support.runs.foreign_runs import write
+from tests.support.servers.judge_app import endpoint, scores
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 AGENT = '''
@@ -55,9 +57,13 @@ def multiply(a: int, b: int) -> int:
 """What pages call `my_agent`: a graph, a function, a reward."""
 ANSWERS = ("4", "That is 12.", "no idea", "42 or 6", "Rome", "elbat", "SELECT name FROM city", "7 8 9")
 """What the engine says, in turn, so that the runs of a scenario differ."""
-READ = re.compile(r"(pip|make|langgraph|python \w+\.py|\. )|art-langgraph (serve|engine|quickstart)\b")
-"""Commands that are not run: they install, go on until they are stopped, or start a file that is a block of the page.
-That their options exist is a test of its own."""
+READ = re.compile(r"(pip|make|langgraph|\. )|art-langgraph (serve|engine install|quickstart)\b")
+"""Commands that are not run: they install, or go on until they are stopped. That their options exist is a test of its
+own."""
+PROGRAM = re.compile(r"python (\w+\.py)\b")
+"""A command that starts a file which is a block of the page."""
+SERVERS = ("http://127.0.0.1:8400", "https://art.example.com:8400", "http://other:8400")
+"""Addresses of servers on the pages. All of them are the same server here."""
 SMALL = ((r"\bsteps([= ])\d+", r"steps\g<1>1"), (r"\bn=\d+", "n=2"), (r"--minutes \d+", "--minutes 1"))
 """Trainings of a page are run with a single step of two runs for each scenario."""
 
@@ -82,6 +88,7 @@ class Stage:
         server: The trainer server.
         policy: The policy that pages call `agent`.
         names: The names that Python blocks find and make.
+        programs: Files that commands of the page start. Their blocks are written, and run by these commands.
         literal: Texts of the page, and what stands for them here.
         prelude: Variables that earlier lines of the shell have set.
     """
@@ -90,6 +97,7 @@ class Stage:
     server: TrainerServer
     policy: str
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "page"})
+    programs: frozenset[str] = frozenset()
     literal: dict[str, str] = field(default_factory=dict)
     prelude: list[str] = field(default_factory=list)
 
@@ -108,6 +116,8 @@ class Stage:
         if name := re.match(r"# ([\w/]+\.py)\n", text):
             (self.folder / name[1]).parent.mkdir(exist_ok=True)
             (self.folder / name[1]).write_text(text)
+            if name[1] in self.programs:
+                return
         code = compile("\n" * block.line + text, block.page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         if (found := eval(code, self.names)) is not None:
             await found
@@ -120,7 +130,11 @@ class Stage:
         if re.fullmatch(r"(export )?([A-Z_]+=(\$\(.*?\)|\S+) ?)+", command):
             self.prelude.append(command)
         elif words := words_of(command):
-            done = await asyncio.to_thread(art, *words, typed="y\n")
+            typed = f"{TOKEN}\n" if words[0] == "connect" else "y\n"
+            with pytest.MonkeyPatch.context() as environment:
+                for name, value in variables_of(command).items():
+                    environment.setenv(name, value)
+                done = await asyncio.to_thread(art, *words, typed=typed)
             assert done.exit_code == 0, f"{where}: {command}\n{done.output}\n{done.exception!r}"
         else:
             script = "\n".join([*self.prelude, f"set -e; {command}"])
@@ -153,6 +167,17 @@ def _imports() -> Iterator[None]:
                 del sys.modules[name]
 
 
+@contextmanager
+def judged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A judge at the address of OpenAI: it scores short runs higher. Raises AssertionError where nobody asked it."""
+    with endpoint(scores(lambda text: 1 / (1 + len(text)))) as judge:
+        monkeypatch.setenv("OPENAI_BASE_URL", judge.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+        monkeypatch.setenv("ART_CACHE", str(folder / "cache"))
+        yield
+        assert judge.requests
+
+
 @asynccontextmanager
 async def stage(
     name: str,
@@ -162,6 +187,7 @@ async def stage(
     *,
     recorded: bool,
     created: bool,
+    programs: Iterable[str] = (),
 ) -> AsyncIterator[Stage]:
     """Sets a stage for a page.
 
@@ -172,6 +198,7 @@ async def stage(
         monkeypatch: Sets the environment.
         recorded: Whether there are recorded runs, and a version 1.
         created: Whether the policy is there; a page may make it.
+        programs: Files that commands of the page start.
     """
     (folder / ".art-langgraph").symlink_to(server.home.root)
     for variable in ("ART_HOME", "ART_BASE_URL", "ART_API_KEY"):
@@ -182,7 +209,7 @@ async def stage(
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setitem(server.engine, "answers", _Endless())
-    play = Stage(folder, server, name)
+    play = Stage(folder, server, name, programs=frozenset(programs))
     (folder / "my_agent.py").write_text(AGENT.replace('"agent"', f'"{name}"'))
     (folder / "langgraph.json").write_text(
         json.dumps({"dependencies": ["."], "graphs": {"chat": "./my_agent.py:graph"}})
@@ -197,6 +224,7 @@ async def stage(
         for n in range(10)
     ]
     (folder / "demonstrations.jsonl").write_text("".join(json.dumps(one) + "\n" for one in shown))
+    _export_of_langfuse(folder)
     with _imports():
         async with TrainerClient() as trainer:
             if created or recorded:
@@ -220,13 +248,53 @@ async def stage(
                 "Display": lambda run: SimpleNamespace(show=print, close=lambda: None),
             }
             play.literal = {
-                "http://127.0.0.1:8400": server.url,
+                **dict.fromkeys(SERVERS, server.url),
+                "its-key": TOKEN,
                 "/backups": f"{folder}/backups",
                 "/srv": f"{folder}/srv",
             }
             if recorded:
                 await _record(play, trainer, store)
-            yield play
+            try:
+                yield play
+            finally:
+                (folder / ".art-langgraph" / "connection.json").unlink(missing_ok=True)
+
+
+def _export_of_langfuse(folder: Path) -> None:
+    """Three observations of a blob storage export, and a score for each."""
+    spans = [
+        {
+            "project_id": "p",
+            "id": f"o{n}",
+            "trace_id": f"t{n}",
+            "type": "GENERATION",
+            "name": "generation",
+            "parent_observation_id": "",
+            "level": "DEFAULT",
+            "provided_model_name": "gpt-4o",
+            "metadata": {},
+            "start_time": "2026-03-01 12:00:00.000000",
+            "end_time": "2026-03-01 12:00:01.000000",
+            "input": json.dumps([{"role": "user", "content": f"What is {n} + 3?"}]),
+            "output": json.dumps({"role": "assistant", "content": f"It is {n + 3}."}),
+        }
+        for n in range(3)
+    ]
+    scores = [
+        {
+            "id": f"s{n}",
+            "trace_id": f"t{n}",
+            "name": "helpfulness",
+            "value": 1,
+            "data_type": "NUMERIC",
+            "timestamp": "2026-03-01 12:01:00.000000",
+            "source": "ANNOTATION",
+        }
+        for n in range(3)
+    ]
+    write(folder / "observations.jsonl.gz", *spans)
+    write(folder / "scores.jsonl.gz", *scores)
 
 
 async def _record(play: Stage, trainer: TrainerClient, store: TrajectoryStore) -> None:

@@ -1,0 +1,1 @@
+"""Charts of the documentation, drawn from the tables of its pages."""
