@@ -95,7 +95,15 @@ class Recipe:
             self._shown = done["scenarios"]
             return
         training = self._training if self.training.steps == 0 else shown_and_kept(self._training, self.seed)[0]
-        imitation = Imitation.of(settings, training, self._selection, self.box.tools, self.runs.system, self.seed)
+        imitation = Imitation.of(
+            settings,
+            training,
+            self._selection,
+            self.box.tools,
+            self.runs.system,
+            self.seed,
+            self.made.scenarios.validation,
+        )
         if not imitation.conversations:
             return self._without("warm start", "no reference of the training scenarios was executed")
         allowed = self.course.budget.allows("warm start")

@@ -17,6 +17,7 @@ from art_langgraph.client.demonstrations import load_conversations
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.specialization.demonstrations import demonstrations
 from art_mcp.specialization.settings import WarmStart
+from art_mcp.specialization.stages.renamed import Renamer
 from trainer_server.wire import Conversation, JobStatus, SFTConfig, StepResult
 
 log = logging.getLogger("art_mcp")
@@ -106,6 +107,7 @@ class Imitation:
         tools: Sequence[BaseTool],
         system: str,
         seed: int,
+        held_out: Sequence[MCPScenario] = (),
     ) -> Imitation:
         """The demonstrations and the settings of a warm start.
 
@@ -116,12 +118,14 @@ class Imitation:
             tools: The tools of the agent.
             system: Its system prompt.
             seed: Seed of the order, unless the settings have their own.
+            held_out: Held-out scenarios, whose values no demonstration may have.
         """
         if settings.conversations is not None:
             given = load_conversations(settings.conversations)
             return cls(given, [], settings.config or planned(given, seed))
         executed = [one for one in varied(training) if one.plan.executed]
-        imitated = [_answers_alone(one) for one in demonstrations(executed, tools, system)]
+        shown = Renamer(tools, held_out, seed).rename(executed)
+        imitated = [_answers_alone(one) for one in demonstrations(shown, tools, system)]
         measured = [_answers_alone(one) for one in demonstrations(selection, tools, system)]
         return cls(imitated, measured, settings.config or planned(imitated, seed), [one.id for one in executed])
 
