@@ -1,4 +1,4 @@
-"""Demonstrations with other names, numbers and hashes, so that a policy learns to copy values, and not to remember them.
+"""Demonstrations with other names, numbers and hashes: a policy learns to copy values instead of remembering them.
 
 Imitation needs no execution: a demonstration stays right if a value is replaced by another one of the same shape
 wherever it stands, in the task, the calls, their results and the answer.
@@ -220,7 +220,7 @@ def _hexadecimal(rng: random.Random, length: int) -> str:
 
 
 def _values(plan: Plan) -> Iterator[str]:
-    """The texts of the values in calls and facts, and of what a refusal names. Of SQL and the like, the quoted texts."""
+    """The values in calls, facts, and what a refusal names, as texts. Of SQL and the like, the quoted texts."""
     for number, step in enumerate(plan.reference):
         try:
             arguments = resolved(step, plan.observations[:number])
