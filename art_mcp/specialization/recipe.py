@@ -194,7 +194,6 @@ class Recipe:
                 runs=self.runs,
                 schemas=self.made.schemas,
                 seconds=stage.seconds,
-                before=stage.before,
                 first_step=len(self.made.steps) + 1,
                 run=self.course.directory.name,
                 ruler=self.ruler,
@@ -217,9 +216,11 @@ class Recipe:
             await self._end_of_training(stage)
 
     def _not_shown(self) -> list[MCPScenario]:
-        """The training scenarios that the warm start has not imitated. All, if these are too few for some steps."""
-        shown = set(self._shown)
-        left = [one for one in self._training if one.id not in shown]
+        """The training scenarios whose calls the warm start has not imitated. All, if these are too few for some
+        steps."""
+        imitated = set(self._shown)
+        shown = {one.plan.calls for one in self._training if one.id in imitated}
+        left = [one for one in self._training if one.plan.calls not in shown]
         return left if len(left) >= _STEPS_OF_NEW * self.training.groups_per_step else self._training
 
     async def _end_of_training(self, stage: Stage) -> None:

@@ -69,7 +69,7 @@ class TrainingSettings:
             STEPS.
         groups_per_step: Number of scenarios in each step.
         n: Number of runs of each scenario in a step.
-        lr: Learning rate of the first step. It falls along a line to a tenth in the course of the training.
+        lr: Learning rate of the steps.
         loss_aggregation: How tokens are averaged (`GRPOConfig`). By default each run weighs the same: a run that tries
             tool after tool is longer than one that is right at once, and must not decide the step.
         config: Settings of all steps in place of `lr` and `loss_aggregation`, or a function from the number of a step
