@@ -102,7 +102,7 @@ class Recipe:
             self.box.tools,
             self.runs.system,
             self.seed,
-            self.made.scenarios.validation,
+            self.made.scenarios.held_out,
         )
         if not imitation.conversations:
             return self._without("warm start", "no reference of the training scenarios was executed")

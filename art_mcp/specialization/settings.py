@@ -33,7 +33,7 @@ class GenerationSettings:
         resources: Values of arguments by the name of the parameter, or files of them. None gives no values.
         allow_destructive: Whether to call tools that may change something (`CatalogTool.why_changing`) also where the
             change would stay: without worlds and reset. Otherwise the agent of `specialize` does not get them either.
-        validation: Share of the scenarios to hold out from training, from 0 to 1.
+        held_out: Share of the scenarios to hold out from training, from 0 to 1.
     """
 
     model: Model | None = None
@@ -43,7 +43,7 @@ class GenerationSettings:
     instructions: str | None = None
     resources: Resources | None = None
     allow_destructive: bool = False
-    validation: float = 0.3
+    held_out: float = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -214,8 +214,8 @@ def _warm_start(given: WarmStart | str | Path | None, *, own_agent: bool) -> War
 
 def _check_sizes(scenarios: ScenarioSet, groups_per_step: int) -> None:
     """Raises ConfigError if there are too few training scenarios for a step, or no held-out ones."""
-    if len(scenarios.train) < max(groups_per_step, 1) or not scenarios.validation:
+    if len(scenarios.train) < max(groups_per_step, 1) or not scenarios.held_out:
         raise ConfigError(
-            f"{len(scenarios.train)} scenarios to train on and {len(scenarios.validation)} held out are too few "
+            f"{len(scenarios.train)} scenarios to train on and {len(scenarios.held_out)} held out are too few "
             f"(groups_per_step={groups_per_step}): take more scenarios, or give values for arguments with resources="
         )

@@ -33,7 +33,7 @@ def specialized(name: str, server: ExampleServer) -> Learner:
                     minutes=MINUTES if options.steps is None else None,
                     scenarios=None
                     if options.held_out is None
-                    else round(options.held_out / GenerationSettings().validation),
+                    else round(options.held_out / GenerationSettings().held_out),
                     training=TrainingSettings(steps=options.steps, judge=options.judge),
                     runs=RunSettings(rank=8),
                     seed=run.seed,

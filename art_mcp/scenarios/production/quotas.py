@@ -46,14 +46,14 @@ class Kept:
 
     Args:
         n: Number of scenarios that are wanted. None: ENOUGH.
-        validation: Share of the scenarios to hold out.
+        held_out: Share of the scenarios to hold out.
         on_kept: Called for each scenario when it is kept.
         difficulty: Least and greatest difficulty. Others are not kept.
         earlier: Scenarios of an interrupted generation. They count, and `on_kept` is not called for them.
     """
 
     n: int | None
-    validation: float
+    held_out: float
     on_kept: Callable[[MCPScenario], None]
     difficulty: tuple[int, int] = (1, 5)
     earlier: Sequence[MCPScenario] = ()
@@ -89,7 +89,7 @@ class Kept:
     @property
     def held(self) -> int:
         """The size of a held-out set."""
-        size = self.validation * HELD_OF if self.n is None else self.validation * self.n / len(HELD_OUT)
+        size = self.held_out * HELD_OF if self.n is None else self.held_out * self.n / len(HELD_OUT)
         return min(round(size), MOST)
 
     def give_up(self) -> None:
