@@ -35,13 +35,15 @@ _COUNTS = 12
 
 _ABBREVIATION = 6
 """Characters by which a hash is known."""
+_HASH = "#"
+"""What they are marked with, so that they are no number and no word."""
 
 _COMPUTED = 3
 """A result with fewer lines may have been computed from the numbers of its call."""
 
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _HEX = re.compile(r"(?<![A-Za-z0-9])(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{6,64}(?![A-Za-z0-9])")
-_NUMBER = re.compile(r"(?<![\w.:/-])[1-9]\d{1,8}(?![\w:/-]|\.\d)")
+_NUMBER = re.compile(r"(?<![\w.:/-])(?:0|[1-9]\d{0,8})(?:\.\d{1,4})?(?![\w:/-]|\.\d)")
 _PART = re.compile(
     rf"(?P<hex>{_HEX.pattern})|(?P<number>{_NUMBER.pattern})"
     r"|(?P<word>(?:(?<![A-Za-z\\])|(?<=(?<!\\)\\[nrt]))[A-Za-z]{3,}(?![A-Za-z]))"
@@ -130,7 +132,7 @@ class Renamer:
             endings = {ending.casefold() for ending in _ENDING.findall(text)}
             for part in _PART.finditer(_ROOT.sub(" ", text)):
                 if part["number"]:
-                    if int(part[0]) > _COUNTS and not computed:
+                    if not computed and ("." in part[0] or int(part[0]) > _COUNTS):
                         found.add(part[0])
                 elif part["hex"] or not (
                     part[0].isupper()
@@ -157,10 +159,10 @@ class Renamer:
     def _drawn(self, part: str) -> str:
         """A value of the shape of another one."""
         rng = self._rng
-        if part.isdigit():
-            return str(rng.randrange(max(10 ** (len(part) - 1), _COUNTS + 1), 10 ** len(part)))
-        if _HEX.fullmatch(part):
-            return _hexadecimal(rng, _ABBREVIATION)
+        if _NUMBER.fullmatch(part):
+            return _number(rng, part)
+        if part.startswith(_HASH):
+            return _HASH + _hexadecimal(rng, _ABBREVIATION)
         alike = [word for word in WORDS if abs(len(word) - len(part)) <= 2]
         if alike and rng.random() < 0.5:
             return rng.choice(alike)
@@ -192,8 +194,8 @@ class _Renaming:
             return {key: self.value(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.value(item) for item in value]
-        if isinstance(value, int) and not isinstance(value, bool):
-            return int(self.fresh.get(str(value), value))
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return type(value)(self.fresh.get(str(value), value))
         return self.text(value) if isinstance(value, str) else value
 
     def arguments(self, step: Step) -> dict[str, Any]:
@@ -204,14 +206,23 @@ class _Renaming:
         new = self.fresh.get(_key(part))
         if new is None:
             return part
-        if _HEX.fullmatch(part):  # equal hashes stay equal, and abbreviations the beginning of longer ones
-            return (new + _hexadecimal(random.Random(new), 64))[: len(part)]
+        if new.startswith(_HASH):  # equal hashes stay equal, and abbreviations the beginning of longer ones
+            return (new.removeprefix(_HASH) + _hexadecimal(random.Random(new), 64))[: len(part)]
         return new.upper() if part.isupper() else new.capitalize() if part[:1].isupper() else new
 
 
 def _key(part: str) -> str:
     """What a part is known by: equal for a word in capital and in small letters, and for a hash and its beginning."""
-    return part[:_ABBREVIATION] if _HEX.fullmatch(part) else part.casefold()
+    return _HASH + part[:_ABBREVIATION] if _HEX.fullmatch(part) else part.casefold()
+
+
+def _number(rng: random.Random, like: str) -> str:
+    """A number with as many figures. It is no small whole number, and its last figure is not 0."""
+    whole, point, rest = like.partition(".")
+    drawn = str(rng.randrange(10 ** (len(whole) - 1), 10 ** len(whole)))
+    if point:
+        return f"{drawn}.{''.join(rng.choices('0123456789', k=len(rest) - 1))}{rng.choice('123456789')}"
+    return drawn if int(drawn) > _COUNTS else _number(rng, like)
 
 
 def _hexadecimal(rng: random.Random, length: int) -> str:
@@ -263,7 +274,7 @@ def _may_be_computed(plan: Plan) -> bool:
         for _, leaf in leaves(step.arguments)
     )
     short = any(seen.text.count("\n") < _COMPUTED for seen in plan.observations)
-    return any(step.by_result for step in plan.reference) or (counted and short)
+    return counted and short
 
 
 def _still_right(before: MCPScenario, made: MCPScenario) -> bool:

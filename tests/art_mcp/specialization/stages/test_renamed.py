@@ -57,6 +57,19 @@ def test_a_fresh_value_is_the_same_in_task_call_result_and_answer() -> None:
     assert [word.istitle() for word in name.split()] == [True, True]
 
 
+def test_hashes_that_begin_like_a_number_or_a_word_stay_hashes() -> None:
+    for known in ("123456ab", "abcdef12"):
+        step = Step(tool="show", arguments={"revision": known})
+        plan = Plan(reference=[step], observations=[Observation(text=f"commit {known}0099 of 1234 by x")])
+        task = MCPScenario.make(f"Show {known}.", plan)
+        made = renamed(task, task)[1].plan
+        fresh = made.reference[0].arguments["revision"]
+        assert fresh != known
+        assert set(fresh) <= set("0123456789abcdef")
+        assert made.observations[0].text.startswith(f"commit {fresh}")
+        assert len(made.observations[0].text) == len(plan.observations[0].text)
+
+
 def test_words_of_the_schema_of_the_world_of_keys_and_of_the_question_stay() -> None:
     made = renamed(asked("src/harbour.py"), asked("src/harbour.py"))[1]
     arguments = made.plan.reference[0].arguments
@@ -80,6 +93,20 @@ def test_numbers_stay_where_a_result_may_be_computed_from_them() -> None:
     assert arguments["few"] == 3
     assert {arguments["first"], arguments["second"]}.isdisjoint({17, 25})
     assert all(12 < arguments[name] < 100 for name in ("first", "second"))
+
+
+def test_numbers_that_were_asked_for_keep_their_shape() -> None:
+    seen = Observation(text='{"price": 24.75, "stock": 140, "rows": 3}', structured={"price": 24.75, "stock": 140})
+    plan = Plan(reference=[Step(tool="show")], observations=[seen], facts=["24.75", "140", "3"])
+    task = MCPScenario.make("What is there?", plan.model_copy(update={"answer": "It is 24.75, 140 and 3."}))
+    made = renamed(task, task)[1].plan
+    price, stock, rows = made.facts
+    assert price != "24.75"
+    assert stock != "140"
+    assert rows == "3", "it may count what the result shows"
+    assert (len(price.partition(".")[0]), len(price), len(stock)) == (2, 5, 3)
+    assert made.observations[0].structured == {"price": float(price), "stock": int(stock)}
+    assert json.loads(made.observations[0].text) == {"price": float(price), "stock": int(stock), "rows": 3}
 
 
 def test_places_times_and_constants_stay() -> None:
@@ -112,6 +139,9 @@ def test_of_queries_only_the_quoted_texts_are_other_ones() -> None:
     step = Step(tool="show", arguments={"query": "SELECT price FROM lamps WHERE name = 'harbour'"}, by_result=True)
     plan = Plan(reference=[step], observations=[Observation(text="[{'price': 40}]")], facts=["40"], answer="It is 40.")
     task = MCPScenario.make("What is the price of harbour?", plan)
-    query = renamed(task, task)[1].plan.reference[0].arguments["query"]
+    made = renamed(task, task)[1].plan
+    query = made.reference[0].arguments["query"]
     assert query.startswith("SELECT price FROM lamps WHERE name = '")
     assert "harbour" not in query
+    assert made.observations[0].text == f"[{{'price': {made.facts[0]}}}]"
+    assert made.facts != ["40"]
