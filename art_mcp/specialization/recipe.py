@@ -185,34 +185,38 @@ class Recipe:
             f"from {len(scenarios)} scenarios {which}"
         )
         with self.course.stage("rl", about) as stage:
-            async for record in reinforce(
-                self.agent,
-                scenarios,
-                policy=self.made.policy,
-                client=self.trainer,
-                training=self.training,
-                runs=self.runs,
-                schemas=self.made.schemas,
-                seconds=stage.seconds,
-                first_step=len(self.made.steps) + 1,
-                run=self.course.directory.name,
-                ruler=self.ruler,
-                selection=self._selection,
-                measured=self._measured,
-                store=store,
-                seed=self.seed,
-                progress=self.progress,
-            ):
-                runs = [*runs_of(record.groups), *record.hinted]
-                own = Tokens.of(runs) + Tokens(trained=record.result.metrics.get("tokens_unique", 0))
-                row = record.summary()
-                journal.note("step", stage="rl", row=row, tokens=own.summary(), left=self.course.budget.left)
-                self.made.steps.append(row)
-                self.made.groups += record.groups
-                if record.evaluation is not None:
-                    self._selected[record.result.version] = record.evaluation
-                left = f" ({self.course.budget.text()})" if self.course.budget.text() else ""
-                self.course.tell(f"{record}{left}")
+            try:
+                async for record in reinforce(
+                    self.agent,
+                    scenarios,
+                    policy=self.made.policy,
+                    client=self.trainer,
+                    training=self.training,
+                    runs=self.runs,
+                    schemas=self.made.schemas,
+                    seconds=stage.seconds,
+                    first_step=len(self.made.steps) + 1,
+                    run=self.course.directory.name,
+                    ruler=self.ruler,
+                    selection=self._selection,
+                    measured=self._measured,
+                    store=store,
+                    seed=self.seed,
+                    progress=self.progress,
+                ):
+                    runs = [*runs_of(record.groups), *record.hinted]
+                    own = Tokens.of(runs) + Tokens(trained=record.result.metrics.get("tokens_unique", 0))
+                    row = record.summary()
+                    journal.note("step", stage="rl", row=row, tokens=own.summary(), left=self.course.budget.left)
+                    self.made.steps.append(row)
+                    self.made.groups += record.groups
+                    if record.evaluation is not None:
+                        self._selected[record.result.version] = record.evaluation
+                    left = f" ({self.course.budget.text()})" if self.course.budget.text() else ""
+                    self.course.tell(f"{record}{left}")
+            except RolloutsFailed as error:  # what was made until then must not be lost with a training
+                self.made.notes.append(f"the training ended: {error}")
+                self.course.tell(self.made.notes[-1])
             await self._end_of_training(stage)
 
     def _not_shown(self) -> list[MCPScenario]:

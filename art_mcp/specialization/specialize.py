@@ -90,9 +90,9 @@ async def specialize(
         LLMError: The model that writes scenarios failed before any scenario was kept, or no run could be judged.
         ServerError: The trainer server refused a request.
         JobFailed: A training step or the warm start failed.
-        RolloutsFailed: Every run of the first measurement failed before the policy answered, or as `train`. The
-            versions made until then stay. Runs that raise after the policy answered are measured as failures, and a
-            later measurement that fails is a note in the report.
+        RolloutsFailed: Every run of the first measurement failed before the policy answered. Runs that raise after the
+            policy answered are measured as failures. A later measurement that fails is a note in the report, and so is
+            a training whose runs all fail, which ends then.
     """
     began = time.monotonic()
     if minutes is not None and minutes <= 0:
